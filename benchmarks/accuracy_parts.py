@@ -27,11 +27,11 @@ from benchmarks.trace_sums import not_fitted
 from flint.backends.cost.chips.model import latency_ns
 from flint.backends.cost.collectives import duration_ns
 from flint.backends.cost.collectives import roofline_ns as wire_ns
-from flint.backends.cost.fitting.kernels import CLASSES, latencies
-from flint.backends.cost.fitting.kernels import roofline_ns as trace_bound_ns
 from flint.backends.cost.software import with_stack
 from flint.cluster.models import Chip, Cluster
 from flint.cluster.stack import Stack
+from flint.tools.measure.fitting.kernels import CLASSES, latencies
+from flint.tools.measure.fitting.kernels import roofline_ns as trace_bound_ns
 
 Floats = NDArray[np.float64]
 

@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flint.calibration.calibrate import calibrated
-from flint.calibration.data import Data, read_data
-from flint.calibration.fitted import Fitted
 from flint.cluster.models import Cluster
-from flint.frontends.measurements.rows import KernelTime
 from flint.text import Column, text_table
+from flint.tools.measure.calibration.calibrate import calibrated
+from flint.tools.measure.calibration.data import Data, read_data
+from flint.tools.measure.calibration.fitted import Fitted
+from flint.tools.measure.measurements.rows import KernelTime
 
 PROFILES = Path(__file__).resolve().parent / "data" / "kineto"
 _COLUMNS = (

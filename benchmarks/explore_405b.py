@@ -24,10 +24,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from flint.exploring.evaluation.evaluate import Evaluator
-from flint.exploring.point import Point
-from flint.exploring.result import Result, Status
-from flint.exploring.subject import Subject
+from flint.tools.explore.evaluation.evaluate import Evaluator
+from flint.tools.explore.point import Point
+from flint.tools.explore.result import Result, Status
+from flint.tools.explore.subject import Subject
 
 MODEL = "benchmarks/models/llama_megatron.py"
 CLUSTER, STACK = "h100-dgx", "megatron"

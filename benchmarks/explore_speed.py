@@ -19,10 +19,10 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, product
 from pathlib import Path
 
-from flint.exploring.evaluation.evaluate import Evaluator
-from flint.exploring.point import Point
-from flint.exploring.result import Result
-from flint.exploring.subject import Subject
+from flint.tools.explore.evaluation.evaluate import Evaluator
+from flint.tools.explore.point import Point
+from flint.tools.explore.result import Result
+from flint.tools.explore.subject import Subject
 
 LLAMA = Path(__file__).resolve().parents[1] / "examples" / "llama_jax.py"
 SETTINGS = (("model", "70b"),)

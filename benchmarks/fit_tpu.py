@@ -21,9 +21,9 @@ from benchmarks import tpu_rows as rows
 from benchmarks.kernel_rows import Measured
 from flint.backends.cost.chips.families.systolic.constants import CLOCK, systolic_of
 from flint.backends.cost.chips.families.systolic.model import SystolicModel
-from flint.backends.cost.fitting.toml_constants import set_constants
 from flint.cluster.load import PRESETS as CLUSTERS
 from flint.cluster.models import Cluster
+from flint.tools.measure.fitting.toml_constants import set_constants
 
 #: Lowest, highest and first value of each constant.
 Bounds = dict[str, tuple[float, float, float]]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from benchmarks.kernel_rows import DATA, Row, half_of, read
 from benchmarks.simumax_rows import SYSTEMS
 from flint.backends.cost.chips.families.gpu.grouped import Loads, Matrices
-from flint.backends.cost.fitting.fit import halves, hash_of
+from flint.tools.measure.fitting.fit import halves, hash_of
 
 Float64s = NDArray[np.float64]
 #: Draws of each row.

@@ -21,8 +21,8 @@ from benchmarks.ground_truth import HOST_LAUNCH_NS, Truth, machine, measured, ru
 from benchmarks.kineto_writer import write
 from benchmarks.tables import markdown
 from flint.ir.workload import Workload
-from flint.project.captures import capture_once
-from flint.project.config import Capture
+from flint.tools.change.project.captures import capture_once
+from flint.tools.change.project.config import Capture
 
 PRESET = "h100-dgx"
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -28,13 +28,13 @@ from benchmarks.kernel_rows import PRESETS, Measured
 from benchmarks.step_errors import StepError, read_steps
 from flint.backends.cost.chips.model import latency_ns
 from flint.backends.cost.collectives import duration_ns
-from flint.backends.cost.fitting.kernels import MeasuredKernels, measured_kernels
 from flint.backends.cost.software import stack_for, with_stack
 from flint.backends.cost.uncertainty.interval import WIDTH
 from flint.backends.cost.uncertainty.parts import KERNELS
-from flint.calibration.data import read_data
 from flint.cluster.models import Chip, Cluster
 from flint.cluster.residuals import FILE, Part, Trust, residual, verified_stacks
+from flint.tools.measure.calibration.data import read_data
+from flint.tools.measure.fitting.kernels import MeasuredKernels, measured_kernels
 
 Floats = NDArray[np.float64]
 PROFILES = Path(__file__).resolve().parent / "data" / "kineto"

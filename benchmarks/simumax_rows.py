@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from benchmarks.kernel_rows import DATA, Measured, Row, measured
 from flint.backends.cost.chips.kernels import KernelKind
-from flint.backends.cost.fitting.fit import halves, hash_of
+from flint.tools.measure.fitting.fit import halves, hash_of
 
 #: Preset -> the machine's name in the file.
 SYSTEMS = {"b200-dgx": "b200_bf16_ceperm", "a100-80-pcie": "a100_pcie_bf16"}

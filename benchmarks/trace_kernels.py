@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.fitting.fit import halves
-from flint.backends.cost.fitting.kernels import CLASSES, MeasuredKernels, measured_kernels
-from flint.backends.cost.fitting.traces import TraceRows, trace_rows
 from flint.backends.cost.software import stack_of, with_stack
 from flint.cluster.models import Cluster
-from flint.frontends.profiles.build import workload_of
-from flint.frontends.profiles.formats import read_profiles
 from flint.ir.workload import Workload
+from flint.tools.measure.fitting.fit import halves
+from flint.tools.measure.fitting.kernels import CLASSES, MeasuredKernels, measured_kernels
+from flint.tools.measure.fitting.traces import TraceRows, trace_rows
+from flint.tools.measure.profiles.build import workload_of
+from flint.tools.measure.profiles.formats import read_profiles
 
 DATA = Path(__file__).resolve().parent / "data" / "kineto"
 #: Beginnings of the files' names, and the presets of the machines that they were recorded on.

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from benchmarks.fits.bytes import PARTS, all_are_fitted
 from benchmarks.tables import markdown
 from benchmarks.trace_kernels import DATA, TraceKernels, files, kernels_on, of_class, read_trace
-from flint.backends.cost.fitting.kernels import CLASSES, latencies, roofline_ns
+from flint.tools.measure.fitting.kernels import CLASSES, latencies, roofline_ns
 
 WHOLE = "whole model"
 _HEADINGS = (

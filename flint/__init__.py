@@ -8,12 +8,8 @@ if not (_HERE / "passes").is_dir():  # checkout whose Git wrote links as files (
     __path__.append(str(_HERE.parent))
 
 if _TYPE_CHECKING:
-    from flint.calibration.calibrate import Calibration as Calibration
-    from flint.calibration.calibrate import calibrate as calibrate
     from flint.cluster.models import Cluster as Cluster
     from flint.errors import FlintError as FlintError
-    from flint.exploring.api import Answer as Answer
-    from flint.exploring.api import explore as explore
     from flint.frontends.torch_ops.registry import torch_op as torch_op
     from flint.ir.mesh import Mesh as Mesh
     from flint.ir.op_class import OpClass as OpClass
@@ -22,13 +18,6 @@ if _TYPE_CHECKING:
     from flint.passes.work.declared import CostEstimate as CostEstimate
     from flint.passes.work.declared import KernelCall as KernelCall
     from flint.passes.work.declared import cost_of as cost_of
-    from flint.sharing.anonymize import Anonymized as Anonymized
-    from flint.sharing.anonymize import anonymize as anonymize
-    from flint.sharing.growing.grow import Grown as Grown
-    from flint.sharing.growing.grow import grow as grow
-    from flint.sharing.synthesize import Synthetic as Synthetic
-    from flint.sharing.synthesize import learn as learn
-    from flint.sharing.synthesize import synth as synth
     from flint.steps.pipeline import Layers as Layers
     from flint.steps.pipeline import Pipeline as Pipeline
     from flint.steps.pipeline import Stage as Stage
@@ -37,6 +26,17 @@ if _TYPE_CHECKING:
     from flint.steps.step import TorchStep as TorchStep
     from flint.steps.step import WorldStep as WorldStep
     from flint.steps.step import entry as entry
+    from flint.tools.explore.api import Answer as Answer
+    from flint.tools.explore.api import explore as explore
+    from flint.tools.measure.calibration.calibrate import Calibration as Calibration
+    from flint.tools.measure.calibration.calibrate import calibrate as calibrate
+    from flint.tools.share.anonymize import Anonymized as Anonymized
+    from flint.tools.share.anonymize import anonymize as anonymize
+    from flint.tools.share.growing.grow import Grown as Grown
+    from flint.tools.share.growing.grow import grow as grow
+    from flint.tools.share.synthesize import Synthetic as Synthetic
+    from flint.tools.share.synthesize import learn as learn
+    from flint.tools.share.synthesize import synth as synth
     from flint.tracing import Trace as Trace
     from flint.tracing import import_profiles as import_profiles
     from flint.tracing import trace as trace
@@ -45,14 +45,14 @@ if _TYPE_CHECKING:
 # Public names and the modules that define them: `import flint` loads none of them. There is no
 # __version__ here on purpose, see docs/decisions/0002-name-and-version.md.
 _PUBLIC = {
-    "Anonymized": "flint.sharing.anonymize",
-    "Answer": "flint.exploring.api",
-    "Calibration": "flint.calibration.calibrate",
+    "Anonymized": "flint.tools.share.anonymize",
+    "Answer": "flint.tools.explore.api",
+    "Calibration": "flint.tools.measure.calibration.calibrate",
     "Cluster": "flint.cluster.models",
     "CostEstimate": "flint.passes.work.declared",
     "Disaggregated": "flint.steps.pools",
     "FlintError": "flint.errors",
-    "Grown": "flint.sharing.growing.grow",
+    "Grown": "flint.tools.share.growing.grow",
     "KernelCall": "flint.passes.work.declared",
     "Layers": "flint.steps.pipeline",
     "Mesh": "flint.ir.mesh",
@@ -61,20 +61,20 @@ _PUBLIC = {
     "Program": "flint.ir.program",
     "Stage": "flint.steps.pipeline",
     "Step": "flint.steps.step",
-    "Synthetic": "flint.sharing.synthesize",
+    "Synthetic": "flint.tools.share.synthesize",
     "TorchStep": "flint.steps.step",
     "Trace": "flint.tracing",
     "Workload": "flint.ir.workload",
     "WorldStep": "flint.steps.step",
-    "anonymize": "flint.sharing.anonymize",
-    "calibrate": "flint.calibration.calibrate",
+    "anonymize": "flint.tools.share.anonymize",
+    "calibrate": "flint.tools.measure.calibration.calibrate",
     "cost_of": "flint.passes.work.declared",
     "entry": "flint.steps.step",
-    "explore": "flint.exploring.api",
-    "grow": "flint.sharing.growing.grow",
+    "explore": "flint.tools.explore.api",
+    "grow": "flint.tools.share.growing.grow",
     "import_profiles": "flint.tracing",
-    "learn": "flint.sharing.synthesize",
-    "synth": "flint.sharing.synthesize",
+    "learn": "flint.tools.share.synthesize",
+    "synth": "flint.tools.share.synthesize",
     "torch_op": "flint.frontends.torch_ops.registry",
     "trace": "flint.tracing",
     "trace_distributed": "flint.tracing",

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
     from flint.backends.cost.routing import Routing
     from flint.backends.cost.simulate.timeline import Policy
-    from flint.backends.report.summary import Summary
     from flint.cluster.models import Cluster
     from flint.cluster.stack import Stack
-    from flint.compare.difference import Difference
-    from flint.compare.measured.comparison import MeasuredComparison
     from flint.passes.pipeline.split.parts import PartitionedBody
     from flint.passes.pipeline.split.shared import SharedBodies
     from flint.steps.captured import Body, CapturedPipeline
+    from flint.tools.change.diff.difference import Difference
+    from flint.tools.measure.comparison.comparison import MeasuredComparison
+    from flint.tools.report.summary import Summary
 
 _log = logging.getLogger(__name__)
 _GSPMD = (
@@ -87,7 +87,7 @@ class Trace:
         `written` is that of what `save` returned: then communication is as in the traces, after the
         rewrites of the profile that they were written with.
         """
-        from flint.backends.report.summary import summarize
+        from flint.tools.report.summary import summarize
 
         return summarize(self.workload, written)
 
@@ -137,7 +137,7 @@ class Trace:
         the device), FL832 (an option that measured workloads have no place for).
         """
         from flint.backends.cost.estimate import estimate
-        from flint.backends.cost.measured.plan import cluster_for
+        from flint.tools.measure.replay.plan import cluster_for
 
         return estimate(
             self.workload,
@@ -161,7 +161,7 @@ class Trace:
 
         Prints as `flint diff` does; `options` are those of `estimate`, whose errors it raises.
         """
-        from flint.compare.difference import Side, compare
+        from flint.tools.change.diff.difference import Side, compare
 
         def side(trace: Trace) -> Side:
             estimate = None if cluster is None else trace.estimate(cluster, **options)
@@ -184,8 +184,8 @@ class Trace:
         FlintError FL840 if this was not measured or the other was, FL503 for a rank without a
         profile, and what `estimate` raises.
         """
-        from flint.backends.cost.measured.plan import cluster_for
-        from flint.compare.measured.comparison import compare_measured
+        from flint.tools.measure.comparison.comparison import compare_measured
+        from flint.tools.measure.replay.plan import cluster_for
 
         where = cluster_for(self.workload, cluster)
         return compare_measured(self.workload, captured.workload, where, rank=rank, **options)
@@ -252,7 +252,7 @@ class Trace:
 
     def to_networkx(self) -> Any:
         """The program as a `networkx.DiGraph`, one node a row."""
-        from flint.backends.report.graph import to_networkx
+        from flint.tools.report.graph import to_networkx
 
         return to_networkx(self.program)
 
@@ -728,8 +728,8 @@ def import_profiles(*paths: str | Path, step: int | None = None) -> Trace:
     Raises FlintError FL801 to FL806 (what cannot be read), FL811 (no such step), FL812 (two profiles
     of a rank), FL813 (profiles that are not of one job).
     """
-    from flint.frontends.profiles.build import workload_of
-    from flint.frontends.profiles.formats import read_profiles
+    from flint.tools.measure.profiles.build import workload_of
+    from flint.tools.measure.profiles.formats import read_profiles
 
     if not paths:
         raise FlintError("FL801", "no profile is given", help="import_profiles(path, ...)")

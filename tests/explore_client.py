@@ -24,14 +24,14 @@ def main(folder: Path, address: str = "") -> None:
 
 
 def _explore(folder: Path, address: str) -> None:
-    from flint.exploring.study.run import explore_space
-    from flint.exploring.workers.local import LocalExecutor
+    from flint.tools.explore.study.run import explore_space
+    from flint.tools.explore.workers.local import LocalExecutor
     from tests.explore_points import space_of, work
 
     how = work(folder, seconds=0.03)
     with signals().unwinding():
         if address:
-            from flint.exploring.workers.dask_pool import dask_executor
+            from flint.tools.explore.workers.dask_pool import dask_executor
 
             opened = dask_executor(how, scheduler=address)
         else:

@@ -11,11 +11,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from flint.exploring.result import Result, Status
-from flint.exploring.space.dimension import Dimension, Field
-from flint.exploring.space.space import Space
-from flint.exploring.subject import Subject
-from flint.exploring.workers.work import Work
+from flint.tools.explore.result import Result, Status
+from flint.tools.explore.space.dimension import Dimension, Field
+from flint.tools.explore.space.space import Space
+from flint.tools.explore.subject import Subject
+from flint.tools.explore.workers.work import Work
 
 MESHES = ("data=8,model=1", "data=4,model=2", "data=2,model=4", "data=1,model=8")
 

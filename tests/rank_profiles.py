@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from flint.frontends.profiles.builder import ProfileBuilder
-from flint.frontends.profiles.profile import ActivityKind, CallKind, Comm, Profile, Signature
+from flint.tools.measure.profiles.builder import ProfileBuilder
+from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Comm, Profile, Signature
 
 #: From a call to its kernel, and a call of the host.
 LATENCY_NS, CALL_NS = 5_000.0, 3_000.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flint.exploring.point import Point
-from flint.exploring.result import ClassResult, Result, Status
+from flint.tools.explore.point import Point
+from flint.tools.explore.result import ClassResult, Result, Status
 
 CAPACITY = 80 * 2**30
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from flint.capturing import CaptureOptions, captured
 from flint.ir.workload import Workload
-from flint.sharing.synth.asked import CONDITIONS
-from flint.sharing.synth.codec.draft import FEATURES
-from flint.sharing.synth.generator import Generator
-from flint.sharing.synth.learn import Example, example_of, lessons_of
-from flint.sharing.synth.memory import Memory
-from flint.sharing.synth.model.ngrams import count_ngrams
-from flint.sharing.synth.model.row_model import untrained
-from flint.sharing.synth.model.weights import Sizes
+from flint.tools.share.synth.asked import CONDITIONS
+from flint.tools.share.synth.codec.draft import FEATURES
+from flint.tools.share.synth.generator import Generator
+from flint.tools.share.synth.learn import Example, example_of, lessons_of
+from flint.tools.share.synth.memory import Memory
+from flint.tools.share.synth.model.ngrams import count_ngrams
+from flint.tools.share.synth.model.row_model import untrained
+from flint.tools.share.synth.model.weights import Sizes
 
 ROOT = Path(__file__).parents[1]
 #: File, mesh and settings: scans forward and backward, experts, serving, rings, patches.

@@ -16,7 +16,6 @@ from flint.backends.cost.chips.model import model_of
 from flint.backends.cost.exact_shapes import exact_shape_notes
 from flint.backends.cost.idle_options import idle_option_notes
 from flint.backends.cost.kernel_times import MEASURED, KernelTimes
-from flint.backends.cost.measured.facts import MeasuredFacts, measured_facts, recorded_notes
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.notes import (
     attention_notes,
@@ -47,6 +46,7 @@ from flint.cluster.stack import Stack
 from flint.ir.program import PERHAPS_A_WINDOW
 from flint.ir.workload import Workload
 from flint.text import warning_lines
+from flint.tools.measure.replay.facts import MeasuredFacts, measured_facts, recorded_notes
 
 if TYPE_CHECKING:
     from flint.backends.cost.memory.memory import MemoryUse
@@ -166,8 +166,8 @@ class Estimate:
         rank class to that which `rank_class` means: an index, a name, "all", or None for the
         slowest. Raises FlintError FL504 for a view, FL503 for a class that is not there.
         """
-        from flint.backends.report.views.documents import class_json, estimate_json, find_views
-        from flint.backends.report.views.rank_class import chosen_classes
+        from flint.tools.report.views.documents import class_json, estimate_json, find_views
+        from flint.tools.report.views.rank_class import chosen_classes
 
         asked, chosen = find_views(views), chosen_classes(self, rank_class)
         classes = [
@@ -225,11 +225,11 @@ class Estimate:
     ) -> str:
         """The page that `report` writes."""
         if against is None:
-            from flint.backends.report.page.document import report_html
+            from flint.tools.report.page.document import report_html
 
             return report_html(self, rank_class=rank_class)
-        from flint.backends.report.page.comparison import comparison_html
-        from flint.compare.difference import Side, compare
+        from flint.tools.change.diff.difference import Side, compare
+        from flint.tools.report.page.comparison import comparison_html
 
         sides = (Side.of(e.workload, e) for e in (self, against))
         return comparison_html(
@@ -262,7 +262,7 @@ class Estimate:
         return "\n\n".join((self.to_text(), *warning_lines(self.workload.warnings)))
 
     def _repr_html_(self) -> str:
-        from flint.backends.report.page.small import estimate_fragment
+        from flint.tools.report.page.small import estimate_fragment
 
         return estimate_fragment(self)
 
@@ -281,7 +281,7 @@ def _class_json(e: Estimate, number: int, views: Mapping[str, object]) -> ClassE
 
 def _memory_json(e: Estimate, number: int) -> MemoryDocument:
     """The fields of a MemoryUse, those of the host only where something is there; its course."""
-    from flint.backends.report.views.documents import memory_json
+    from flint.tools.report.views.documents import memory_json
 
     memory = e.classes[number].memory
     found = cast("MemoryDocument", {**asdict(memory), **memory_json(e, number)})

@@ -78,9 +78,9 @@ def _measured(folder: Path) -> None:
 
 def store(folder: Path) -> None:
     """A study, a lock, a generator and known models."""
-    from flint.exploring.study.study_file import open_study
-    from flint.project.lock import Lock
-    from flint.sharing.leaks.known_file import known_bytes
+    from flint.tools.change.project.lock import Lock
+    from flint.tools.explore.study.study_file import open_study
+    from flint.tools.share.leaks.known_file import known_bytes
     from tests.explore_points import result_at, space_of
     from tests.synth_programs import counting_generator
     from tests.unit.test_compare import program, side

@@ -14,7 +14,7 @@ from typing import Any
 
 def study(path: str) -> Any:
     """The ranked answers of a study file."""
-    from flint.exploring.api import Answer
+    from flint.tools.explore.api import Answer
 
     found = Answer.load(path)
     return {
@@ -25,7 +25,7 @@ def study(path: str) -> Any:
 
 def resumed(path: str) -> Any:
     """What an exploration takes from the file that it goes on with."""
-    from flint.exploring.study.study_file import open_study
+    from flint.tools.explore.study.study_file import open_study
     from tests.explore_points import space_of
 
     with open_study(Path(path), space_of(Path("/nowhere"), range(1, 3))) as file:
@@ -34,8 +34,8 @@ def resumed(path: str) -> Any:
 
 def lock(path: str) -> Any:
     """The snapshots of a lock file."""
-    from flint.project.lock import load_lock
-    from flint.project.records import snapshot_record
+    from flint.tools.change.project.lock import load_lock
+    from flint.tools.change.project.records import snapshot_record
 
     found = load_lock(Path(path))
     if found is None:
@@ -45,7 +45,7 @@ def lock(path: str) -> Any:
 
 def project(path: str) -> Any:
     """The captures of a project file."""
-    from flint.project.config import load_project
+    from flint.tools.change.project.config import load_project
 
     found = load_project(Path(path))
     return {name: c.model_dump(mode="json") for name, c in found.captures.items()}
@@ -53,7 +53,7 @@ def project(path: str) -> Any:
 
 def known(path: str) -> Any:
     """A file of known models."""
-    from flint.sharing.leaks.known_file import load_known
+    from flint.tools.share.leaks.known_file import load_known
 
     found = load_known(path)
     return {"entries": [asdict(e) for e in found.entries], "accuracy": str(found.measured)}
@@ -61,7 +61,7 @@ def known(path: str) -> Any:
 
 def generator(path: str) -> Any:
     """A generator of workloads, and how a program begins that it writes."""
-    from flint.sharing.synth.generator import Generator
+    from flint.tools.share.synth.generator import Generator
 
     found = Generator.load(path)
     return {"profiles": [p.to_json() for p in found.profiles]}
@@ -69,8 +69,8 @@ def generator(path: str) -> Any:
 
 def simulator(path: str) -> Any:
     """What is heard of a simulator's output."""
-    from flint.backends.simulators.astra_sim import Listener
-    from flint.backends.simulators.process import Lines
+    from flint.tools.simulators.astra_sim import Listener
+    from flint.tools.simulators.process import Lines
 
     heard = Listener(4, None)
     lines = Lines(heard)

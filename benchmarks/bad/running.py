@@ -46,21 +46,21 @@ def warm_up() -> None:
     import pydantic  # noqa: F401
 
     import flint.backends.cost.estimate
-    import flint.backends.report.explain
-    import flint.backends.report.graph
-    import flint.backends.report.perfetto
-    import flint.calibration.calibrate
     import flint.cli.command_line
-    import flint.exploring.api
     import flint.frontends.jax_pipeline
-    import flint.frontends.measurements.formats
-    import flint.frontends.profiles.build
-    import flint.frontends.profiles.formats
     import flint.passes.partition.shardy_pipeline
     import flint.passes.profiles
-    import flint.project.lock
-    import flint.sharing.leaks.known_file
-    import flint.sharing.synth.generator
+    import flint.tools.change.project.lock
+    import flint.tools.explore.api
+    import flint.tools.measure.calibration.calibrate
+    import flint.tools.measure.measurements.formats
+    import flint.tools.measure.profiles.build
+    import flint.tools.measure.profiles.formats
+    import flint.tools.report.explain
+    import flint.tools.report.graph
+    import flint.tools.report.perfetto
+    import flint.tools.share.leaks.known_file
+    import flint.tools.share.synth.generator
     import flint.tracing  # noqa: F401
     from benchmarks.bad.compilers import use_forks
     from flint.backends.chakra.schema import messages

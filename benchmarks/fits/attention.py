@@ -32,8 +32,8 @@ from flint.backends.cost.chips.families.gpu.constants import (
 )
 from flint.backends.cost.chips.families.gpu.hardware import Float64s, GpuHardware, hardware_of
 from flint.backends.cost.chips.kernels import KernelKind
-from flint.backends.cost.fitting.fit import Bounds, fit
 from flint.cluster.models import Cluster
+from flint.tools.measure.fitting.fit import Bounds, fit
 
 #: Modules whose constants these start from.
 AFTER = ("products",)

@@ -31,9 +31,9 @@ from flint.backends.cost.chips.families.gpu import memory
 from flint.backends.cost.chips.families.gpu.constants import Constants
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, hardware_of
 from flint.backends.cost.chips.kernels import Kernels
-from flint.backends.cost.fitting.fit import Bounds, fit
-from flint.backends.cost.fitting.kernels import MeasuredKernels
 from flint.cluster.models import Cluster
+from flint.tools.measure.fitting.fit import Bounds, fit
+from flint.tools.measure.fitting.kernels import MeasuredKernels
 
 Float64s = NDArray[np.float64]
 Made = Mapping[str, Constant]

@@ -25,8 +25,8 @@ from flint.backends.cost.chips.families.gpu.quantised import (
     quantise_ns,
     quantised_product_ns,
 )
-from flint.backends.cost.fitting.fit import Bounds, fit
 from flint.cluster.models import Cluster
+from flint.tools.measure.fitting.fit import Bounds, fit
 
 #: Modules whose constants these start from.
 AFTER = ("products", "traced_products")

@@ -32,10 +32,10 @@ from flint.backends.cost.chips.families.gpu.grouped import (
     rows_ns,
 )
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, hardware_of
-from flint.backends.cost.fitting.fit import Bounds, fit
 from flint.backends.cost.software import with_stack
 from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack
+from flint.tools.measure.fitting.fit import Bounds, fit
 
 #: Modules whose constants these start from.
 AFTER = ("products", "fp8")

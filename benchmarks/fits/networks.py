@@ -1,6 +1,6 @@
 """Constants of networks, from NCCL's times inside a node, and from public facts between nodes.
 
-What a collective takes is priced as estimates price it (`flint.backends.cost.fitting.networks`, which
+What a collective takes is priced as estimates price it (`flint.tools.measure.fitting.networks`, which
 `flint calibrate` has, too). Everything is fitted on one half of the rows of a table
 (`collective_rows.half_of`); benchmarks/accuracy_collectives.py reports the other half.
 """
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from benchmarks import collective_rows as rows
 from benchmarks.fits.fit import Constant, Fit
-from flint.backends.cost.fitting.fit import Bounds, fit
-from flint.backends.cost.fitting.networks import Pricing
 from flint.backends.cost.network.calls import CollectiveCall, Span
 from flint.cluster.lent import LENT
 from flint.cluster.models import Cluster, Network, Quantity
 from flint.ir.program import Collective
+from flint.tools.measure.fitting.fit import Bounds, fit
+from flint.tools.measure.fitting.networks import Pricing
 
 #: Presets whose inner network is measured, and the name of their GPU in aiconfigurator's tables.
 INNER = {

@@ -22,8 +22,8 @@ from benchmarks.kernel_rows import Measured
 from flint.backends.cost.chips.families.gpu.constants import Constants, constants_of
 from flint.backends.cost.chips.families.gpu.hardware import Float64s, hardware_of
 from flint.backends.cost.chips.families.gpu.products import gemm_ns
-from flint.backends.cost.fitting.fit import Bounds, fit
 from flint.cluster.models import Cluster
+from flint.tools.measure.fitting.fit import Bounds, fit
 
 #: Bounds and start of each constant.
 BURST: Bounds = {

@@ -18,18 +18,18 @@ from functools import partial
 
 from benchmarks.fits.fit import Constant, Fit
 from benchmarks.trace_kernels import kernels_on, of_class
-from flint.backends.cost.fitting.fit import Bounds, fit
-from flint.backends.cost.fitting.kernels import (
+from flint.backends.cost.software import stack_for, with_stack
+from flint.cluster.load import PRESETS
+from flint.cluster.models import Cluster
+from flint.tools.measure.fitting.fit import Bounds, fit
+from flint.tools.measure.fitting.kernels import (
     Float64s,
     MeasuredKernels,
     latencies,
     settled,
     with_constants,
 )
-from flint.backends.cost.fitting.toml_constants import constants_in
-from flint.backends.cost.software import stack_for, with_stack
-from flint.cluster.load import PRESETS
-from flint.cluster.models import Cluster
+from flint.tools.measure.fitting.toml_constants import constants_in
 
 #: Modules whose constants these start from.
 AFTER = ("products", "bytes")

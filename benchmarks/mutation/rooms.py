@@ -57,7 +57,7 @@ ROOMS = {
         ),
     ),
     "simulators": Room(
-        ("backends/simulators/*",),
+        ("flint/tools/simulators/*",),
         (
             "tests/*/test_simulat*",
             "tests/unit/test_scale_sim*",
@@ -88,7 +88,7 @@ ROOMS = {
         derived=False,  # a third of all tests make a mesh
     ),
     "project": Room(
-        ("flint/project/*", "flint/io/inputs.py", "flint/compare/*"),
+        ("flint/tools/change/project/*", "flint/io/inputs.py", "flint/tools/change/diff/*"),
         (
             "tests/unit/test_project*",
             "tests/unit/test_lock*",

@@ -23,10 +23,10 @@ from flint.cluster.load import preset_names
 from flint.cluster.models import load_cluster
 from flint.errors import FlintError
 from flint.ir.workload import Workload
-from flint.sharing.anonymize import anonymize
-from flint.sharing.inputs import read_source
-from flint.sharing.leaks.texts import texts_of
-from flint.sharing.leaks.words import words_of
+from flint.tools.share.anonymize import anonymize
+from flint.tools.share.inputs import read_source
+from flint.tools.share.leaks.texts import texts_of
+from flint.tools.share.leaks.words import words_of
 
 ROOT = Path(__file__).parents[2]
 #: Larger meshes are written for one rank of each class, and not simulated.

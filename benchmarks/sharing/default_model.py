@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 from flint.ir.workload import Workload
-from flint.sharing.synthesize import TRAINING_STEPS, examples_of, learned
+from flint.tools.share.synthesize import TRAINING_STEPS, examples_of, learned
 
-TARGET = Path(__file__).parents[2] / "flint/sharing/synth/default.npz"
+TARGET = Path(__file__).parents[2] / "flint/tools/share/synth/default.npz"
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from benchmarks.sharing.grow_pairs import Pair, measured, pairs
 from flint.errors import FlintError
 from flint.ir.workload import Workload
-from flint.sharing.anonymize import anonymize
-from flint.sharing.growing.grow import grow
+from flint.tools.share.anonymize import anonymize
+from flint.tools.share.growing.grow import grow
 
 PAGE = Path(__file__).parents[2] / "docs/grow-accuracy.md"
 _HEAD = """# How near grown workloads are

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flint.ir.workload import Workload
-from flint.sharing.leaks.known import Entry, Known, known_of
-from flint.sharing.leaks.known_file import known_bytes
+from flint.tools.share.leaks.known import Entry, Known, known_of
+from flint.tools.share.leaks.known_file import known_bytes
 
-TARGET = Path(__file__).parents[2] / "flint/sharing/leaks/known.npz"
+TARGET = Path(__file__).parents[2] / "flint/tools/share/leaks/known.npz"
 
 
 def captures(folders: list[Path]) -> Iterator[tuple[Entry, Workload]]:

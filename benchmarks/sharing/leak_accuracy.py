@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flint.sharing.leaks.fingerprints import COUNTED, View
-from flint.sharing.leaks.known import Known, public_models
+from flint.tools.share.leaks.fingerprints import COUNTED, View
+from flint.tools.share.leaks.known import Known, public_models
 
 PAGE = Path(__file__).parents[2] / "docs/leaks.md"
 _BEGIN, _END = "<!-- measured -->", "<!-- end of measured -->"

@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 from flint.errors import FlintError
 from flint.ir.workload import Workload
-from flint.sharing.leaks.fingerprints import View
-from flint.sharing.leaks.report import leaks_of
-from flint.sharing.names.redact import redacted
-from flint.sharing.shapes.perturb import perturbed
-from flint.sharing.structure.exchange import exchanged
+from flint.tools.share.leaks.fingerprints import View
+from flint.tools.share.leaks.report import leaks_of
+from flint.tools.share.names.redact import redacted
+from flint.tools.share.shapes.perturb import perturbed
+from flint.tools.share.structure.exchange import exchanged
 
 KEEP, SEED = 0.02, 1
 #: One capture of each of 12 public models that have one program for all ranks.

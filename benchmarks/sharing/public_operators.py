@@ -16,7 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 
 #: Where the package reads them.
-TARGET = Path(__file__).parents[2] / "flint/sharing/leaks/operators.txt"
+TARGET = Path(__file__).parents[2] / "flint/tools/share/leaks/operators.txt"
 #: Dialects of MLIR that jaxlib has.
 DIALECTS = ("stablehlo", "chlo", "sdy", "func")
 #: HLO's opcodes (xla/hlo/ir/hlo_opcode.h) and the categories that XLA's profiler adds.

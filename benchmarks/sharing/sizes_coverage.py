@@ -18,9 +18,9 @@ import numpy as np
 from flint.errors import FlintError
 from flint.ir.program import Kind
 from flint.ir.workload import Workload
-from flint.sharing.anonymize import anonymize
-from flint.sharing.rules import broken_rules
-from flint.sharing.sizes import Sizes
+from flint.tools.share.anonymize import anonymize
+from flint.tools.share.rules import broken_rules
+from flint.tools.share.sizes import Sizes
 
 
 def main() -> int:

@@ -11,11 +11,11 @@ from flint.errors import FlintError
 from flint.io.outputs import OutputKind, write_output
 
 if TYPE_CHECKING:
-    from flint.backends.simulators.astra_sim import AstraSim
-    from flint.exploring.answers.against import StudyDifference
-    from flint.exploring.api import Answer
-    from flint.exploring.evaluation.simulated import SimulatedPoint
-    from flint.exploring.point import Point
+    from flint.tools.explore.answers.against import StudyDifference
+    from flint.tools.explore.api import Answer
+    from flint.tools.explore.evaluation.simulated import SimulatedPoint
+    from flint.tools.explore.point import Point
+    from flint.tools.simulators.astra_sim import AstraSim
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Outputs:
         That is before any work.
         """
         if self.export is not None:
-            from flint.exploring.answers.export import require_format
+            from flint.tools.explore.answers.export import require_format
 
             require_format(self.export)
         if (self.simulate is None) != (self.traces is None):
@@ -49,7 +49,7 @@ class Outputs:
             raise FlintError("FL218", "--binary is for --simulate", help="add --simulate 3 -o DIR")
         self._simulator()
         if self.against is not None:
-            from flint.exploring.study.study import Study
+            from flint.tools.explore.study.study import Study
 
             Study.load(self.against)
 
@@ -57,8 +57,8 @@ class Outputs:
         """What the study of --against says otherwise. Raises FlintError FL864 if it is none."""
         if self.against is None:
             return None
-        from flint.exploring.answers.against import against
-        from flint.exploring.study.study import Study
+        from flint.tools.explore.answers.against import against
+        from flint.tools.explore.study.study import Study
 
         return against(Study.load(self.against), found.study, found.ranking.objectives)
 
@@ -89,7 +89,7 @@ class Outputs:
         if difference is not None:
             print_text(f"\nagainst {self.against}:\n{difference.to_text()}")
         if simulated:
-            from flint.exploring.evaluation.simulated import simulated_table
+            from flint.tools.explore.evaluation.simulated import simulated_table
 
             whose = "ASTRA-sim" if self.binary else "ASTRA-sim's rules"
             print_text(f"\nthe first rows by {whose}:\n{simulated_table(simulated)}")
@@ -97,8 +97,8 @@ class Outputs:
     def _simulated(self, found: Answer) -> list[SimulatedPoint]:
         if self.simulate is None or self.traces is None:
             return []
-        from flint.exploring.evaluation.simulated import simulate_best
-        from flint.exploring.study.current import require_current
+        from flint.tools.explore.evaluation.simulated import simulate_best
+        from flint.tools.explore.study.current import require_current
 
         if self.study is not None:
             require_current(self.study, found.ranking.results[: self.simulate])
@@ -116,9 +116,9 @@ class Outputs:
         """The simulator of --binary; None: its rules."""
         if self.binary is None:
             return None
-        from flint.backends.simulators.astra_sim import AstraSim, find_binary
-        from flint.backends.simulators.process import Limits, machine_memory_bytes
         from flint.io.processes import Patience
+        from flint.tools.simulators.astra_sim import AstraSim, find_binary
+        from flint.tools.simulators.process import Limits, machine_memory_bytes
 
         limits = Limits(Patience.from_environment(), machine_memory_bytes())
         return AstraSim(find_binary(self.binary), limits)
@@ -126,6 +126,6 @@ class Outputs:
 
 def _machine(point: Point, file: Path) -> str:
     """The cluster of a point as the text of a file."""
-    from flint.exploring.machine.text import cluster_text
+    from flint.tools.explore.machine.text import cluster_text
 
     return cluster_text(point.cluster, point.changes, file.stem, file.parent)

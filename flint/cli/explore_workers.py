@@ -12,8 +12,8 @@ from flint.cli.signals import signals
 from flint.errors import FlintError
 
 if TYPE_CHECKING:
-    from flint.exploring.subject import Subject
-    from flint.exploring.workers.schedule import Executor
+    from flint.tools.explore.subject import Subject
+    from flint.tools.explore.workers.schedule import Executor
 
 Dask = Annotated[
     str | None,
@@ -41,8 +41,8 @@ def workers(
 
     Raises FlintError FL867 for both options at once, and as `dask_executor` does.
     """
-    from flint.exploring.workers.local import LocalExecutor
-    from flint.exploring.workers.work import work_of
+    from flint.tools.explore.workers.local import LocalExecutor
+    from flint.tools.explore.workers.work import work_of
 
     if dask is not None and scheduler is not None:
         raise FlintError(
@@ -54,7 +54,7 @@ def workers(
             with LocalExecutor(work, jobs, verbose) as local:
                 yield local
             return
-        from flint.exploring.workers.dask_pool import dask_executor, find_kind
+        from flint.tools.explore.workers.dask_pool import dask_executor, find_kind
 
         kind = find_kind(dask) if dask is not None else None
         with dask_executor(work, kind=kind, scheduler=scheduler or "", jobs=jobs) as remote:

@@ -13,9 +13,9 @@ from flint.errors import FlintError
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
-    from flint.backends.simulators.astra_sim import AstraSim
-    from flint.backends.simulators.fidelities import Fidelities, Fidelity
     from flint.ir.workload import Workload
+    from flint.tools.simulators.astra_sim import AstraSim
+    from flint.tools.simulators.fidelities import Fidelities, Fidelity
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def compare_fidelities(text: str, question: Question) -> Fidelities:
     FlintError FL718 for an unknown or repeated name, what reading captures raises, and what the
     cluster or the binary does.
     """
-    from flint.backends.simulators.fidelities import require_fidelity, side_by_side
+    from flint.tools.simulators.fidelities import require_fidelity, side_by_side
 
     pairs = [part.strip().partition("=")[::2] for part in text.split(",")]
     for name, _ in pairs:
@@ -77,7 +77,7 @@ class _Columns:
         }[name]
 
     def _analytic(self, workload: Workload, place: Path) -> Fidelity:
-        from flint.backends.simulators.fidelities import FIDELITIES, of_estimate
+        from flint.tools.simulators.fidelities import FIDELITIES, of_estimate
 
         if workload.compiled_by is not None and "compiled" in self._names:
             raise FlintError(
@@ -87,7 +87,7 @@ class _Columns:
         return of_estimate("analytic", FIDELITIES["analytic"], self._estimate(place))
 
     def _compiled(self, workload: Workload, place: Path, timing: str = "model") -> Fidelity:
-        from flint.backends.simulators.fidelities import of_estimate
+        from flint.tools.simulators.fidelities import of_estimate
 
         if workload.compiled_by is None:
             raise FlintError(
@@ -102,7 +102,7 @@ class _Columns:
         return of_estimate("compiled", by, self._estimate(place))
 
     def _simulated(self, workload: Workload, place: Path) -> Fidelity:
-        from flint.backends.simulators.traced import Traced
+        from flint.tools.simulators.traced import Traced
 
         q = self._question
         traced = Traced(
@@ -129,9 +129,9 @@ def _simulator(binary: str | None) -> AstraSim | None:
     """The simulator that is named, by option or environment; None: Flint's own run of its rules."""
     import os
 
-    from flint.backends.simulators.astra_sim import BINARY, AstraSim, find_binary
-    from flint.backends.simulators.process import Limits, machine_memory_bytes
     from flint.io.processes import Patience
+    from flint.tools.simulators.astra_sim import BINARY, AstraSim, find_binary
+    from flint.tools.simulators.process import Limits, machine_memory_bytes
 
     if not (binary or os.environ.get(BINARY)):
         return None

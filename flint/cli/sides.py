@@ -13,9 +13,9 @@ from flint.io.bounded import FileKind, is_directory, is_file, parse_json, read_b
 from flint.io.malformed import Malformed
 
 if TYPE_CHECKING:
-    from flint.compare.difference import Side
     from flint.ir.workload import Workload
-    from flint.project.config import Capture, Project
+    from flint.tools.change.diff.difference import Side
+    from flint.tools.change.project.config import Capture, Project
 
 _MODELS = (".py", ".mlir", ".mlirbc", ".hlo", ".txt", ".pb")
 _REVISION = re.compile(r"(?P<revision>[^:]+):(?P<model>.+)")
@@ -44,7 +44,7 @@ def side(text: str, revision: str | None, request: Request) -> Side:
     `revision` is that of a model or capture. Raises FlintError FL301 for what is none of these,
     FL218 for a revision of what was captured already, and what capturing raises.
     """
-    from flint.compare.difference import Side
+    from flint.tools.change.diff.difference import Side
 
     path = Path(text)
     if path.suffix == ".json" and is_file(path):
@@ -61,7 +61,7 @@ def side(text: str, revision: str | None, request: Request) -> Side:
 
 
 def _estimated(workload: Workload, request: Request) -> Side:
-    from flint.compare.difference import Side
+    from flint.tools.change.diff.difference import Side
     from flint.tracing import Trace
 
     if request.cluster is None and not _has_device(workload):
@@ -89,8 +89,8 @@ def _has_device(workload: Workload) -> bool:
 def _captured(text: str, revision: str | None, request: Request) -> Side:
     """A model or a capture of the project, estimated as that says if the request does not."""
     from flint.ir.workload import Workload
-    from flint.project.captures import capture_once
-    from flint.project.revisions import checkout
+    from flint.tools.change.project.captures import capture_once
+    from flint.tools.change.project.revisions import checkout
 
     found = _REVISION.fullmatch(text)
     if found and not is_file(Path(text.rpartition(":")[0])) and _is_model(found["model"]):
@@ -111,7 +111,7 @@ def _is_model(text: str) -> bool:
 
 def _capture(text: str, request: Request) -> tuple[Capture, Path, Request]:
     """The options of a capture, the folder in which its model is, and how it is estimated."""
-    from flint.project.config import Capture, find_project, load_project
+    from flint.tools.change.project.config import Capture, find_project, load_project
 
     if _is_model(text):
         settings: dict[str, Any] = {}
@@ -149,7 +149,7 @@ def _as_in(project: Project, capture: Capture, request: Request) -> Request:
 
 def _saved_estimate(path: Path) -> Any:
     """What `flint estimate --json` printed, as a snapshot. Raises FlintError FL304."""
-    from flint.compare.document import snapshot_of_estimate
+    from flint.tools.change.diff.document import snapshot_of_estimate
 
     data = read_bounded(path, FileKind.ESTIMATE, "FL301")
     try:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from flint.cli.console import has_colour, is_terminal
 
 if TYPE_CHECKING:
-    from flint.exploring.answers.objectives import Objective
-    from flint.exploring.result import Result
-    from flint.exploring.study.run import Listener, Progress
+    from flint.tools.explore.answers.objectives import Objective
+    from flint.tools.explore.result import Result
+    from flint.tools.explore.study.run import Listener, Progress
 
 
 @contextlib.contextmanager
@@ -53,8 +53,8 @@ class Best:
 
     def hear(self, latest: Sequence[Result]) -> None:
         """Take new results in."""
-        from flint.exploring.answers.objectives import default_objective
-        from flint.exploring.result import Status
+        from flint.tools.explore.answers.objectives import default_objective
+        from flint.tools.explore.result import Status
 
         self._all += [r for r in latest if r.status is Status.FITS]
         if self._all:

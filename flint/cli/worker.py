@@ -17,7 +17,7 @@ from flint.io.inputs import record_if_asked
 
 if TYPE_CHECKING:
     from flint.errors import FlintError
-    from flint.project.config import Capture
+    from flint.tools.change.project.config import Capture
     from flint.tracing import Trace
 
 RESULT, WORKLOAD = "result.json", "workload.flint"
@@ -53,9 +53,9 @@ def _error(error: FlintError, seen: BaseException) -> dict[str, Any]:
 def _result(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     from flint.capturing import captured
     from flint.cli.exits import user_process
-    from flint.compare.snapshot import snapshot
-    from flint.project.config import Capture
-    from flint.project.records import snapshot_record
+    from flint.tools.change.diff.snapshot import snapshot
+    from flint.tools.change.project.config import Capture
+    from flint.tools.change.project.records import snapshot_record
 
     capture = Capture.model_validate(job)
     trace = captured(_options(capture), user_process)

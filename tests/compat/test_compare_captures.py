@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from flint.cli.inputs import load_workload
-from flint.compare.difference import Side, compare
 from flint.ir.workload import Workload
+from flint.tools.change.diff.difference import Side, compare
 
 pytest.importorskip("torch")
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "compare_models"

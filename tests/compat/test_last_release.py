@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from flint.compare.snapshot import snapshot
 from flint.ir.workload import Workload
-from flint.project.lock import load_lock
+from flint.tools.change.diff.snapshot import snapshot
+from flint.tools.change.project.lock import load_lock
 from flint.tracing import Trace
 from tests.machine_output import assert_readable
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flint.project.lock import load_lock
+from flint.tools.change.project.lock import load_lock
 from tests.project_folders import flint
 from tests.recorded import recorded_version_only
 

@@ -23,15 +23,15 @@ from flint.backends.cost.astrasim.disturbance import Disturbance
 from flint.backends.cost.astrasim.grouping import find_grouping
 from flint.backends.cost.astrasim.run import simulate_traces
 from flint.backends.cost.astrasim.step import Spent
-from flint.backends.simulators.astra_sim import BINARY, AstraSim, find_binary
-from flint.backends.simulators.inputs import find_inputs
-from flint.backends.simulators.process import Limits
 from flint.cli import app
 from flint.errors import FlintError
 from flint.io.processes import Patience
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, Program
 from flint.ir.workload import RankClass, Workload
+from flint.tools.simulators.astra_sim import BINARY, AstraSim, find_binary
+from flint.tools.simulators.inputs import find_inputs
+from flint.tools.simulators.process import Limits
 from tests.chakra_traces import layered_program, over
 from tests.late_ranks import tangled
 from tests.program_rows import ProgramBuilder

@@ -14,10 +14,10 @@ from benchmarks.sharing.grow_pairs import DECODE, LLAMA, Captured, Pair, measure
 from flint.ir.columns import ROW_COLUMNS, TABLE_OF
 from flint.ir.program import Program
 from flint.ir.workload import Workload
-from flint.sharing.anonymize import anonymize
-from flint.sharing.growing.causes import without_sizes
-from flint.sharing.growing.grow import grow
-from flint.sharing.rules import broken_rules
+from flint.tools.share.anonymize import anonymize
+from flint.tools.share.growing.causes import without_sizes
+from flint.tools.share.growing.grow import grow
+from flint.tools.share.rules import broken_rules
 
 #: Which are of one text, kind, shape, ... however tables are ordered; texts of sources are apart.
 _SIZES = tuple(c for c in ROW_COLUMNS if TABLE_OF.get(c) != "strings")

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flint.frontends.profiles.formats import read_profiles
-from flint.frontends.profiles.profile import Profile
+from flint.tools.measure.profiles.formats import read_profiles
+from flint.tools.measure.profiles.profile import Profile
 
 DATA = Path(__file__).resolve().parents[2] / "benchmarks" / "data" / "kineto"
 FILES = sorted(p.name for p in DATA.glob("*.json.gz"))

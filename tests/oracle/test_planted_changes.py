@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("jax")
 
-from flint.compare.cause import CauseKind
-from flint.compare.difference import Difference, Side, compare
+from flint.tools.change.diff.cause import CauseKind
+from flint.tools.change.diff.difference import Difference, Side, compare
 from tests.planted import Model, traced
 
 #: Five programs to start from.

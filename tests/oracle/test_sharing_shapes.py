@@ -15,13 +15,13 @@ from flint.cluster.models import load_cluster
 from flint.ir.program import Kind
 from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
-from flint.sharing.anonymize import Anonymized
-from flint.sharing.axis_labels import comm_bytes_by_label
-from flint.sharing.leaks.fingerprints import View
-from flint.sharing.leaks.report import leaks_of
-from flint.sharing.names.redact import redacted
-from flint.sharing.rules import broken_rules
-from flint.sharing.shapes.confirm import MACHINES
+from flint.tools.share.anonymize import Anonymized
+from flint.tools.share.axis_labels import comm_bytes_by_label
+from flint.tools.share.leaks.fingerprints import View
+from flint.tools.share.leaks.report import leaks_of
+from flint.tools.share.names.redact import redacted
+from flint.tools.share.rules import broken_rules
+from flint.tools.share.shapes.confirm import MACHINES
 from tests.oracle.test_sharing_sizes import SMALL, capture
 
 RECORDED = Path(__file__).resolve().parents[2] / "benchmarks" / "compare_models"

@@ -12,10 +12,10 @@ from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import COLUMNS
 from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
-from flint.sharing.axis_labels import comm_bytes_by_label
-from flint.sharing.rules import broken_rules
-from flint.sharing.sizes import Expression, Sizes
 from flint.steps.options import PipelineOptions
+from flint.tools.share.axis_labels import comm_bytes_by_label
+from flint.tools.share.rules import broken_rules
+from flint.tools.share.sizes import Expression, Sizes
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: Sequences with which no constant of the program is another one's value: those would be one row.

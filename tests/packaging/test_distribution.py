@@ -119,12 +119,12 @@ def test_the_wheel_holds_every_schema(dist: Path) -> None:
 
 def test_wheel_has_what_the_leak_report_compares_with(dist):
     names = wheel_names(dist)
-    assert {f"flint/sharing/leaks/{n}" for n in ("known.npz", "operators.txt")} <= set(names)
-    assert "flint/sharing/synth/default.npz" in names
+    assert {f"flint/tools/share/leaks/{n}" for n in ("known.npz", "operators.txt")} <= set(names)
+    assert "flint/tools/share/synth/default.npz" in names
 
 
 def test_the_wheel_holds_style_and_script_of_reports(dist: Path) -> None:
-    page = Path("flint/backends/report/page")
+    page = Path("flint/tools/report/page")
     assert {str(page / name) for name in ("parts.css", "page.css", "page.js")} <= wheel_names(dist)
 
 

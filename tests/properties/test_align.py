@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.compare.align import align
+from flint.tools.change.diff.align import align
 
 tokens = st.lists(st.integers(0, 5), max_size=40)
 

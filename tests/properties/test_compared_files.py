@@ -16,18 +16,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flint.compare import show
-from flint.compare.budgets import broken, parse_budgets
-from flint.compare.difference import Side, compare
-from flint.compare.document import document, snapshot_of_estimate
-from flint.compare.snapshot import Snapshot
 from flint.errors import FlintError
 from flint.io.bounded import parse_json
 from flint.io.malformed import Malformed
 from flint.ir.workload import Workload
-from flint.project.ci import junit, markdown
-from flint.project.lock import Lock, load_lock
-from flint.project.verify import Verdict
+from flint.tools.change.diff import show
+from flint.tools.change.diff.budgets import broken, parse_budgets
+from flint.tools.change.diff.difference import Side, compare
+from flint.tools.change.diff.document import document, snapshot_of_estimate
+from flint.tools.change.diff.snapshot import Snapshot
+from flint.tools.change.project.ci import junit, markdown
+from flint.tools.change.project.lock import Lock, load_lock
+from flint.tools.change.project.verify import Verdict
 from flint.tracing import Trace
 from tests.unit.test_compare import program, side
 

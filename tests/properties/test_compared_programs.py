@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 pytest.importorskip("jax")
 
-from flint.compare.difference import Side, compare
-from flint.compare.snapshot import snapshot
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
+from flint.tools.change.diff.difference import Side, compare
+from flint.tools.change.diff.snapshot import snapshot
 from tests.planted import Model, traced
 
 NUMBERS = ("flops", "result_bytes", "operand_bytes", "comm_bytes", "mask")

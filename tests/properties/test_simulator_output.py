@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.backends.simulators.astra_sim import Listener
-from flint.backends.simulators.process import Lines
+from flint.tools.simulators.astra_sim import Listener
+from flint.tools.simulators.process import Lines
 
 WORLD = 4
 FINISHED = "sys[{}] finished, {} cycles, exposed communication {} cycles."

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flint.backends.cost.estimate import estimate
-from flint.backends.report.views.breakdown import by_kind, scope_tree
-from flint.backends.report.views.communication import communication
-from flint.backends.report.views.memory import memory_over_time
-from flint.backends.report.views.roofline import roofline
-from flint.backends.report.views.row_times import row_times
-from flint.backends.report.views.slices import timeline_slices
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
+from flint.tools.report.views.breakdown import by_kind, scope_tree
+from flint.tools.report.views.communication import communication
+from flint.tools.report.views.memory import memory_over_time
+from flint.tools.report.views.roofline import roofline
+from flint.tools.report.views.row_times import row_times
+from flint.tools.report.views.slices import timeline_slices
 from tests.pages import Page
 from tests.random_programs import QUICK, programs
 

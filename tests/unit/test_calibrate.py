@@ -14,22 +14,22 @@ import flint
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.model import latency_ns, model_of
 from flint.backends.cost.collectives.choose import duration_ns
-from flint.backends.cost.fitting.determined import determined
-from flint.backends.cost.fitting.fit import fit, halves
-from flint.backends.cost.fitting.kernels import latencies, measured_kernels, with_constants
-from flint.backends.cost.fitting.networks import call_of
-from flint.backends.cost.fitting.simplex import lowest
 from flint.backends.cost.software import with_stack
-from flint.calibration.calibrate import Calibration, calibrate
-from flint.calibration.fitted import Fitted
 from flint.cli import app
 from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack
 from flint.errors import FlintError
-from flint.exploring.machine.cluster_changes import changed
-from flint.frontends.measurements import kernel_rows as make
-from flint.frontends.measurements.rows import CollectiveTime, KernelTime
 from flint.ir.op_class import Collective, OpClass
+from flint.tools.explore.machine.cluster_changes import changed
+from flint.tools.measure.calibration.calibrate import Calibration, calibrate
+from flint.tools.measure.calibration.fitted import Fitted
+from flint.tools.measure.fitting.determined import determined
+from flint.tools.measure.fitting.fit import fit, halves
+from flint.tools.measure.fitting.kernels import latencies, measured_kernels, with_constants
+from flint.tools.measure.fitting.networks import call_of
+from flint.tools.measure.fitting.simplex import lowest
+from flint.tools.measure.measurements import kernel_rows as make
+from flint.tools.measure.measurements.rows import CollectiveTime, KernelTime
 from tests.estimates import zoo
 from tests.machine_output import valid
 

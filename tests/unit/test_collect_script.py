@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flint.calibration.calibrate import calibrate
-from flint.calibration.collect import script_of
 from flint.cli import app
+from flint.tools.measure.calibration.calibrate import calibrate
+from flint.tools.measure.calibration.collect import script_of
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])

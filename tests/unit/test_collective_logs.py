@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flint.errors import FlintError
-from flint.frontends.measurements import nccl_tests, osu
-from flint.frontends.measurements.formats import read_measurements
-from flint.frontends.measurements.rows import CollectiveTime
 from flint.ir.op_class import Collective
+from flint.tools.measure.measurements import nccl_tests, osu
+from flint.tools.measure.measurements.formats import read_measurements
+from flint.tools.measure.measurements.rows import CollectiveTime
 
 LOGS = Path(__file__).parents[1] / "data" / "collective_logs"
 REDUCE, GATHER = Collective.ALL_REDUCE, Collective.ALL_GATHER

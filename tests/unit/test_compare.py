@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flint.compare import show
-from flint.compare.budgets import broken, parse_budgets
-from flint.compare.cause import CauseKind
-from flint.compare.causes import causes
-from flint.compare.difference import Difference, Side, compare
-from flint.compare.document import document, snapshot_of_estimate
-from flint.compare.match import Action
-from flint.compare.snapshot import family, whole_shape
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase, Region, RegionKind
 from flint.ir.workload import RankClass, Workload
-from flint.project.records import snapshot_from, snapshot_record
+from flint.tools.change.diff import show
+from flint.tools.change.diff.budgets import broken, parse_budgets
+from flint.tools.change.diff.cause import CauseKind
+from flint.tools.change.diff.causes import causes
+from flint.tools.change.diff.difference import Difference, Side, compare
+from flint.tools.change.diff.document import document, snapshot_of_estimate
+from flint.tools.change.diff.match import Action
+from flint.tools.change.diff.snapshot import family, whole_shape
+from flint.tools.change.project.records import snapshot_from, snapshot_record
 from flint.tracing import Trace
 from tests.program_rows import ProgramBuilder
 

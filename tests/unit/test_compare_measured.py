@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from flint.cluster.models import load_cluster
-from flint.compare.measured.comparison import MeasuredComparison, compare_measured
-from flint.compare.measured.pairing import Form, pair
-from flint.compare.measured.units import Unit
 from flint.errors import FlintError
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind, Phase
 from flint.ir.workload import RankClass, Workload
+from flint.tools.measure.comparison.comparison import MeasuredComparison, compare_measured
+from flint.tools.measure.comparison.pairing import Form, pair
+from flint.tools.measure.comparison.units import Unit
 from flint.tracing import Trace
 from tests.machine_output import valid
 from tests.measured_programs import Recorded, one_rank, two_ranks, workload

@@ -20,11 +20,11 @@ from flint.backends.cost.chips.families.gpu.constants import (
 from flint.backends.cost.chips.families.gpu.hardware import hardware_of
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.model import latency_ns
-from flint.backends.cost.fitting.fit import fit
 from flint.backends.cost.software import with_stack
 from flint.cluster.models import Chip, Cluster
 from flint.cluster.stack import Stack
 from flint.errors import FlintError
+from flint.tools.measure.fitting.fit import fit
 
 
 def kernels(

@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 
 from flint.errors import FlintError
-from flint.exploring.answers.against import against
-from flint.exploring.answers.columns import columns_of
-from flint.exploring.answers.explain import explain, explanation_text
-from flint.exploring.answers.export import to_arrow, to_pandas, to_polars, write_table
-from flint.exploring.answers.objectives import (
+from flint.tools.explore.answers.against import against
+from flint.tools.explore.answers.columns import columns_of
+from flint.tools.explore.answers.explain import explain, explanation_text
+from flint.tools.explore.answers.export import to_arrow, to_pandas, to_polars, write_table
+from flint.tools.explore.answers.objectives import (
     OBJECTIVES,
     RATE,
     default_objective,
     names_of_result,
     objectives_of,
 )
-from flint.exploring.answers.rank import rank
-from flint.exploring.result import ClassResult, Result, Role, Status
-from flint.exploring.space.conditions import parse_conditions
-from flint.exploring.space.names import Scope
-from flint.exploring.study.study import Study
-from flint.exploring.subject import Subject
+from flint.tools.explore.answers.rank import rank
+from flint.tools.explore.result import ClassResult, Result, Role, Status
+from flint.tools.explore.space.conditions import parse_conditions
+from flint.tools.explore.space.names import Scope
+from flint.tools.explore.study.study import Study
+from flint.tools.explore.subject import Subject
 from tests.study_results import CAPACITY, result, study
 
 TIME, MEMORY = objectives_of(["time,memory"])

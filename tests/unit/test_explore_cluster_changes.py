@@ -7,10 +7,10 @@ import pytest
 
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.exploring.machine.cluster_changes import changed
-from flint.exploring.machine.text import cluster_text
-from flint.exploring.point import Point
-from flint.exploring.study.fingerprint import Fingerprints
+from flint.tools.explore.machine.cluster_changes import changed
+from flint.tools.explore.machine.text import cluster_text
+from flint.tools.explore.point import Point
+from flint.tools.explore.study.fingerprint import Fingerprints
 from tests.estimates import zoo
 
 H100 = Cluster.load("h100-dgx")

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 import flint
 from flint.cli import app
-from flint.exploring.answers.command import commands, swept
-from flint.exploring.api import Answer
-from flint.exploring.point import Point
-from flint.exploring.space.sweep import parse_values
-from flint.exploring.subject import Subject
+from flint.tools.explore.answers.command import commands, swept
+from flint.tools.explore.api import Answer
+from flint.tools.explore.point import Point
+from flint.tools.explore.space.sweep import parse_values
+from flint.tools.explore.subject import Subject
 from tests.machine_output import valid
 
 MODEL = """

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flint.errors import FlintError
-from flint.exploring.evaluation.tokens import tokens_by
-from flint.exploring.point import Point
-from flint.exploring.space.conditions import parse_conditions
-from flint.exploring.space.dimension import Field
-from flint.exploring.space.names import Scope
+from flint.tools.explore.evaluation.tokens import tokens_by
+from flint.tools.explore.point import Point
+from flint.tools.explore.space.conditions import parse_conditions
+from flint.tools.explore.space.dimension import Field
+from flint.tools.explore.space.names import Scope
 
 SCOPE = Scope(
     ("pipe", "data", "seq"), ("microbatches", "remat", "seq", "batch-size", "tokens", "clip")

@@ -13,12 +13,12 @@ import pytest
 
 pytest.importorskip("distributed")
 from flint.errors import FlintError
-from flint.exploring.result import Status
-from flint.exploring.study.run import explore_space
-from flint.exploring.study.study import Study
-from flint.exploring.workers.dask_pool import DaskKind, dask_executor, find_kind
-from flint.exploring.workers.schedule import KILLED_TWICE
-from flint.exploring.workers.work import Done
+from flint.tools.explore.result import Status
+from flint.tools.explore.study.run import explore_space
+from flint.tools.explore.study.study import Study
+from flint.tools.explore.workers.dask_pool import DaskKind, dask_executor, find_kind
+from flint.tools.explore.workers.schedule import KILLED_TWICE
+from flint.tools.explore.workers.work import Done
 from tests.explore_points import evaluated, result_at, rows, space_of, work, workers
 
 
@@ -171,7 +171,7 @@ def test_a_scheduler_that_is_killed_loses_no_finished_point(tmp_path):
 
 
 def test_what_cannot_be_used_is_one_error(tmp_path, monkeypatch):
-    monkeypatch.setattr("flint.exploring.workers.dask_pool._CONNECT_SECONDS", 1)
+    monkeypatch.setattr("flint.tools.explore.workers.dask_pool._CONNECT_SECONDS", 1)
     with (
         pytest.raises(FlintError, match="Dask cannot be used at tcp://127.0.0.1:1: ") as error,
         dask_executor(work(tmp_path), scheduler="tcp://127.0.0.1:1"),

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from flint.capturing import CaptureOptions, captured
-from flint.exploring.evaluation.evaluate import Evaluator
-from flint.exploring.point import Point
-from flint.exploring.result import Result, Status
-from flint.exploring.subject import Subject
 from flint.passes.pipeline.split import shared
 from flint.steps.options import PipelineOptions
+from flint.tools.explore.evaluation.evaluate import Evaluator
+from flint.tools.explore.point import Point
+from flint.tools.explore.result import Result, Status
+from flint.tools.explore.subject import Subject
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"
 _SMALL = (("num_layers", "8"), ("seq", "128"))
@@ -106,7 +106,7 @@ def test_what_cannot_fit_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> Non
         and bound.status is Status.TOO_LARGE
         and bound.place == "moments['m']['layers']['down']"
     )
-    monkeypatch.setattr("flint.exploring.evaluation.evaluate.bound_of", lambda *_: None)
+    monkeypatch.setattr("flint.tools.explore.evaluation.evaluate.bound_of", lambda *_: None)
     (whole,) = Evaluator(subject).evaluate([Point("data=2,model=2", "h100-dgx")])
     assert whole.status is Status.TOO_LARGE and not whole.is_bound and not whole.step_time_ns
     assert 0.5 * whole.memory_bytes < bound.memory_bytes <= whole.memory_bytes

@@ -11,11 +11,11 @@ import time
 
 import pytest
 
-from flint.exploring.result import Status
-from flint.exploring.study.run import explore_space
-from flint.exploring.study.study import Study
-from flint.exploring.workers.local import LocalExecutor
-from flint.exploring.workers.schedule import KILLED_TWICE, groups_of
+from flint.tools.explore.result import Status
+from flint.tools.explore.study.run import explore_space
+from flint.tools.explore.study.study import Study
+from flint.tools.explore.workers.local import LocalExecutor
+from flint.tools.explore.workers.schedule import KILLED_TWICE, groups_of
 from tests.explore_points import evaluated, result_at, rows, space_of, work, workers
 
 

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from flint.errors import FlintError
-from flint.exploring.space.meshes import factorisations, meshes_of, parse_axes, parse_devices
+from flint.tools.explore.space.meshes import factorisations, meshes_of, parse_axes, parse_devices
 
 AXES = ("pipe", "data", "model")
 

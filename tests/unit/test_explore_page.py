@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from flint.exploring.answers.objectives import OBJECTIVES, objectives_of
-from flint.exploring.answers.rank import Ranking, rank
-from flint.exploring.choices import choices, varying
-from flint.exploring.page.document import study_html
-from flint.exploring.page.sections import MEMORY, TIME, pareto
-from flint.exploring.point import Point
-from flint.exploring.result import Result, Status
-from flint.exploring.space.conditions import parse_conditions
-from flint.exploring.space.names import Scope
 from flint.text import format_bytes, format_duration
+from flint.tools.explore.answers.objectives import OBJECTIVES, objectives_of
+from flint.tools.explore.answers.rank import Ranking, rank
+from flint.tools.explore.choices import choices, varying
+from flint.tools.explore.page.document import study_html
+from flint.tools.explore.page.sections import MEMORY, TIME, pareto
+from flint.tools.explore.point import Point
+from flint.tools.explore.result import Result, Status
+from flint.tools.explore.space.conditions import parse_conditions
+from flint.tools.explore.space.names import Scope
 from tests.pages import Page, browser, told
 from tests.study_results import study
 

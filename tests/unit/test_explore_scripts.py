@@ -3,10 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from flint.exploring.evaluation.evaluate import Evaluator
-from flint.exploring.point import Point
-from flint.exploring.space.space import space_of
-from flint.exploring.subject import Subject
+from flint.tools.explore.evaluation.evaluate import Evaluator
+from flint.tools.explore.point import Point
+from flint.tools.explore.space.space import space_of
+from flint.tools.explore.subject import Subject
 
 SCRIPT = str(Path(__file__).resolve().parents[2] / "examples" / "torch_cuda_script.py")
 SMALL = ("--width=64", "--depth=1", "--heads=2", "--seq=32")

@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("optuna")
 from flint.errors import FlintError
-from flint.exploring.result import Status
-from flint.exploring.space.conditions import parse_conditions
-from flint.exploring.study.run import explore_space
-from flint.exploring.study.search import SearchKind, search
-from flint.exploring.study.study import Study
+from flint.tools.explore.result import Status
+from flint.tools.explore.space.conditions import parse_conditions
+from flint.tools.explore.study.run import explore_space
+from flint.tools.explore.study.search import SearchKind, search
+from flint.tools.explore.study.study import Study
 from tests.explore_points import evaluated, result_at, space_of, work
 
 
@@ -95,7 +95,7 @@ class _Here:
         self.evaluator = work(folder).factory()
 
     def run(self, groups):
-        from flint.exploring.workers.work import Done
+        from flint.tools.explore.workers.work import Done
 
         for group in sorted(groups, key=lambda g: g.points[-1].key):  # in some other order
             yield Done(tuple(self.evaluator.evaluate(group.points)))
@@ -124,7 +124,7 @@ import json, sys
 from pathlib import Path
 sys.modules["optuna"] = None
 from flint.errors import FlintError
-from flint.exploring.study.run import explore_space
+from flint.tools.explore.study.run import explore_space
 from tests.explore_points import space_of
 
 try:
@@ -147,7 +147,9 @@ def test_without_optuna_only_a_search_is_refused(tmp_path):
 
 
 def test_a_search_that_ends_early_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("flint.exploring.space.space.MOST_TRIED", 100)  # nothing is counted before
+    monkeypatch.setattr(
+        "flint.tools.explore.space.space.MOST_TRIED", 100
+    )  # nothing is counted before
     space = _large(tmp_path)
 
     def explored(condition):

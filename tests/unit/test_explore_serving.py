@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 from flint.errors import FlintError
-from flint.exploring.evaluation.evaluate import Evaluator
-from flint.exploring.evaluation.serving import (
+from flint.tools.explore.evaluation.evaluate import Evaluator
+from flint.tools.explore.evaluation.serving import (
     cache_bytes,
     cache_headroom_bytes,
     period_ns,
     tpot_ns,
     ttft_ns,
 )
-from flint.exploring.point import Point
-from flint.exploring.result import Result, Role, Status
-from flint.exploring.space.space import space_of
-from flint.exploring.subject import Subject
+from flint.tools.explore.point import Point
+from flint.tools.explore.result import Result, Role, Status
+from flint.tools.explore.space.space import space_of
+from flint.tools.explore.subject import Subject
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = (("num_layers", "2"),)

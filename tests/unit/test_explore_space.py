@@ -6,10 +6,10 @@ from itertools import pairwise, product
 import pytest
 
 from flint.errors import FlintError
-from flint.exploring.space import walk
-from flint.exploring.space.dimension import Field
-from flint.exploring.space.space import space_of
-from flint.exploring.subject import Subject
+from flint.tools.explore.space import walk
+from flint.tools.explore.space.dimension import Field
+from flint.tools.explore.space.space import space_of
+from flint.tools.explore.subject import Subject
 
 MODEL = """
 from __future__ import annotations

@@ -10,16 +10,16 @@ from dataclasses import replace
 import pytest
 
 from flint.errors import FlintError
-from flint.exploring.answers.ranked import ranked
-from flint.exploring.point import Point
-from flint.exploring.result import Result, Status
-from flint.exploring.space.conditions import parse_conditions
-from flint.exploring.study.run import explore_space
-from flint.exploring.study.study import Study
-from flint.exploring.study.study_file import open_study
-from flint.exploring.workers.schedule import groups_of
 from flint.io.inputs import CHANGED, Input, InputKind, digest
 from flint.io.records import record_of
+from flint.tools.explore.answers.ranked import ranked
+from flint.tools.explore.point import Point
+from flint.tools.explore.result import Result, Status
+from flint.tools.explore.space.conditions import parse_conditions
+from flint.tools.explore.study.run import explore_space
+from flint.tools.explore.study.study import Study
+from flint.tools.explore.study.study_file import open_study
+from flint.tools.explore.workers.schedule import groups_of
 from tests.explore_points import Hashed, evaluated, result_at, space_of
 
 OWN = 'base = "h100-dgx"\nname = "own"\ntitle = "one of ours"\n'
@@ -32,7 +32,7 @@ class Here:
         self._evaluator, self._inputs = Hashed(str(folder / "log"), **how)(), inputs
 
     def run(self, groups):
-        from flint.exploring.workers.work import Done
+        from flint.tools.explore.workers.work import Done
 
         for group in groups:
             yield Done(tuple(self._evaluator.evaluate(group.points)), tuple(self._inputs))
@@ -226,7 +226,7 @@ _FULL = """
 import resource, signal, sys
 from pathlib import Path
 from flint.errors import FlintError
-from flint.exploring.study.study_file import open_study
+from flint.tools.explore.study.study_file import open_study
 from tests.explore_points import result_at, space_of
 
 folder = Path(sys.argv[1])

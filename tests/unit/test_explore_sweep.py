@@ -3,7 +3,7 @@
 import pytest
 
 from flint.errors import FlintError
-from flint.exploring.space.sweep import parse_sweeps
+from flint.tools.explore.space.sweep import parse_sweeps
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,18 @@ import json
 import pytest
 
 import flint
-from flint.backends.simulators.astra_sim import AstraSim
-from flint.backends.simulators.process import Limits
-from flint.exploring.evaluation.evaluate import Evaluator
-from flint.exploring.evaluation.simulated import simulate_best, simulated_table, write_point
-from flint.exploring.machine.cluster_changes import machine_of
-from flint.exploring.point import Point
-from flint.exploring.result import Result, Status
-from flint.exploring.subject import Subject
 from flint.io.processes import Patience
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind
 from flint.ir.workload import Workload
+from flint.tools.explore.evaluation.evaluate import Evaluator
+from flint.tools.explore.evaluation.simulated import simulate_best, simulated_table, write_point
+from flint.tools.explore.machine.cluster_changes import machine_of
+from flint.tools.explore.point import Point
+from flint.tools.explore.result import Result, Status
+from flint.tools.explore.subject import Subject
+from flint.tools.simulators.astra_sim import AstraSim
+from flint.tools.simulators.process import Limits
 from tests.program_rows import ProgramBuilder
 from tests.stand_in_simulator import make_binary
 

@@ -165,7 +165,7 @@ def test_what_cannot_be_compared(
 def test_a_step_that_is_too_large_is_not_written(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flint.backends.simulators.traced.MOST_NODES", 10)
+    monkeypatch.setattr("flint.tools.simulators.traced.MOST_NODES", 10)
     found = columns(compared(saved, "simulated", "--json"))["simulated"]
     assert found["reason"] == "the traces have 48 nodes: flint simulate runs them"
     assert json.dumps(found["measures"]) == "null"

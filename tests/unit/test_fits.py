@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.accuracy_constants import doubtful
 from benchmarks.fits.fit import Fit, all_fits
-from flint.backends.cost.fitting.toml_constants import constants_in
 from flint.cluster.load import PRESETS, preset_names
+from flint.tools.measure.fitting.toml_constants import constants_in
 
 FITS = all_fits()
 

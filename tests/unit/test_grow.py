@@ -17,9 +17,9 @@ from flint.cli import app
 from flint.errors import FlintError
 from flint.ir.workload import RankClass, Workload
 from flint.passes.work.totals import totals
-from flint.sharing.anonymize import anonymize
-from flint.sharing.growing.grow import grow
-from flint.sharing.growing.splits import sharding_of
+from flint.tools.share.anonymize import anonymize
+from flint.tools.share.growing.grow import grow
+from flint.tools.share.growing.splits import sharding_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

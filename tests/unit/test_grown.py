@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from flint.compare.difference import Side, rows_of
-from flint.compare.grown import grown
-from flint.compare.match import Change
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Mesh, Route
 from flint.ir.program import Kind
 from flint.ir.workload import RankClass, Workload
+from flint.tools.change.diff.difference import Side, rows_of
+from flint.tools.change.diff.grown import grown
+from flint.tools.change.diff.match import Change
 from tests.unit.test_compare import program, side
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from flint.frontends.profiles.formats import read_profiles
-from flint.frontends.profiles.kineto.calls import is_synchronous_copy, kind_of_call
-from flint.frontends.profiles.profile import ActivityKind, CallKind, Comm, Profile
+from flint.tools.measure.profiles.formats import read_profiles
+from flint.tools.measure.profiles.kineto.calls import is_synchronous_copy, kind_of_call
+from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Comm, Profile
 
 DATA = Path(__file__).resolve().parents[2] / "benchmarks" / "data" / "kineto"
 Event = dict[str, Any]

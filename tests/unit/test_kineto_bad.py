@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flint.errors import FlintError
-from flint.frontends.profiles import columns
-from flint.frontends.profiles.formats import read_profiles
-from flint.frontends.profiles.kineto import stream
-from flint.frontends.profiles.kineto.stream import _MOST_CHARACTERS
-from flint.frontends.profiles.profile import Profile
+from flint.tools.measure.profiles import columns
+from flint.tools.measure.profiles.formats import read_profiles
+from flint.tools.measure.profiles.kineto import stream
+from flint.tools.measure.profiles.kineto.stream import _MOST_CHARACTERS
+from flint.tools.measure.profiles.profile import Profile
 
 EVENTS: list[dict[str, Any]] = [
     {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10.5, "dur": 9.0,

@@ -16,11 +16,11 @@ from flint.backends.chakra.writing import writer
 from flint.backends.chakra.writing.simulator_files import Timing, placeholder_hardware
 from flint.backends.cost.astrasim.disturbance import Disturbance, read_disturbance
 from flint.backends.cost.astrasim.run import simulate_traces
-from flint.backends.simulators.inputs import find_inputs
-from flint.backends.simulators.rules import disturbed_inputs
 from flint.cli import app
 from flint.errors import FlintError
 from flint.ir.workload import Workload
+from flint.tools.simulators.inputs import find_inputs
+from flint.tools.simulators.rules import disturbed_inputs
 from tests.late_ranks import hangs, tangled
 from tests.machine_output import valid
 from tests.stand_in_simulator import make_binary

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 
 from flint.errors import FlintError
 from flint.ir.workload import Workload
-from flint.sharing.leaks.calibration import Share, family_accuracy, member_threshold
-from flint.sharing.leaks.distances import size_distances, structure_distances
-from flint.sharing.leaks.fingerprints import COUNTED, View
-from flint.sharing.leaks.known import Entry, Known, known_of, public_models
-from flint.sharing.leaks.known_file import known_bytes, load_known, read_known
-from flint.sharing.leaks.report import leaks_of
+from flint.tools.share.leaks.calibration import Share, family_accuracy, member_threshold
+from flint.tools.share.leaks.distances import size_distances, structure_distances
+from flint.tools.share.leaks.fingerprints import COUNTED, View
+from flint.tools.share.leaks.known import Entry, Known, known_of, public_models
+from flint.tools.share.leaks.known_file import known_bytes, load_known, read_known
+from flint.tools.share.leaks.report import leaks_of
 from tests.leak_workloads import MESH, looped_program, neutral_workload, renamed, small_program
 from tests.random_programs import programs
 
@@ -89,7 +89,7 @@ def test_a_public_model_is_known():
 
 def test_the_public_models_are_small_and_measured():
     """Less than a megabyte; the attack on them is better than naming the largest family."""
-    assert (ROOT / "flint/sharing/leaks/known.npz").stat().st_size < 1 << 20
+    assert (ROOT / "flint/tools/share/leaks/known.npz").stat().st_size < 1 << 20
     for view in COUNTED:
         measured = public_models().measured.families[view]
         assert measured.one_left_out.right > measured.largest_family

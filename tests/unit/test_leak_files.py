@@ -14,10 +14,10 @@ import pytest
 from flint.backends.chakra.writing.encode import field_bytes, text_attribute, varint
 from flint.backends.chakra.writing.writer import write
 from flint.errors import FlintError
-from flint.sharing.leaks.files import surviving_in_files
-from flint.sharing.leaks.report import leaks_of
-from flint.sharing.leaks.texts import Place
-from flint.sharing.leaks.trace_texts import TraceTexts, trace_content
+from flint.tools.share.leaks.files import surviving_in_files
+from flint.tools.share.leaks.report import leaks_of
+from flint.tools.share.leaks.texts import Place
+from flint.tools.share.leaks.trace_texts import TraceTexts, trace_content
 from tests.leak_workloads import neutral_workload
 
 NAME = "falcon7acme"

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from flint.ir.op_class import OpClass
 from flint.ir.program import Program
-from flint.sharing.leaks.fingerprints import (
+from flint.tools.share.leaks.fingerprints import (
     View,
     fingerprint_of,
     fingerprint_of_workload,

@@ -11,9 +11,9 @@ import pytest
 
 from flint.capturing import CaptureOptions, captured
 from flint.ir.workload import Workload
-from flint.sharing.leaks.fingerprints import View, fingerprint_of_workload
-from flint.sharing.leaks.report import leaks_of
-from flint.sharing.names.redact import redacted
+from flint.tools.share.leaks.fingerprints import View, fingerprint_of_workload
+from flint.tools.share.leaks.report import leaks_of
+from flint.tools.share.names.redact import redacted
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 #: JAX lowers a step to other operations in other versions; look-up by hash needs the same.

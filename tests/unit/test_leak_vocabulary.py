@@ -9,7 +9,7 @@ from flint.passes.extract.op_classes import CLASSES
 from flint.passes.fusion.merging import MERGED_NAMES
 from flint.passes.pipeline.schedule.schedules import SCHEDULES
 from flint.passes.work import host_copies
-from flint.sharing.leaks import vocabulary
+from flint.tools.share.leaks import vocabulary
 
 
 def test_operators_of_the_readers_are_public():

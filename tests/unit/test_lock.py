@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from flint.compare.snapshot import Snapshot
 from flint.errors import FlintError
-from flint.project.cache import Entry
-from flint.project.captures import Captured
-from flint.project.config import Project, load_project
-from flint.project.lock import Lock, load_lock
-from flint.project.verify import accept
+from flint.tools.change.diff.snapshot import Snapshot
+from flint.tools.change.project.cache import Entry
+from flint.tools.change.project.captures import Captured
+from flint.tools.change.project.config import Project, load_project
+from flint.tools.change.project.lock import Lock, load_lock
+from flint.tools.change.project.verify import accept
 from tests.project_folders import PROJECT, files, flint
 from tests.unit.test_compare import program, side
 

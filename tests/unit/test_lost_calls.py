@@ -2,9 +2,9 @@
 
 import math
 
-from flint.frontends.profiles.builder import ProfileBuilder
-from flint.frontends.profiles.profile import ActivityKind, CallKind
-from flint.frontends.profiles.steps import issued_at, steps_of
+from flint.tools.measure.profiles.builder import ProfileBuilder
+from flint.tools.measure.profiles.profile import ActivityKind, CallKind
+from flint.tools.measure.profiles.steps import issued_at, steps_of
 
 #: Kernels of one stream: when each was called (None: lost) and began, in ns.
 KERNELS = (

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flint.errors import FlintError
-from flint.frontends.measurements import aiconfigurator, tables, torch_benchmark
-from flint.frontends.measurements.formats import read_measurements
-from flint.frontends.measurements.rows import KernelTime, Measurements
 from flint.ir.op_class import Collective, OpClass
+from flint.tools.measure.measurements import aiconfigurator, tables, torch_benchmark
+from flint.tools.measure.measurements.formats import read_measurements
+from flint.tools.measure.measurements.rows import KernelTime, Measurements
 
 
 def read(tmp_path: Path, text: str | bytes, name: str = "data.csv") -> Measurements:

@@ -17,30 +17,30 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from flint.backends.report.graph import FORMATS
-from flint.backends.report.perfetto import write_perfetto
 from flint.cli.command_line import app
 from flint.cli.paths import Reads, Writes, roles_of
 from flint.errors import FlintError
-from flint.exploring.answers.export import write_table
-from flint.exploring.study.study_format import connect_to_write
 from flint.io.outputs import OutputKind, refuse_same_place, refuse_to_replace, write_output
 from flint.ir.text.printer import print_program
 from flint.passes.pipeline.schedule.pictures import svg
 from flint.passes.pipeline.schedule.simulate import TimedSchedule
-from flint.project import ci
-from flint.project.lock import Lock
+from flint.tools.change.project import ci
+from flint.tools.change.project.lock import Lock
+from flint.tools.explore.answers.export import write_table
+from flint.tools.explore.study.study_format import connect_to_write
+from flint.tools.report.graph import FORMATS
+from flint.tools.report.perfetto import write_perfetto
 from tests.estimates import layers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: Who writes files of their own choice of names: caches, and a tool that edits a file of this repository.
 OTHER_WRITERS = {
-    "backends/cost/fitting/toml_constants.py",
+    "flint/tools/measure/fitting/toml_constants.py",
     "flint/io/files.py",
     "flint/io/outputs.py",
-    "flint/project/cache.py",
-    "flint/project/traces.py",
-    "flint/project/verify.py",
+    "flint/tools/change/project/cache.py",
+    "flint/tools/change/project/traces.py",
+    "flint/tools/change/project/verify.py",
     "passes/compilers/cache.py",
 }
 #: Words of a metavar that say that a path may stand there.
@@ -127,7 +127,7 @@ def test_no_option_of_any_command_replaces_a_foreign_file(
 
 def written(folder: Path) -> dict[OutputKind, list[Path]]:
     """A file of each kind that has a mark, as Flint writes it."""
-    from flint.exploring.result import Result
+    from flint.tools.explore.result import Result
 
     estimate = layers()
     program, found = estimate.workload.programs[0], {}

@@ -10,20 +10,20 @@ import pytest
 from typer.testing import CliRunner
 
 from flint.backends.cost.estimate import Estimate, estimate
-from flint.backends.report import perfetto as perfetto_file
-from flint.backends.report.perfetto import (
-    CounterUnit,
-    EventType,
-    PerfettoReport,
-    messages,
-    write_perfetto,
-)
 from flint.cli import app
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind, Phase, RegionKind
 from flint.ir.workload import RankClass, Workload
+from flint.tools.report import perfetto as perfetto_file
+from flint.tools.report.perfetto import (
+    CounterUnit,
+    EventType,
+    PerfettoReport,
+    messages,
+    write_perfetto,
+)
 from tests.program_rows import ProgramBuilder
 
 MESH = Mesh(("data",), (8,))

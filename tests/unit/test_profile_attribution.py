@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from flint.frontends.profiles.build import workload_of
-from flint.frontends.profiles.builder import ProfileBuilder
-from flint.frontends.profiles.profile import ActivityKind, CallKind, Signature
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Row
+from flint.tools.measure.profiles.build import workload_of
+from flint.tools.measure.profiles.builder import ProfileBuilder
+from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Signature
 
 _MM = Signature(((8, 4), (4, 6)), ("c10::BFloat16", "c10::BFloat16"))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from flint.backends.report.measured import Imported
-from flint.frontends.profiles.build import workload_of
-from flint.frontends.profiles.builder import ProfileBuilder
-from flint.frontends.profiles.comm_kernels import KERNELS, OPERATORS, comm_of_kernel
-from flint.frontends.profiles.profile import ActivityKind, CallKind, Profile, Signature
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind
+from flint.tools.measure.profiles.build import workload_of
+from flint.tools.measure.profiles.builder import ProfileBuilder
+from flint.tools.measure.profiles.comm_kernels import KERNELS, OPERATORS, comm_of_kernel
+from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Profile, Signature
+from flint.tools.report.measured import Imported
 from flint.tracing import Trace
 
 #: Kernels as profilers write them, and what they are.

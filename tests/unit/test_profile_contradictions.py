@@ -12,7 +12,7 @@ import pytest
 
 import flint
 from flint.errors import FlintError
-from flint.frontends.profiles.contradictions.check import REFUSED, TOLD
+from flint.tools.measure.profiles.contradictions.check import REFUSED, TOLD
 
 Trace = dict[str, Any]
 
@@ -218,9 +218,9 @@ def test_every_rule_has_a_contradiction() -> None:
 
 
 def test_results_below_nothing() -> None:
-    from flint.frontends.profiles.build import workload_of
-    from flint.frontends.profiles.builder import ProfileBuilder
-    from flint.frontends.profiles.profile import ActivityKind, Signature
+    from flint.tools.measure.profiles.build import workload_of
+    from flint.tools.measure.profiles.builder import ProfileBuilder
+    from flint.tools.measure.profiles.profile import ActivityKind, Signature
 
     builder = ProfileBuilder("linked execution trace")
     result = Signature(((4, 4),), ("float",), outputs=(((4, -4), "float"),))
@@ -232,9 +232,9 @@ def test_results_below_nothing() -> None:
 
 
 def test_a_permutation_in_which_two_send_to_one() -> None:
-    from flint.frontends.profiles.build import workload_of
-    from flint.frontends.profiles.builder import ProfileBuilder
-    from flint.frontends.profiles.profile import ActivityKind, Comm
+    from flint.tools.measure.profiles.build import workload_of
+    from flint.tools.measure.profiles.builder import ProfileBuilder
+    from flint.tools.measure.profiles.profile import ActivityKind, Comm
 
     builder = ProfileBuilder("xplane", world_size=3)
     comm = builder.comm(Comm("permute", 8, 8, "Float", pairs=((0, 1), (2, 1))))

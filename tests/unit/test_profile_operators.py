@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flint.frontends.profiles.operators import events
-from flint.frontends.profiles.operators.events import knows, read, recorded_name
-from flint.frontends.profiles.operators.nests import chosen
-from flint.frontends.profiles.operators.types import element_type, promoted
-from flint.frontends.profiles.profile import Signature
 from flint.frontends.torch_world.program.build import moved_bytes
 from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.operands import read as read_by
 from flint.frontends.torch_world.program.operands import results
 from flint.ir.op_class import OpClass
+from flint.tools.measure.profiles.operators import events
+from flint.tools.measure.profiles.operators.events import knows, read, recorded_name
+from flint.tools.measure.profiles.operators.nests import chosen
+from flint.tools.measure.profiles.operators.types import element_type, promoted
+from flint.tools.measure.profiles.profile import Signature
 
 BF16, F32, LONG = "c10::BFloat16", "float", "long int"
 Given = tuple[tuple[int, ...], str] | str | list[tuple[int, ...]]

@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flint.errors import FlintError
-from flint.frontends.profiles.build import workload_of
-from flint.frontends.profiles.builder import ProfileBuilder
-from flint.frontends.profiles.profile import ActivityKind, CallKind, Comm, Profile, Signature
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program
+from flint.tools.measure.profiles.build import workload_of
+from flint.tools.measure.profiles.builder import ProfileBuilder
+from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Comm, Profile, Signature
 
 SPAN_NS = 1e6
 times = st.floats(0, SPAN_NS)

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from flint.cli import app
 from flint.errors import FlintError
-from flint.frontends.profiles.build import workload_of
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind
 from flint.ir.workload import Workload
+from flint.tools.measure.profiles.build import workload_of
 from flint.tracing import Trace
 from tests.rank_profiles import Collective, Item, Job, Kernel, partition, run
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from flint.errors import FlintError
-from flint.frontends.profiles.build import workload_of
-from flint.frontends.profiles.builder import ProfileBuilder
-from flint.frontends.profiles.profile import ActivityKind, CallKind, Profile
-from flint.frontends.profiles.step_times import StepTimes, disagreements
-from flint.frontends.profiles.steps import steps_of
+from flint.tools.measure.profiles.build import workload_of
+from flint.tools.measure.profiles.builder import ProfileBuilder
+from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Profile
+from flint.tools.measure.profiles.step_times import StepTimes, disagreements
+from flint.tools.measure.profiles.steps import steps_of
 from flint.tracing import Trace
 
 #: Time of a step, and how far the device is behind the host.

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 import flint
 from flint.backends.chakra.schema import NodeType, messages
 from flint.errors import FlintError
-from flint.frontends.profiles import execution_trace
-from flint.frontends.profiles.build import workload_of
-from flint.frontends.profiles.execution_trace.nodes import Node
-from flint.frontends.profiles.execution_trace.schedule import scheduled
-from flint.frontends.profiles.formats import format_of, read_profiles
-from flint.frontends.profiles.profile import CallKind, Profile
 from flint.ir.op_class import OpClass
 from flint.ir.verify import verify_workload
+from flint.tools.measure.profiles import execution_trace
+from flint.tools.measure.profiles.build import workload_of
+from flint.tools.measure.profiles.execution_trace.nodes import Node
+from flint.tools.measure.profiles.execution_trace.schedule import scheduled
+from flint.tools.measure.profiles.formats import format_of, read_profiles
+from flint.tools.measure.profiles.profile import CallKind, Profile
 from flint.tracing import Trace
 from tests.execution_traces import DATA, LAUNCHING, linked, load, pair, with_kernels, write
 

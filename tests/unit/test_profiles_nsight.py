@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flint.errors import FlintError
-from flint.frontends.profiles import nsight
-from flint.frontends.profiles.build import workload_of
-from flint.frontends.profiles.formats import read_profiles
-from flint.frontends.profiles.profile import ActivityKind, CallKind, Profile
 from flint.ir.op_class import OpClass
+from flint.tools.measure.profiles import nsight
+from flint.tools.measure.profiles.build import workload_of
+from flint.tools.measure.profiles.formats import read_profiles
+from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Profile
 from tests.nsys_exports import Export, pid, small_export
 
 

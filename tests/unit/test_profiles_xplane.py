@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from flint.backends.chakra import check
 from flint.errors import FlintError
-from flint.frontends.profiles import xplane
-from flint.frontends.profiles.build import workload_of
-from flint.frontends.profiles.profile import CallKind, Profile
 from flint.ir.op_class import Collective, OpClass
 from flint.ir.verify import verify_workload
 from flint.passes.hlo.module import message_class
+from flint.tools.measure.profiles import xplane
+from flint.tools.measure.profiles.build import workload_of
+from flint.tools.measure.profiles.profile import CallKind, Profile
 from flint.tracing import Trace
 from tests.xplanes import Happened, Recorded, chrome, gpu_planes, tpu_plane, xspace
 
@@ -303,7 +303,7 @@ def test_a_done_waits_for_the_last_operation_of_its_name_in_a_loop(tmp_path: Pat
 
 
 def test_classes_of_categories() -> None:
-    from flint.frontends.profiles.xplane.categories import class_of_category
+    from flint.tools.measure.profiles.xplane.categories import class_of_category
 
     assert class_of_category("loop fusion") is OpClass.COMPILED
     assert class_of_category("data formatting") is OpClass.MOVE

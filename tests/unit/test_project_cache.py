@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from flint.io.inputs import Input, InputKind
-from flint.project.cache import Cache, Entry
-from flint.project.config import load_project
+from flint.tools.change.project.cache import Cache, Entry
+from flint.tools.change.project.config import load_project
 from tests.project_folders import MODEL, PROJECT, flint
 
 pytest.importorskip("jax", reason="captures a JAX program")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flint.errors import FlintError
-from flint.project.config import find_project, load_project
+from flint.tools.change.project.config import find_project, load_project
 from tests.project_folders import PROJECT, files, flint
 
 LOCK = '{"schema": "flint.lock/1", "captures": {}}\n'

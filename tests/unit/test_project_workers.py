@@ -48,7 +48,7 @@ def test_the_first_of_several_and_how_many_more(project: Path) -> None:
 
 def test_inputs_of_the_whole_repository_count(tmp_path: Path) -> None:
     """A project may be a folder of it, and import what is beside."""
-    from flint.project.captures import _repository
+    from flint.tools.change.project.captures import _repository
 
     (tmp_path / "perf").mkdir()
     assert _repository(tmp_path / "perf") == tmp_path / "perf"

@@ -15,22 +15,22 @@ import numpy as np
 import pytest
 
 import flint
-from flint.backends.cost.measured.kinds import main_rows
-from flint.compare.snapshot import Snapshot
 from flint.errors import FlintError
-from flint.exploring.result import Result, Status
-from flint.exploring.study.study import Study
-from flint.exploring.study.study_file import open_study
-from flint.frontends.profiles import nsight
 from flint.io.malformed import Malformed
 from flint.io.npz import arrays_of
 from flint.io.records import Count, Fraction, Nanoseconds, NonNegative, Positive, record
 from flint.io.sqlite import open_tables
 from flint.ir.workload import Workload
-from flint.project.lock import Lock, load_lock
-from flint.sharing.leaks.known_file import read_known
-from flint.sharing.synth.generator import Generator
-from flint.sharing.synth.model.row_model import RowModel
+from flint.tools.change.diff.snapshot import Snapshot
+from flint.tools.change.project.lock import Lock, load_lock
+from flint.tools.explore.result import Result, Status
+from flint.tools.explore.study.study import Study
+from flint.tools.explore.study.study_file import open_study
+from flint.tools.measure.profiles import nsight
+from flint.tools.measure.replay.kinds import main_rows
+from flint.tools.share.leaks.known_file import read_known
+from flint.tools.share.synth.generator import Generator
+from flint.tools.share.synth.model.row_model import RowModel
 from tests.explore_points import result_at, space_of
 from tests.nsys_exports import small_export
 from tests.properties.test_invariants import sample
@@ -278,21 +278,21 @@ def test_numbers_of_a_lock_have_ranges(path, value, tmp_path):
 #: Errors that a bug raises as well as a file: who catches them blames the file for both.
 _WIDE = {"Exception", "BaseException", "KeyError", "TypeError", "AttributeError", "IndexError",
          "LookupError", "ArithmeticError"}  # fmt: skip
-_READERS = ("frontends/profiles", "frontends/measurements", "frontends/files", "passes/hlo", "flint/ir",
-            "flint/project", "flint/exploring/study", "flint/sharing", "flint/compare",
-            "backends/chakra/reading", "backends/simulators", "backends/cost")  # fmt: skip
+_READERS = ("flint/tools/measure/profiles", "flint/tools/measure/measurements", "frontends/files", "passes/hlo", "flint/ir",
+            "flint/tools/change/project", "flint/tools/explore/study", "flint/tools/share", "flint/tools/change/diff",
+            "backends/chakra/reading", "flint/tools/simulators", "backends/cost")  # fmt: skip
 #: Those that are left: around one call of a library, of the system, or of tables of operators.
 _LEFT = {
-    "backends/simulators/launcher.py": 1,
-    "backends/simulators/process.py": 1,
-    "flint/exploring/study/study_format.py": 2,
-    "flint/project/captures.py": 1,
-    "flint/project/comment.py": 1,
-    "frontends/measurements/aiconfigurator.py": 1,
-    "frontends/profiles/contradictions/sizes.py": 1,
-    "frontends/profiles/execution_trace/chakra.py": 1,
-    "frontends/profiles/operators/events.py": 1,
-    "frontends/profiles/source.py": 1,
+    "flint/tools/simulators/launcher.py": 1,
+    "flint/tools/simulators/process.py": 1,
+    "flint/tools/explore/study/study_format.py": 2,
+    "flint/tools/change/project/captures.py": 1,
+    "flint/tools/change/project/comment.py": 1,
+    "flint/tools/measure/measurements/aiconfigurator.py": 1,
+    "flint/tools/measure/profiles/contradictions/sizes.py": 1,
+    "flint/tools/measure/profiles/execution_trace/chakra.py": 1,
+    "flint/tools/measure/profiles/operators/events.py": 1,
+    "flint/tools/measure/profiles/source.py": 1,
 }
 
 

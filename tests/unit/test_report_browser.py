@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flint.backends.report.page.document import report_html
+from flint.tools.report.page.document import report_html
 from tests.estimates import layers, pipelined
 from tests.pages import Page, browse, browser, told
 from tests.unit.test_report_page import hostile

@@ -11,9 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from flint.backends.cost.estimate import Estimate, estimate
-from flint.backends.report.page.comparison import comparison_html
-from flint.backends.report.page.document import report_html
-from flint.backends.report.page.markup import data, tag, text
 from flint.cli import app
 from flint.cluster.constants import numbers
 from flint.cluster.models import Cluster
@@ -22,6 +19,9 @@ from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind
 from flint.ir.workload import Workload
 from flint.text import format_bytes, format_duration
+from flint.tools.report.page.comparison import comparison_html
+from flint.tools.report.page.document import report_html
+from flint.tools.report.page.markup import data, tag, text
 from tests.estimates import layers, pipelined, zoo
 from tests.pages import Page
 from tests.program_rows import ProgramBuilder

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flint.errors import FlintError
-from flint.project.revisions import checkout
+from flint.tools.change.project.revisions import checkout
 from tests.project_folders import commit, files, git
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from flint.backends.simulators.products import Array, products_of
 from flint.cli import app
 from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
+from flint.tools.simulators.products import Array, products_of
 from tests.machine_output import valid
 from tests.program_rows import ProgramBuilder
 

@@ -16,7 +16,7 @@ from benchmarks.sharing.corpus.families import FAMILIES
 from benchmarks.sharing.corpus.plan import FEWEST, MOST, STYLES, Axis, Plan
 from flint.ir.program import Collective, Phase
 from flint.ir.workload import Workload
-from flint.sharing.rules import broken_rules
+from flint.tools.share.rules import broken_rules
 
 NAMED = {family.name: family for family in FAMILIES}
 PLAN = Plan(

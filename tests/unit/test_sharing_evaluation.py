@@ -15,8 +15,8 @@ from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind, Phase, Program, RegionKind
 from flint.ir.workload import Workload
-from flint.sharing.conditions import Conditions, conditions_of
-from flint.sharing.rules import broken_rules
+from flint.tools.share.conditions import Conditions, conditions_of
+from flint.tools.share.rules import broken_rules
 
 pytest.importorskip("sklearn", reason="surrogates are scikit-learn's")
 

@@ -17,9 +17,9 @@ from flint.cli import app
 from flint.cluster.models import load_cluster
 from flint.ir.program import Kind
 from flint.ir.workload import RankClass, Workload
-from flint.sharing.leaks.strings import surviving_strings
-from flint.sharing.names.redact import redacted
-from flint.sharing.names.scopes import neutral_scopes
+from flint.tools.share.leaks.strings import surviving_strings
+from flint.tools.share.names.redact import redacted
+from flint.tools.share.names.scopes import neutral_scopes
 from tests.random_programs import programs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

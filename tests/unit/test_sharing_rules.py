@@ -17,7 +17,7 @@ from benchmarks.sharing.program_mutants import CHANGES, mutants
 from flint.ir.mesh import AxisRef, Mesh, Route
 from flint.ir.program import Kind, Program
 from flint.ir.workload import RankClass, Workload
-from flint.sharing.rules import ALL_RULES, broken_rules, is_valid
+from flint.tools.share.rules import ALL_RULES, broken_rules, is_valid
 from tests.auto_mesh import auto_mesh
 from tests.program_rows import ProgramBuilder
 
@@ -136,7 +136,7 @@ def test_rows_that_few_models_have_keep_every_rule(function, needed):
 
 def test_rules_are_about_rows():
     # no rule holds because it is about nothing: a small training step has rows for most of them
-    from flint.sharing.rules.view import View
+    from flint.tools.share.rules.view import View
 
     view = View(captured().programs[0])
     silent = {rule.name for rule in ALL_RULES if not rule.tell(view).about.any()}

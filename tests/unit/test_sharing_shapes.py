@@ -15,11 +15,11 @@ from flint.cli import app
 from flint.errors import FlintError
 from flint.ir.measured_by import MeasuredBy, MeasuredClass
 from flint.ir.workload import Workload
-from flint.sharing.shapes.confirm import measures_of, totals_of
-from flint.sharing.shapes.keep import keep_of
-from flint.sharing.shapes.search import Choices
-from flint.sharing.shapes.totals import Totals
-from flint.sharing.sizes import Sizes, Variable
+from flint.tools.share.shapes.confirm import measures_of, totals_of
+from flint.tools.share.shapes.keep import keep_of
+from flint.tools.share.shapes.search import Choices
+from flint.tools.share.shapes.totals import Totals
+from flint.tools.share.sizes import Sizes, Variable
 
 RECORDED = Path(__file__).resolve().parents[2] / "benchmarks" / "compare_models"
 BERT = RECORDED / "bert-small.flint"
@@ -77,7 +77,7 @@ def test_traces_without_their_workload_are_refused(tmp_path: Path) -> None:
 def test_a_bound_that_nothing_keeps_is_refused_with_one_that_something_may(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("flint.sharing.shapes.perturb.MOST_TRIES", 2)
+    monkeypatch.setattr("flint.tools.share.shapes.perturb.MOST_TRIES", 2)
     with pytest.raises(FlintError, match="FL906") as refused:
         flint.anonymize(BERT, level="shapes", keep=1e-9, seed=1)
     assert "--keep" in refused.value.help or "nothing within" in refused.value.help

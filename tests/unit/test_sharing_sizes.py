@@ -13,10 +13,10 @@ from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import COLUMNS, TABLES, Kind
 from flint.ir.workload import Workload
-from flint.sharing.names.redact import redacted
-from flint.sharing.rules import broken_rules
-from flint.sharing.sizes import Expression, Sizes
-from flint.sharing.sizes.symbols import Symbols, joined
+from flint.tools.share.names.redact import redacted
+from flint.tools.share.rules import broken_rules
+from flint.tools.share.sizes import Expression, Sizes
+from flint.tools.share.sizes.symbols import Symbols, joined
 from tests.unit.test_sharing_rules import captured
 
 ROOT = Path(__file__).resolve().parents[2]

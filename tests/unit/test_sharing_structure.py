@@ -17,17 +17,17 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import COLUMNS, Kind, RegionKind
 from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
-from flint.sharing.leaks.fingerprints import View, fingerprint_of
-from flint.sharing.names.redact import redacted
-from flint.sharing.rules import broken_rules
-from flint.sharing.structure.bounds import ledger
-from flint.sharing.structure.built import built
-from flint.sharing.structure.cells import Cells
-from flint.sharing.structure.exchange import LEAST_CHANGED, Exchanged, exchanged
-from flint.sharing.structure.facts import Facts
-from flint.sharing.structure.moves import Boldness, add_views, move
-from flint.sharing.structure.order import place_rows
-from flint.sharing.structure.wiring import Wiring
+from flint.tools.share.leaks.fingerprints import View, fingerprint_of
+from flint.tools.share.names.redact import redacted
+from flint.tools.share.rules import broken_rules
+from flint.tools.share.structure.bounds import ledger
+from flint.tools.share.structure.built import built
+from flint.tools.share.structure.cells import Cells
+from flint.tools.share.structure.exchange import LEAST_CHANGED, Exchanged, exchanged
+from flint.tools.share.structure.facts import Facts
+from flint.tools.share.structure.moves import Boldness, add_views, move
+from flint.tools.share.structure.order import place_rows
+from flint.tools.share.structure.wiring import Wiring
 from tests.program_rows import ProgramBuilder
 from tests.unit.test_sharing_rules import captured
 

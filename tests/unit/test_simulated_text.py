@@ -7,16 +7,16 @@ from pathlib import Path
 from flint.backends.cost.astrasim.ring import Dimension, Fabric
 from flint.backends.cost.astrasim.step import SimulatedStep, Waiting
 from flint.backends.cost.astrasim.system import SystemFile
-from flint.backends.simulators import reasons
-from flint.backends.simulators.fidelities import Fidelities, Fidelity, Measures
-from flint.backends.simulators.inputs import Case
-from flint.backends.simulators.outcome import RankEnd, SimulatedRun
-from flint.backends.simulators.process import Limits
-from flint.backends.simulators.products import Array, Product
-from flint.backends.simulators.reasons import Communication, Comparison, Rules, Term
-from flint.backends.simulators.scale_sim import ScaleSim, ScaleSimulation
 from flint.errors import FlintError
 from flint.io.processes import Patience
+from flint.tools.simulators import reasons
+from flint.tools.simulators.fidelities import Fidelities, Fidelity, Measures
+from flint.tools.simulators.inputs import Case
+from flint.tools.simulators.outcome import RankEnd, SimulatedRun
+from flint.tools.simulators.process import Limits
+from flint.tools.simulators.products import Array, Product
+from flint.tools.simulators.reasons import Communication, Comparison, Rules, Term
+from flint.tools.simulators.scale_sim import ScaleSim, ScaleSimulation
 
 FABRIC = Fabric(("Ring", "Switch"), (5, 2), (Dimension(1, 1, 1), Dimension(1, 1)))
 WAY = """\

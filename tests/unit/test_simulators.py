@@ -18,12 +18,12 @@ from flint.backends.chakra.reading.reader import Decoder, records
 from flint.backends.chakra.schema import NodeType
 from flint.backends.cost.astrasim.run import simulate_traces
 from flint.backends.cost.astrasim.step import NeverEndsError, Waiting
-from flint.backends.simulators.inputs import find_inputs, lay_out
 from flint.cli import app
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind
 from flint.ir.workload import Workload
+from flint.tools.simulators.inputs import find_inputs, lay_out
 from tests.chakra_traces import coll, layered_program, trace_bytes
 from tests.machine_output import valid
 from tests.program_rows import ProgramBuilder
@@ -406,7 +406,7 @@ def test_more_traces_than_files_that_may_be_open(written, simulator, monkeypatch
 
 
 def test_large_traces_are_not_run_a_second_time(computing, simulator, monkeypatch):
-    monkeypatch.setattr("flint.backends.simulators.explained.MOST_BYTES", 100)
+    monkeypatch.setattr("flint.tools.simulators.explained.MOST_BYTES", 100)
     (run,) = _runs(_simulate(computing, simulator("fine"), "--json"))
     assert run["comparison"] is None and run["finished"]
     assert "of traces were not run by Flint's rules of ASTRA-sim too" in run["notes"][0]

@@ -10,15 +10,15 @@ import pytest
 from flint.ir.op_class import OpClass
 from flint.ir.program import COLUMNS, Kind
 from flint.ir.workload import Workload
-from flint.sharing.axis_labels import comm_bytes_by_label
-from flint.sharing.conditions import flops_of
-from flint.sharing.rules import broken_rules
-from flint.sharing.synth.codec.draft import Draft
-from flint.sharing.synth.codec.pruning import pruned
-from flint.sharing.synth.codec.reader import is_readable, read_program
-from flint.sharing.synth.codec.template import StepKind, Template, Vocabulary
-from flint.sharing.synth.codec.totals import ledger_of
-from flint.sharing.synth.codec.writer import retyped, write_program
+from flint.tools.share.axis_labels import comm_bytes_by_label
+from flint.tools.share.conditions import flops_of
+from flint.tools.share.rules import broken_rules
+from flint.tools.share.synth.codec.draft import Draft
+from flint.tools.share.synth.codec.pruning import pruned
+from flint.tools.share.synth.codec.reader import is_readable, read_program
+from flint.tools.share.synth.codec.template import StepKind, Template, Vocabulary
+from flint.tools.share.synth.codec.totals import ledger_of
+from flint.tools.share.synth.codec.writer import retyped, write_program
 from tests.synth_programs import PROGRAMS, workloads
 
 #: Columns that steps do not say: names, and where a row is from.

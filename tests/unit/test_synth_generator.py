@@ -14,20 +14,20 @@ from flint.errors import FlintError
 from flint.io.malformed import Malformed
 from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
-from flint.sharing.conditions import Conditions, conditions_of, flops_of
-from flint.sharing.depth import depth_of
-from flint.sharing.rules import broken_rules
-from flint.sharing.synth.asked import CONDITION_GROUPS, CONDITIONS, condition_vector
-from flint.sharing.synth.codec.reader import read_program
-from flint.sharing.synth.codec.totals import ledger_of
-from flint.sharing.synth.codec.writer import write_program
-from flint.sharing.synth.encoding import encode
-from flint.sharing.synth.exemplar import exemplar
-from flint.sharing.synth.fitting import fitted
-from flint.sharing.synth.generator import Generator
-from flint.sharing.synth.learn import example_of, lessons_of, structure_of
-from flint.sharing.synth.memory import Memory
-from flint.sharing.synthesize import Synthetic, synth
+from flint.tools.share.conditions import Conditions, conditions_of, flops_of
+from flint.tools.share.depth import depth_of
+from flint.tools.share.rules import broken_rules
+from flint.tools.share.synth.asked import CONDITION_GROUPS, CONDITIONS, condition_vector
+from flint.tools.share.synth.codec.reader import read_program
+from flint.tools.share.synth.codec.totals import ledger_of
+from flint.tools.share.synth.codec.writer import write_program
+from flint.tools.share.synth.encoding import encode
+from flint.tools.share.synth.exemplar import exemplar
+from flint.tools.share.synth.fitting import fitted
+from flint.tools.share.synth.generator import Generator
+from flint.tools.share.synth.learn import example_of, lessons_of, structure_of
+from flint.tools.share.synth.memory import Memory
+from flint.tools.share.synthesize import Synthetic, synth
 from tests.machine_output import valid
 from tests.synth_programs import counting_generator, examples, workloads
 

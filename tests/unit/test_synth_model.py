@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from flint.errors import FlintError
-from flint.sharing.synth.model import RowModel, Sequence, Sizes, untrained
-from flint.sharing.synth.model.losses import losses
-from flint.sharing.synth.model.ngrams import count_ngrams
-from flint.sharing.synth.model.pointers import CODES, candidate_codes
-from flint.sharing.synth.model.repeats import Repeats
-from flint.sharing.synth.model.training import train
+from flint.tools.share.synth.model import RowModel, Sequence, Sizes, untrained
+from flint.tools.share.synth.model.losses import losses
+from flint.tools.share.synth.model.ngrams import count_ngrams
+from flint.tools.share.synth.model.pointers import CODES, candidate_codes
+from flint.tools.share.synth.model.repeats import Repeats
+from flint.tools.share.synth.model.training import train
 
 VOCABULARY, FEATURES, CONDITIONS = 12, 3, 5
 SMALL = Sizes(VOCABULARY, FEATURES, CONDITIONS, 16, 24, 6, 4, 16, 12)
@@ -76,8 +76,8 @@ def test_probabilities_of_templates_and_of_candidates_add_up_to_one() -> None:
 
 def test_numpy_gives_the_probabilities_of_the_network_that_pytorch_trains() -> None:
     torch = pytest.importorskip("torch")
-    from flint.sharing.synth.model.training.batches import piece, prepare
-    from flint.sharing.synth.model.training.network import Network, Run, entry_log_probs
+    from flint.tools.share.synth.model.training.batches import piece, prepare
+    from flint.tools.share.synth.model.training.network import Network, Run, entry_log_probs
 
     model = untrained(SMALL, seed=2)
     network = Network(SMALL, dict(model.weights), np.zeros((VOCABULARY, 0), np.int64))
@@ -119,7 +119,7 @@ def _by_numpy(model: RowModel, s: Sequence) -> tuple[list[np.ndarray], list[floa
 
 def test_the_gru_has_the_outputs_and_gradients_of_pytorch() -> None:
     torch = pytest.importorskip("torch")
-    from flint.sharing.synth.model.training.gru import Gru
+    from flint.tools.share.synth.model.training.gru import Gru
 
     torch.manual_seed(0)
     theirs, given = torch.nn.GRU(5, 4), torch.randn(7, 3, 5)

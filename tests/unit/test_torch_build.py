@@ -8,8 +8,6 @@ import pytest
 
 from flint.backends.chakra import check, write
 from flint.backends.chakra.writing.expand import expand
-from flint.backends.report.explain import explain_collective, explain_scope
-from flint.backends.report.summary import summarize
 from flint.errors import FlintError
 from flint.frontends.torch_world.program.build import build_program
 from flint.frontends.torch_world.program.groups import Channels, group_of, mesh_of
@@ -19,6 +17,8 @@ from flint.ir.program import Collective, Flag, Kind, Phase
 from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
 from flint.rewrite import rewrite
+from flint.tools.report.explain import explain_collective, explain_scope
+from flint.tools.report.summary import summarize
 from tests.recordings import collective, event, recording, stored, tensor, update
 
 MESH = Mesh(("dp", "tp"), (2, 2))

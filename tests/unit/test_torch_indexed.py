@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from benchmarks.trace_kernels import files
-from flint.frontends.profiles.build import workload_of
-from flint.frontends.profiles.formats import read_profiles
 from flint.frontends.torch_world.program.indexed import is_indexed
 from flint.frontends.torch_world.record.recording import GAPS, Event, TensorInfo, order_of
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind
+from flint.tools.measure.profiles.build import workload_of
+from flint.tools.measure.profiles.formats import read_profiles
 
 #: PyTorch's kernels that take 16 bytes at once, and those that take elements one by one.
 AT_ONCE = re.compile(r"(?<!unrolled_)vectorized_elementwise_kernel")

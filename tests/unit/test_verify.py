@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flint.project.lock import load_lock
+from flint.tools.change.project.lock import load_lock
 from tests.project_folders import MODEL, PROJECT, commit, files, flint, git
 
 pytest.importorskip("jax", reason="captures a JAX program")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from flint.compare.budgets import broken, parse_budgets
-from flint.compare.difference import compare
 from flint.io.inputs import Input, InputKind
-from flint.project import ci
-from flint.project.cache import Entry
-from flint.project.captures import Captured
-from flint.project.verify import Verdict
+from flint.tools.change.diff.budgets import broken, parse_budgets
+from flint.tools.change.diff.difference import compare
+from flint.tools.change.project import ci
+from flint.tools.change.project.cache import Entry
+from flint.tools.change.project.captures import Captured
+from flint.tools.change.project.verify import Verdict
 from tests.unit.test_compare import program, side
 
 NASTY = "a%b\r\n::error::x,y:z<b>@all `|*\ud800\x00\ufffe"

@@ -12,23 +12,23 @@ import pytest
 from typer.testing import CliRunner
 
 from flint.backends.cost.estimate import Estimate
-from flint.backends.report.views.breakdown import (
+from flint.cli import app
+from flint.errors import FlintError
+from flint.ir.program import Kind
+from flint.tools.report.views.breakdown import (
     by_axes,
     by_kind,
     by_phase,
     by_resource,
     scope_tree,
 )
-from flint.backends.report.views.communication import communication
-from flint.backends.report.views.memory import TIME_POINTS, memory_over_time
-from flint.backends.report.views.pipeline import GAP_SHARE, Lane, pipeline_schedule
-from flint.backends.report.views.rank_class import slowest_class
-from flint.backends.report.views.roofline import roofline
-from flint.backends.report.views.row_times import row_times
-from flint.backends.report.views.slices import timeline_slices
-from flint.cli import app
-from flint.errors import FlintError
-from flint.ir.program import Kind
+from flint.tools.report.views.communication import communication
+from flint.tools.report.views.memory import TIME_POINTS, memory_over_time
+from flint.tools.report.views.pipeline import GAP_SHARE, Lane, pipeline_schedule
+from flint.tools.report.views.rank_class import slowest_class
+from flint.tools.report.views.roofline import roofline
+from flint.tools.report.views.row_times import row_times
+from flint.tools.report.views.slices import timeline_slices
 from tests.estimates import layers, pipelined, zoo
 
 CASES: dict[str, Callable[[], Estimate]] = {

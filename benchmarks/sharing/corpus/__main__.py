@@ -17,7 +17,7 @@ from benchmarks.sharing.corpus.draw import Draw, drawn
 from benchmarks.sharing.corpus.families import FAMILIES
 from flint.errors import FlintError
 from flint.ir.workload import Workload
-from flint.sharing.rules import broken_rules
+from flint.tools.share.rules import broken_rules
 
 #: What models with options that do not fit each other raise, beside FlintError.
 _WRONG = (FlintError, ValueError, TypeError, AssertionError, NotImplementedError)

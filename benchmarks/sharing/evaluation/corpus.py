@@ -11,7 +11,7 @@ from pathlib import Path
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.workload import Workload
-from flint.sharing.conditions import Conditions, flops_of
+from flint.tools.share.conditions import Conditions, flops_of
 
 #: Why a capture is no part of the evaluation.
 SEVERAL = "several programs"

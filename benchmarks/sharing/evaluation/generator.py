@@ -11,7 +11,7 @@ from benchmarks.sharing.evaluation.corpus import Capture
 from benchmarks.sharing.evaluation.measuring.cache import digest_of
 from flint.io.files import write_atomically
 from flint.ir.workload import Workload
-from flint.sharing.conditions import Conditions
+from flint.tools.share.conditions import Conditions
 
 
 class Generator(Protocol):
@@ -35,8 +35,8 @@ def flint_generator(steps: int, models: Path | None) -> Trainer:
     What it trains it writes into the folder `models`, and takes from there what is of the same captures,
     steps and seed.
     """
-    from flint.sharing.synth.generator import Generator as Synth
-    from flint.sharing.synthesize import examples_of, learned
+    from flint.tools.share.synth.generator import Generator as Synth
+    from flint.tools.share.synthesize import examples_of, learned
 
     def trained(captures: Sequence[Capture], seed: int) -> Generator:
         path = None if models is None else models / f"{_digest(captures, steps, seed)}.npz"

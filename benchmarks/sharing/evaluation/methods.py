@@ -12,7 +12,7 @@ from benchmarks.sharing.evaluation.measuring.cache import Cache
 from benchmarks.sharing.evaluation.measuring.measured import Measured, measure, step_time
 from flint.errors import FlintError
 from flint.ir.workload import Workload
-from flint.sharing.conditions import Conditions
+from flint.tools.share.conditions import Conditions
 
 
 @dataclass(frozen=True, eq=False)

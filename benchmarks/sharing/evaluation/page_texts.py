@@ -27,7 +27,7 @@ verifies is compared, whether it is valid or not. Means are over folds; in a fol
 """
 
 VALIDITY = """\
-Valid is what verifies and keeps all strict rules of captured programs (`flint.sharing.rules`). The generator draws again where a program breaks a rule, so that what it makes is valid by
+Valid is what verifies and keeps all strict rules of captured programs (`flint.tools.share.rules`). The generator draws again where a program breaks a rule, so that what it makes is valid by
 construction or is not made; what is asked for and not made counts as not valid. LayerDAG's 56 % (latent
 preferential DAGs, rho 0; the next best 37 %) is of one rule and of single draws.
 """

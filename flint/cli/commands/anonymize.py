@@ -17,10 +17,10 @@ from flint.text import format_bytes
 
 if TYPE_CHECKING:
     from flint.schemas.documents.anonymize import AnonymizeDocument, MovesDocument, RewiredDocument
-    from flint.sharing.anonymize import Anonymized
-    from flint.sharing.inputs import Source
-    from flint.sharing.leaks.strings import Survivor
-    from flint.sharing.level import LevelOptions
+    from flint.tools.share.anonymize import Anonymized
+    from flint.tools.share.inputs import Source
+    from flint.tools.share.leaks.strings import Survivor
+    from flint.tools.share.level import LevelOptions
 
 #: What each level promises, in one line.
 _PROMISES = {
@@ -87,9 +87,9 @@ def anonymize(
     Says what still identifies it: surviving strings, which public models it is like, and what an attacker finds.
     Exit status 1 if a string of the original survives.
     """
-    from flint.sharing.inputs import SourceKind, read_source
-    from flint.sharing.level import Level, options_of
-    from flint.sharing.output import refuse_place
+    from flint.tools.share.inputs import SourceKind, read_source
+    from flint.tools.share.level import Level, options_of
+    from flint.tools.share.output import refuse_place
 
     options = options_of(level, keep, seed)
     refuse_place(output, path, force=force)
@@ -116,7 +116,7 @@ _Told = tuple["AnonymizeDocument", str, bool, dict[str, Any]]
 
 
 def _workload(source: Source, output: Path, options: LevelOptions, *, force: bool) -> _Told:
-    from flint.sharing.anonymize import anonymized
+    from flint.tools.share.anonymize import anonymized
 
     found = anonymized(source, options)
     files = found.save(output, force=force)
@@ -208,8 +208,8 @@ def _amount(name: str, value: float) -> str:
 
 def _traces(source: Source, output: Path) -> _Told:
     """Traces without a workload: names go node by node, and only strings can be looked for."""
-    from flint.sharing.leaks.files import surviving_in_files
-    from flint.sharing.traces import redact_traces
+    from flint.tools.share.leaks.files import surviving_in_files
+    from flint.tools.share.traces import redact_traces
 
     ranks = redact_traces(source.path, output)
     survivors = surviving_in_files(output)

@@ -16,7 +16,7 @@ from flint.errors import FlintError
 from flint.io.outputs import OutputKind
 
 if TYPE_CHECKING:
-    from flint.calibration.calibrate import Calibration
+    from flint.tools.measure.calibration.calibrate import Calibration
 
 
 class Framework(StrEnum):
@@ -98,7 +98,7 @@ def calibrate(
         _collect(collect, framework, data, quiet=quiet, force=force)
         return
     _refuse_together(base, output, residuals=residuals, check=check)
-    from flint.calibration.calibrate import calibrate as fit
+    from flint.tools.measure.calibration.calibrate import calibrate as fit
 
     with stages_shown(quiet=quiet or json_):
         found = fit(*(data or ()), base=base, stack=stack, check=check)
@@ -130,7 +130,7 @@ def _print(
     verbose: bool,
     checked: bool,
 ) -> None:
-    from flint.calibration.text import as_text
+    from flint.tools.measure.calibration.text import as_text
 
     if as_json:
         print_json(found.to_json(files))
@@ -143,7 +143,7 @@ def _print(
 def _collect(
     path: Path, framework: Framework, data: list[Path] | None, *, quiet: bool, force: bool
 ) -> None:
-    from flint.calibration.collect import write_script
+    from flint.tools.measure.calibration.collect import write_script
 
     if data:
         raise FlintError("FL218", "--collect reads no measurements", help="leave out DATA")

@@ -74,8 +74,8 @@ def compare(
     kernel what both do and how long, what only one side has, to what every measured millisecond
     belongs, and the three largest causes of the difference between the steps.
     """
-    from flint.backends.cost.measured.plan import cluster_for
-    from flint.compare.measured.comparison import compare_measured
+    from flint.tools.measure.comparison.comparison import compare_measured
+    from flint.tools.measure.replay.plan import cluster_for
 
     with stages_shown(quiet=quiet or json_):
         first, second = _measured(measured, step), load_workload(captured)
@@ -100,8 +100,8 @@ def _measured(path: Path, step: int | None) -> Workload:
     """What was imported, or a profile that is imported now."""
     if is_directory(path) or path.suffix == ".flint":
         return load_workload(path)
-    from flint.frontends.profiles.build import workload_of
-    from flint.frontends.profiles.formats import read_profiles
+    from flint.tools.measure.profiles.build import workload_of
+    from flint.tools.measure.profiles.formats import read_profiles
 
     with stage("import"):
         return workload_of(read_profiles(path), step=step)

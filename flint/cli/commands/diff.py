@@ -15,8 +15,8 @@ from flint.errors import FlintError
 from flint.log import stage
 
 if TYPE_CHECKING:
-    from flint.compare.budgets import Broken
-    from flint.compare.difference import Difference
+    from flint.tools.change.diff.budgets import Broken
+    from flint.tools.change.diff.difference import Difference
 
 SideText = Annotated[
     str,
@@ -105,8 +105,8 @@ def diff(
     are no differences.
     """
     from flint.cli.sides import Request, side
-    from flint.compare.budgets import broken, parse_budgets
-    from flint.compare.difference import compare
+    from flint.tools.change.diff.budgets import broken, parse_budgets
+    from flint.tools.change.diff.difference import compare
 
     budgets = parse_budgets(fail_over or "")
     if after is None and rev is None:
@@ -144,7 +144,7 @@ def _print(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    from flint.compare import document, show
+    from flint.tools.change.diff import document, show
 
     if as_json:
         print_json(document.document(found, told))

@@ -365,7 +365,7 @@ def _view(
 
 
 def _write_perfetto(found: Estimate, view: _View, *, quiet: bool, force: bool) -> None:
-    from flint.backends.report.perfetto import write_perfetto
+    from flint.tools.report.perfetto import write_perfetto
 
     report = write_perfetto(
         found, view.path, rank_class=view.rank_class, window_ns=view.window_ns, force=force

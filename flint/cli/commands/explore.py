@@ -63,10 +63,10 @@ from flint.cli.study_progress import study_shown
 from flint.errors import FlintError
 
 if TYPE_CHECKING:
-    from flint.exploring.answers.objectives import Objective
-    from flint.exploring.api import Answer
-    from flint.exploring.space.space import Space
-    from flint.exploring.subject import Subject
+    from flint.tools.explore.answers.objectives import Objective
+    from flint.tools.explore.api import Answer
+    from flint.tools.explore.space.space import Space
+    from flint.tools.explore.subject import Subject
 
 #: Rows that a terminal shows.
 _TOP = 10
@@ -141,8 +141,8 @@ def explore(
         refuse_with_a_study_alone(of_models)
         found = _loaded(study, objective, where)
     else:
-        from flint.exploring.subject import Subject
         from flint.steps.options import parse_settings, parse_trip_counts
+        from flint.tools.explore.subject import Subject
 
         parse_trip_counts(trip_count or [])
         pipeline = {
@@ -175,7 +175,7 @@ def explore(
         found.explain(*rows)  # before files are written: the rows may not be there
     difference = outputs.difference(found)
     if json_:
-        from flint.exploring.answers.document import explore_document
+        from flint.tools.explore.answers.document import explore_document
 
         simulated = outputs.write(found, quiet=True)
         print_json(explore_document(found, rows, difference, simulated))
@@ -202,7 +202,7 @@ class _Run:
 
 
 def _objectives(names: str | None) -> tuple[Objective, ...]:
-    from flint.exploring.answers.objectives import objectives_of
+    from flint.tools.explore.answers.objectives import objectives_of
 
     return objectives_of([names]) if names is not None else ()
 
@@ -220,8 +220,8 @@ def _space(
     where: list[str] | None,
     mesh: str | None,
 ) -> Space:
-    from flint.exploring.space.meshes import parse_devices
-    from flint.exploring.space.space import space_of
+    from flint.tools.explore.space.meshes import parse_devices
+    from flint.tools.explore.space.space import space_of
 
     named = [name.strip() for text in clusters or [] for name in text.split(",")]
     return space_of(
@@ -247,9 +247,9 @@ def _rows(text: str | None) -> tuple[int, int] | None:
 
 
 def _explored(space: Space, run: _Run, objectives: tuple[Objective, ...], *, quiet: bool) -> Answer:
-    from flint.exploring.answers.objectives import RATE
-    from flint.exploring.api import answer, find_search
-    from flint.exploring.study.run import explore_space
+    from flint.tools.explore.answers.objectives import RATE
+    from flint.tools.explore.api import answer, find_search
+    from flint.tools.explore.study.run import explore_space
 
     kind = find_search(run.search)
     by = workers(
@@ -271,7 +271,7 @@ def _explored(space: Space, run: _Run, objectives: tuple[Objective, ...], *, qui
 
 def _loaded(path: Path | None, objective: str | None, where: list[str] | None) -> Answer:
     """A study as it lies there. Raises FlintError FL860 without one."""
-    from flint.exploring.api import Answer
+    from flint.tools.explore.api import Answer
 
     if path is None:
         raise FlintError(
@@ -286,7 +286,7 @@ def _loaded(path: Path | None, objective: str | None, where: list[str] | None) -
 def _print_more(found: Answer, rows: tuple[int, int] | None) -> None:
     if rows is None:
         return
-    from flint.exploring.answers.explain import explanation_text
+    from flint.tools.explore.answers.explain import explanation_text
 
     told = explanation_text(found.explain(*rows), found.ranking.objectives)
     print_text(f"\nrow {rows[0]} (first) against row {rows[1]} (second): {told}")

@@ -15,7 +15,7 @@ from flint.io.outputs import OutputKind
 
 if TYPE_CHECKING:
     from flint.schemas.documents.grow import GrowDocument
-    from flint.sharing.growing.grow import Grown
+    from flint.tools.share.growing.grow import Grown
 
 SCHEMA: Final = "flint.grow/1"
 _SIZES = "Model"
@@ -94,11 +94,11 @@ def grow(
     The source is not needed: what follows from what is read off rows. Sizes are whole ones, over all devices. Without
     changes, lists what can be changed.
     """
-    from flint.sharing.growing.amounts import pairs_of
-    from flint.sharing.growing.grow import Wish, grown
-    from flint.sharing.growing.refuse import refuse_source
-    from flint.sharing.inputs import read_source
-    from flint.sharing.output import refuse_place
+    from flint.tools.share.growing.amounts import pairs_of
+    from flint.tools.share.growing.grow import Wish, grown
+    from flint.tools.share.growing.refuse import refuse_source
+    from flint.tools.share.inputs import read_source
+    from flint.tools.share.output import refuse_place
 
     roles = {
         "layers": layers,
@@ -146,7 +146,7 @@ def _require_change(changes: bool, output: Path | None) -> None:
 
 
 def _print(found: Grown, output: Path | None, *, changes: bool, quiet: bool) -> None:
-    from flint.sharing.growing.show import grown_text, listing_text
+    from flint.tools.share.growing.show import grown_text, listing_text
 
     print_text(grown_text(found) if changes else listing_text(found), end="")
     if output is not None:

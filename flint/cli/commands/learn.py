@@ -53,8 +53,8 @@ def learn(
     The model keeps the steps of its captures without names and sizes, and totals with two digits: what it gives away
     of them, docs/synth.md says. Needs PyTorch.
     """
-    from flint.sharing.captures import captures_of
-    from flint.sharing.synthesize import TRAINING_STEPS, examples_of, learned
+    from flint.tools.share.captures import captures_of
+    from flint.tools.share.synthesize import TRAINING_STEPS, examples_of, learned
 
     chosen = TRAINING_STEPS if steps is None else steps
     with stages_shown(quiet=quiet or json_):

@@ -12,10 +12,10 @@ from flint.cli.console import print_json, print_note, print_text, progress_bar
 from flint.cli.options import CaptureNames, Jobs, Json, Quiet, Verbose
 
 if TYPE_CHECKING:
-    from flint.project.captures import Captured
-    from flint.project.config import Capture, Project
-    from flint.project.lock import Lock
     from flint.schemas.documents.comparison import RanCaptureDocument, RunDocument
+    from flint.tools.change.project.captures import Captured
+    from flint.tools.change.project.config import Capture, Project
+    from flint.tools.change.project.lock import Lock
 
 Update = Annotated[
     bool, typer.Option("--update", help="Accept what changed: write it into flint.lock.")
@@ -37,9 +37,9 @@ def run(
     Several captures run at a time; what was made of files that are as they were is not captured
     again. New captures are added to flint.lock; what changed is only with --update.
     """
-    from flint.project.config import find_project, load_project
-    from flint.project.lock import Lock, load_lock
-    from flint.project.verify import accept, keep_accepted
+    from flint.tools.change.project.config import find_project, load_project
+    from flint.tools.change.project.lock import Lock, load_lock
+    from flint.tools.change.project.verify import accept, keep_accepted
 
     project = load_project(find_project(Path.cwd()))
     lock = None if update else load_lock(project.lock_path)
@@ -66,7 +66,7 @@ def _lock_to_replace(project: Project, names: list[str] | None) -> Lock | None:
     One that cannot be read is written anew, but not for some captures: others would be lost.
     """
     from flint.errors import FlintError
-    from flint.project.lock import load_lock
+    from flint.tools.change.project.lock import load_lock
 
     try:
         return load_lock(project.lock_path)
@@ -81,7 +81,7 @@ def captured_with_progress(
     project: Project, captures: Mapping[str, Capture], *, jobs: int, anew: bool, quiet: bool
 ) -> dict[str, Captured]:
     """All captures, with a bar on a terminal."""
-    from flint.project.captures import capture_all
+    from flint.tools.change.project.captures import capture_all
 
     with progress_bar("capturing", quiet=quiet) as bar:
         return capture_all(
@@ -95,7 +95,7 @@ def captured_with_progress(
 
 def _state(captured: Captured, lock: Lock | None) -> str:
     """What the lock says of a capture: `new`, `equal` or `changed`."""
-    from flint.compare.causes import causes
+    from flint.tools.change.diff.causes import causes
 
     accepted = None if lock is None else lock.captures.get(captured.name)
     if accepted is None:
@@ -113,7 +113,7 @@ def _traces(
     quiet: bool,
 ) -> Iterator[tuple[str, str]]:
     """Write the traces that are asked for and are not of this very workload and these options."""
-    from flint.project.traces import are_written, write
+    from flint.tools.change.project.traces import are_written, write
 
     for name, one in captured.items():
         options = captures[name].traces
@@ -132,7 +132,7 @@ def _print(
     update: bool,
     as_json: bool,
 ) -> None:
-    from flint.project.records import snapshot_record
+    from flint.tools.change.project.records import snapshot_record
 
     if as_json:
         entries: dict[str, RanCaptureDocument] = {

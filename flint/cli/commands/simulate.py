@@ -20,9 +20,9 @@ from flint.errors import FlintError
 if TYPE_CHECKING:
     from flint.backends.cost.astrasim.disturbance import Disturbance
     from flint.backends.cost.estimate import Estimate
-    from flint.backends.simulators.inputs import Case, Inputs
-    from flint.backends.simulators.outcome import Simulation
-    from flint.backends.simulators.process import Limits
+    from flint.tools.simulators.inputs import Case, Inputs
+    from flint.tools.simulators.outcome import Simulation
+    from flint.tools.simulators.process import Limits
 
 _GIB = 1 << 30
 #: SCALE-Sim takes as long as one lets it.
@@ -194,11 +194,11 @@ def _traces(
     progress: Progress | None,
 ) -> Simulation:
     """Traces in ASTRA-sim; `on` is the cluster and the mapping of the estimate."""
-    from flint.backends.simulators.astra_sim import AstraSim, find_binary
-    from flint.backends.simulators.explained import Explainer
-    from flint.backends.simulators.inputs import find_inputs
-    from flint.backends.simulators.rules import beside_undisturbed, disturbed_inputs
-    from flint.backends.simulators.simulation import simulate_all
+    from flint.tools.simulators.astra_sim import AstraSim, find_binary
+    from flint.tools.simulators.explained import Explainer
+    from flint.tools.simulators.inputs import find_inputs
+    from flint.tools.simulators.rules import beside_undisturbed, disturbed_inputs
+    from flint.tools.simulators.simulation import simulate_all
 
     simulator = AstraSim(find_binary(binary), limits)
     flat = simulator.is_congestion_aware
@@ -218,9 +218,9 @@ def _by_rules(
     progress: Progress | None,
 ) -> Simulation:
     """Traces by Flint's own run of ASTRA-sim's rules."""
-    from flint.backends.simulators.inputs import find_inputs
-    from flint.backends.simulators.rules import FlintRules, beside_undisturbed
-    from flint.backends.simulators.simulation import simulate_all
+    from flint.tools.simulators.inputs import find_inputs
+    from flint.tools.simulators.rules import FlintRules, beside_undisturbed
+    from flint.tools.simulators.simulation import simulate_all
 
     inputs = find_inputs(path, *files)
     look = partial(beside_undisturbed, inputs) if late else None
@@ -236,11 +236,11 @@ def _products(
 ) -> Simulation:
     """Products of a captured program in SCALE-Sim."""
     from flint.backends.cost.defaults import default_profile
-    from flint.backends.simulators.products import array_of, products_of
-    from flint.backends.simulators.scale_sim import ScaleSim, find_interpreter
     from flint.cli.inputs import load_workload
     from flint.cluster.models import load_cluster
     from flint.rewrite import kernels_for
+    from flint.tools.simulators.products import array_of, products_of
+    from flint.tools.simulators.scale_sim import ScaleSim, find_interpreter
 
     if cluster is None:
         raise FlintError(
@@ -285,8 +285,8 @@ def _limits(seconds: float | None, gib: float | None, name: SimulatorName) -> Li
     """What the options say. Raises FlintError FL504 for what is no limit."""
     from dataclasses import replace
 
-    from flint.backends.simulators.process import Limits, machine_memory_bytes
     from flint.io.processes import Patience
+    from flint.tools.simulators.process import Limits, machine_memory_bytes
 
     for option, value in (("--limit", seconds), ("--memory-limit", gib)):
         if value is not None and not 0 < value < 1e6:

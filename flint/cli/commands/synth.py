@@ -16,8 +16,8 @@ from flint.text import Column, format_bytes, format_flops, text_table
 
 if TYPE_CHECKING:
     from flint.schemas.documents.synth import SampleDocument, SynthDocument
-    from flint.sharing.conditions import Conditions
-    from flint.sharing.synthesize import Synthetic
+    from flint.tools.share.conditions import Conditions
+    from flint.tools.share.synthesize import Synthetic
 
 
 def synth(
@@ -99,9 +99,9 @@ def synth(
     Each is a whole step that follows the rules of captured ones, with totals near those that are asked for; equal
     options give equal files.
     """
-    from flint.sharing.condition_values import conditions_from_text
-    from flint.sharing.synth_output import refuse_folder, written
-    from flint.sharing.synthesize import synth
+    from flint.tools.share.condition_values import conditions_from_text
+    from flint.tools.share.synth_output import refuse_folder, written
+    from flint.tools.share.synthesize import synth
 
     refuse_folder(output, like or [])
     asked = conditions_from_text(

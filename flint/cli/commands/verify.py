@@ -15,11 +15,11 @@ from flint.cli.paths import Force, Writes
 from flint.io.outputs import OutputKind
 
 if TYPE_CHECKING:
-    from flint.project.captures import Captured
-    from flint.project.config import Project
-    from flint.project.lock import Lock
-    from flint.project.verify import Verdict
     from flint.schemas.documents.comparison import VerdictDocument, VerifyDocument
+    from flint.tools.change.project.captures import Captured
+    from flint.tools.change.project.config import Project
+    from flint.tools.change.project.lock import Lock
+    from flint.tools.change.project.verify import Verdict
 
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print a comment for a pull request.")]
 Github = Annotated[
@@ -59,9 +59,9 @@ def verify(
     """
     from flint.cli.commands.run import captured_with_progress
     from flint.io.outputs import refuse_same_place
-    from flint.project.config import find_project, load_project
-    from flint.project.verify import require_accepted
-    from flint.project.verify import verify as compared
+    from flint.tools.change.project.config import find_project, load_project
+    from flint.tools.change.project.verify import require_accepted
+    from flint.tools.change.project.verify import verify as compared
 
     project = load_project(find_project(Path.cwd()))
     lock = _accepted(project)
@@ -91,7 +91,7 @@ def verify(
 def _accepted(project: Project) -> Lock:
     """The lock file. Raises FlintError FL723 if there is none, or it cannot be read."""
     from flint.errors import FlintError
-    from flint.project.lock import load_lock
+    from flint.tools.change.project.lock import load_lock
 
     lock = load_lock(project.lock_path)
     if lock is None:
@@ -108,7 +108,7 @@ def _write(
     verdicts: Sequence[Verdict], junit: Path | None, comment: Path | None, *, force: bool
 ) -> None:
     from flint.io.outputs import write_output
-    from flint.project import ci
+    from flint.tools.change.project import ci
 
     if junit is not None:
         write_output(junit, ci.junit(verdicts), OutputKind.JUNIT, force=force)
@@ -124,7 +124,7 @@ def _tell_runner(
     on_stderr: bool,
 ) -> None:
     """Annotations, which the runner reads from both streams; the summary and the outputs."""
-    from flint.project import ci
+    from flint.tools.change.project import ci
 
     tell = print_note if on_stderr else print_text
     for line in ci.workflow_commands(verdicts, captured, project.root):
@@ -140,8 +140,8 @@ def _print(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    from flint.compare.document import document
-    from flint.project import ci
+    from flint.tools.change.diff.document import document
+    from flint.tools.change.project import ci
 
     if as_json:
         found: list[VerdictDocument] = [
@@ -169,7 +169,7 @@ def _print(
 
 
 def _block(verdict: Verdict, *, verbose: bool, quiet: bool) -> str:
-    from flint.compare import show
+    from flint.tools.change.diff import show
 
     if quiet or verdict.difference.is_equal:
         return f"{verdict.title}: {show.verdict(verdict.difference)}"

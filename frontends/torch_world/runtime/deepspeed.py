@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from flint.frontends.torch_world.packages.multi_tensor import multi_tensor_adam
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.patching import Function, Patches
+from flint.tools.stand_ins.multi_tensor import multi_tensor_adam
 
 DEEPSPEED = Patches()
 BUILDERS = "deepspeed.ops.op_builder.builder"

@@ -11,7 +11,7 @@ from benchmarks.sharing.evaluation.corpus import Capture
 from benchmarks.sharing.evaluation.measuring.attributes import Floats
 from flint.ir.program import Phase
 from flint.ir.workload import Workload
-from flint.sharing.conditions import Conditions
+from flint.tools.share.conditions import Conditions
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from flint.ir.mesh import Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program, RegionKind
 from flint.ir.workload import Workload
-from flint.sharing.conditions import Conditions
+from flint.tools.share.conditions import Conditions
 
 #: Rows of a piece between loops, and rows where nothing is asked for.
 LONGEST, _USUAL_ROWS = 200, 1000

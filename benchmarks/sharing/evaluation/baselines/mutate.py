@@ -14,8 +14,8 @@ from flint.ir.edit import kept
 from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
-from flint.sharing.conditions import Conditions
-from flint.sharing.rules.elementwise import ONE, TWO
+from flint.tools.share.conditions import Conditions
+from flint.tools.share.rules.elementwise import ONE, TWO
 
 #: Shares of edges that read another row, of rows that go, and of rows of another class.
 REWIRED, REMOVED, RENAMED = 0.05, 0.05, 0.05

@@ -28,7 +28,7 @@ from flint.ir.mesh import Mesh
 from flint.ir.op_class import ELEMENTWISE
 from flint.ir.program import Kind, Program, RegionKind, Row
 from flint.ir.workload import Workload
-from flint.sharing.conditions import MOST_ROWS, Conditions
+from flint.tools.share.conditions import MOST_ROWS, Conditions
 
 Word = tuple[int, ...]
 #: Where loops begin and end.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind, Phase, Program, RegionKind
-from flint.sharing.rules.communication import group_sizes
+from flint.tools.share.rules.communication import group_sizes
 
 Floats = NDArray[np.float64]
 Int64s = NDArray[np.int64]

@@ -20,9 +20,9 @@ from benchmarks.sharing.evaluation.measuring.totals import totals_of
 from flint.ir.mesh import Mesh
 from flint.ir.program import Phase
 from flint.ir.workload import Workload
-from flint.sharing.conditions import Conditions, conditions_of
-from flint.sharing.leaks.fingerprints import COUNTED, View, fingerprint_of
-from flint.sharing.rules import broken_rules
+from flint.tools.share.conditions import Conditions, conditions_of
+from flint.tools.share.leaks.fingerprints import COUNTED, View, fingerprint_of
+from flint.tools.share.rules import broken_rules
 
 UInt64s = np.ndarray
 #: Views of which hashes are compared.

@@ -8,8 +8,8 @@ import numpy as np
 
 from flint.ir.columns import edges, rewired
 from flint.ir.program import Program, RegionKind
-from flint.sharing.leaks.hashing import UInt64s, of_multiset
-from flint.sharing.leaks.neighbourhoods import DEPTHS, Labels, first_labels, refined
+from flint.tools.share.leaks.hashing import UInt64s, of_multiset
+from flint.tools.share.leaks.neighbourhoods import DEPTHS, Labels, first_labels, refined
 
 #: Bodies with fewer rows are alike by chance.
 LEAST_BODY = 12

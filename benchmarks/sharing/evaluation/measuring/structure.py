@@ -10,7 +10,7 @@ from flint.ir.program import Program
 def structure_bytes(program: Program) -> bytes:
     """Op class, kind, kind of collective and number of operands of a row, and how far each is behind.
 
-    They are the columns that `flint.sharing.leaks.shared_bits` compresses, but a row stands together:
+    They are the columns that `flint.tools.share.leaks.shared_bits` compresses, but a row stands together:
     rows that two programs share are then one match.
     """
     n, width = len(program), 4

@@ -18,7 +18,7 @@ from flint.ir.op_class import (
     OpClass,
 )
 from flint.ir.program import Collective, Kind, Phase, Program
-from flint.sharing.rules.communication import group_sizes
+from flint.tools.share.rules.communication import group_sizes
 
 #: Classes that are added up together.
 GROUPS: tuple[tuple[str, Classes], ...] = (

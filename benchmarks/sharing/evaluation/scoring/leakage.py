@@ -11,8 +11,8 @@ from scipy.stats import rankdata
 
 from benchmarks.sharing.evaluation.measuring.attributes import Floats
 from benchmarks.sharing.evaluation.measuring.measured import Measured
-from flint.sharing.leaks.distances import shares, structure_distances
-from flint.sharing.leaks.fingerprints import View
+from flint.tools.share.leaks.distances import shares, structure_distances
+from flint.tools.share.leaks.fingerprints import View
 
 #: So many near training programs are compressed with each program; the one that shares most counts.
 NEAREST = 3

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.sharing.evaluation.measuring.measured import Measured
-from flint.sharing.leaks.fingerprints import View
+from flint.tools.share.leaks.fingerprints import View
 
 
 @dataclass(frozen=True, slots=True)

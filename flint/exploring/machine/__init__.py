@@ -1,1 +1,0 @@
-"""Machines of points: clusters with changes, which `flint.exploring.machine.cluster_changes` makes."""

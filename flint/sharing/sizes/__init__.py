@@ -1,6 +1,0 @@
-"""Symbolic sizes: of which variables the dimensions of a workload are made, and the workload with others."""
-
-from flint.sharing.sizes.expression import Expression
-from flint.sharing.sizes.sizes import Sizes, Variable
-
-__all__ = ["Expression", "Sizes", "Variable"]

@@ -1,0 +1,198 @@
+"""A project against its lock file: what changed of each capture, and which budgets do not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from flint.errors import FlintError
+from flint.io.bounded import is_file
+from flint.io.files import write_atomically
+from flint.ir.workload import Workload
+from flint.tools.change.diff.budgets import Broken, broken
+from flint.tools.change.diff.causes import causes
+from flint.tools.change.diff.difference import Difference, Side, compare, rows_of
+from flint.tools.change.diff.grown import grown
+from flint.tools.change.diff.snapshot import Snapshot
+from flint.tools.change.diff.structure import structure_of
+from flint.tools.change.project.cache import FOLDER
+from flint.tools.change.project.captures import Captured
+from flint.tools.change.project.config import Capture, Project
+from flint.tools.change.project.lock import Lock
+from flint.tracing import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """One capture on one of its clusters ("" without any), against what was accepted.
+
+    It fails with a budget that does not hold; without budgets, with any difference. `versions` are
+    those (before, now) of what both were made with, where they are not the same.
+    """
+
+    name: str
+    cluster: str
+    difference: Difference
+    broken: tuple[Broken, ...]
+    has_budgets: bool
+    versions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    @property
+    def fails(self) -> bool:
+        """Whether CI should."""
+        return bool(self.broken) or not (self.has_budgets or self.difference.is_equal)
+
+    @property
+    def note(self) -> str:
+        """What has to be said beside the difference; "" for nothing."""
+        if self.difference.is_equal:
+            return ""
+        said = ["it has no budgets: any change fails"] * (self.fails and not self.broken)
+        moved = ", ".join(f"{n} {old} -> {new}" for n, (old, new) in self.versions.items())
+        said += [f"flint.lock was made with other versions: {moved}"] * bool(moved)
+        return "; ".join(said)
+
+    @property
+    def title(self) -> str:
+        """The capture, and its cluster."""
+        return f"{self.name} on {self.cluster}" if self.cluster else self.name
+
+
+def verify(
+    project: Project,
+    lock: Lock,
+    captured: Mapping[str, Captured],
+    captures: Mapping[str, Capture],
+) -> list[Verdict]:
+    """Compare captures with the lock.
+
+    Raises FlintError FL723 for a capture that is not in it, or not on one of its clusters, FL721.
+    """
+    for name in captured:
+        require_accepted(project, lock, name, captures[name].clusters)
+    return [
+        verdict
+        for name, found in captured.items()
+        for verdict in _verdicts(project, lock, found, captures[name])
+    ]
+
+
+def require_accepted(project: Project, lock: Lock, name: str, clusters: Iterable[str]) -> None:
+    """Raise FlintError FL723 for what the lock says nothing about."""
+    accepted = lock.captures.get(name)
+    what, help_ = f"capture '{name}'", "flint run adds it"
+    if accepted is not None:
+        lacks = [c for c in clusters if c not in accepted.estimates]
+        if not lacks:
+            return
+        what, help_ = f"estimate of '{name}' on {lacks[0]}", f"flint run --update {name} adds it"
+    path = project.lock_path
+    raise FlintError("FL723", f"{path.name} has no {what}", place=str(path), help=help_)
+
+
+def _verdicts(project: Project, lock: Lock, found: Captured, capture: Capture) -> Iterator[Verdict]:
+    accepted, budgets = lock.captures[found.name], capture.parsed_budgets()
+    versions = _other_versions(lock.made_with.get(found.name, {}), found.entry.made_with)
+    if not causes(accepted, found.entry.snapshot).found:
+        keep_accepted(project, found)
+    for cluster in capture.clusters or ("",):
+        before, after = (_on(s, cluster) for s in (accepted, found.entry.snapshot))
+        if causes(before, after).found:
+            difference = _difference(project, before, after, found, capture, cluster)
+        else:
+            difference = compare(Side(before), Side(after))
+        told = broken(difference, budgets)
+        yield Verdict(found.name, cluster, difference, tuple(told), bool(budgets), versions)
+
+
+def _other_versions(
+    before: Mapping[str, str], now: Mapping[str, str]
+) -> dict[str, tuple[str, str]]:
+    """Versions that both know and that differ."""
+    return {n: (before[n], now[n]) for n in now if before.get(n, now[n]) != now[n]}
+
+
+def _on(snapshot: Snapshot, cluster: str) -> Snapshot:
+    """A snapshot with the estimate on one cluster alone."""
+    kept = {name: e for name, e in snapshot.estimates.items() if name == cluster}
+    return replace(snapshot, estimates=kept)
+
+
+def _difference(
+    project: Project,
+    before: Snapshot,
+    after: Snapshot,
+    found: Captured,
+    capture: Capture,
+    cluster: str,
+) -> Difference:
+    """With the kernels that changed if the accepted workload is at hand, else with lines that grew."""
+    place = project.cluster(cluster) if cluster else ""
+    now = _side(after, Workload.load(found.entry.workload), capture, place)
+    old = accepted_workload(project, found.name, before)
+    if old is not None:
+        return compare(_side(before, old, capture, place), now)
+    plain = compare(Side(before), Side(after))
+    if before.program is None or after.program is None:
+        return plain
+    lines = grown(before.program, after.program, list(rows_of(now)))
+    return replace(plain, changes=tuple(lines))
+
+
+def _side(snapshot: Snapshot, workload: Workload, capture: Capture, cluster: str) -> Side:
+    if not cluster:
+        return Side(snapshot, workload)
+    estimate = Trace(workload).estimate(
+        cluster,
+        stack=capture.stack,
+        policy=capture.overlap,
+        mapping=capture.map,
+        unpriced_is_zero=capture.unpriced_is_zero,
+    )
+    return Side(snapshot, workload, estimate)
+
+
+# the accepted workloads, which are kept beside the cache ----------------------------------------
+
+
+def accepted_path(project: Project, name: str) -> Path:
+    """Where the workload of an accepted capture is kept."""
+    return project.root / FOLDER / "accepted" / f"{name}.flint"
+
+
+def accepted_workload(project: Project, name: str, accepted: Snapshot) -> Workload | None:
+    """The workload that the lock was made of, if it is still here."""
+    path = accepted_path(project, name)
+    if not path.is_file() or accepted.program is None:
+        return None
+    try:
+        found = Workload.load(path)
+    except FlintError:
+        return None  # another version wrote it: the lock itself is what counts
+    return found if structure_of(found) == accepted.program.structure else None
+
+
+def keep_accepted(project: Project, captured: Captured) -> None:
+    """Keep the workload of a capture that is as the lock says, for later comparisons."""
+    path, data = accepted_path(project, captured.name), captured.entry.workload.read_bytes()
+    if not is_file(path) or path.read_bytes() != data:
+        write_atomically(path, data)
+
+
+def accept(
+    project: Project, lock: Lock, captured: Iterable[Captured], *, drop: Iterable[str] = ()
+) -> bool:
+    """Write captures into the lock, and leave out those of `drop`. Returns whether it changed.
+
+    An entry that is equal keeps the versions that it was made with. Raises FlintError FL502.
+    """
+    gone = set(drop)
+    found = {n: s for n, s in lock.captures.items() if n not in gone}
+    made_with = {n: v for n, v in lock.made_with.items() if n not in gone}
+    for one in captured:
+        if found.get(one.name) != one.entry.snapshot:
+            found[one.name] = one.entry.snapshot
+            made_with[one.name] = one.entry.made_with
+        keep_accepted(project, one)
+    return Lock(found, made_with).save(project.lock_path)

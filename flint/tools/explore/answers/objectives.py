@@ -1,0 +1,246 @@
+"""What can be wanted of a point: time, tokens per second, cost, memory ...
+
+A quantity that is not known of a result (no tokens, no price) is None, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from flint.errors import FlintError, nearest
+from flint.text import format_bytes, format_count, format_duration
+from flint.tools.explore.evaluation.serving import period_ns, tpot_ns, ttft_ns
+from flint.tools.explore.result import Result
+from flint.tools.explore.space.expression import Value
+
+_HOUR_NS = 3600e9
+_SECOND_NS = 1e9
+_MILLION = 1e6
+_WH = 3600.0  # joules
+
+
+class Unit(StrEnum):
+    """What a quantity is counted in."""
+
+    NS = "ns"
+    BYTES = "bytes"
+    PER_S = "tokens/s"
+    SHARE = "share"
+    USD = "USD"
+    KWH = "kWh"
+    COUNT = "count"
+
+    def text(self, value: float) -> str:
+        """A number for people."""
+        if self is Unit.NS:
+            return format_duration(value)
+        if self is Unit.BYTES:
+            return f"-{format_bytes(round(-value))}" if value < 0 else format_bytes(round(value))
+        if self is Unit.SHARE:
+            return f"{value:.1%}"
+        if self is Unit.USD:
+            return f"${_digits(value)}"
+        if self is Unit.KWH:
+            return f"{_digits(value)} kWh"
+        return format_count(round(value)) if self is Unit.COUNT else _digits(value)
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A quantity of a result, and whether more of it is better. `note` says what it leaves out."""
+
+    name: str  #: as `--objective` and `--where` call it
+    title: str
+    unit: Unit
+    maximize: bool
+    of: Callable[[Result], float | None]
+    note: str = ""
+
+    def value(self, result: Result) -> float | None:
+        """The quantity in its unit; None where it is not known."""
+        return self.of(result)
+
+    def order(self, result: Result) -> float:
+        """What sorts the best first, and results of which it is not known last."""
+        value = self.of(result)
+        if value is None:
+            return float("inf")
+        return -value if self.maximize else value
+
+    def text(self, result: Result) -> str:
+        """The quantity for people; "-" where it is not known."""
+        value = self.of(result)
+        return "-" if value is None else self.unit.text(value)
+
+    def range(self, result: Result) -> tuple[float, float] | None:
+        """The quantity at both ends of the interval of the step time, the lesser first.
+
+        None where there is no interval.
+        """
+        if not result.low_ns or not result.high_ns:
+            return None
+        ends = [self.of(_lasting(result, ns)) for ns in (result.low_ns, result.high_ns)]
+        if ends[0] is None or ends[1] is None:
+            return None
+        return min(ends[0], ends[1]), max(ends[0], ends[1])
+
+
+def _lasting(result: Result, step_time_ns: float) -> Result:
+    """The result if all of the step took longer, or shorter, by one factor."""
+    factor = step_time_ns / result.step_time_ns
+    classes = tuple(
+        replace(c, end_ns=c.end_ns * factor, waiting_ns=c.waiting_ns * factor)
+        for c in result.classes
+    )
+    return replace(result, step_time_ns=step_time_ns, mfu=result.mfu / factor, classes=classes)
+
+
+def _time(r: Result) -> float | None:
+    return r.step_time_ns or None
+
+
+def _tokens_per_s(r: Result) -> float | None:
+    period = period_ns(r)
+    return r.tokens / period * _SECOND_NS if r.tokens and period else None
+
+
+def _tokens_per_s_per_device(r: Result) -> float | None:
+    found = _tokens_per_s(r)
+    return None if found is None else found / r.devices
+
+
+def _mfu(r: Result) -> float | None:
+    return r.mfu if r.step_time_ns else None
+
+
+def _cost_per_step(r: Result) -> float | None:
+    if not r.price_per_hour or not r.step_time_ns:
+        return None
+    return r.price_per_hour * r.devices * period_ns(r) / _HOUR_NS
+
+
+def _per_mtoken(of_step: float | None, r: Result) -> float | None:
+    return None if of_step is None or not r.tokens else of_step / r.tokens * _MILLION
+
+
+def _kwh_per_mtoken(r: Result) -> float | None:
+    joules = r.power_w * r.devices * period_ns(r) / _SECOND_NS
+    return _per_mtoken(joules / _WH / 1000 or None, r)
+
+
+def _headroom(r: Result) -> float | None:
+    known = r.capacity_bytes and r.memory_bytes
+    return float(r.capacity_bytes - r.memory_bytes) if known else None
+
+
+_TIME = Objective("time", "step time", Unit.NS, False, _time)
+_TOKENS = Objective("tokens_per_s", "tokens/s", Unit.PER_S, True, _tokens_per_s)
+#: All objectives by name.
+OBJECTIVES: Mapping[str, Objective] = {
+    o.name: o
+    for o in (
+        _TIME,
+        _TOKENS,
+        Objective(
+            "tokens_per_s_per_device",
+            "tokens/s/device",
+            Unit.PER_S,
+            True,
+            _tokens_per_s_per_device,
+        ),
+        Objective("mfu", "MFU", Unit.SHARE, True, _mfu),
+        Objective(
+            "cost_per_mtoken",
+            "cost of 1M tokens",
+            Unit.USD,
+            False,
+            lambda r: _per_mtoken(_cost_per_step(r), r),
+            "cost is time x devices x the price of the cluster's file",
+        ),
+        Objective(
+            "cost_per_step",
+            "cost of a step",
+            Unit.USD,
+            False,
+            _cost_per_step,
+            "cost is time x devices x the price of the cluster's file",
+        ),
+        Objective(
+            "energy_per_mtoken",
+            "energy of 1M tokens",
+            Unit.KWH,
+            False,
+            _kwh_per_mtoken,
+            "energy is an upper bound of what chips take, at the limit of their power all the time, "
+            "without hosts, network and cooling",
+        ),
+        Objective("memory", "memory", Unit.BYTES, False, lambda r: float(r.memory_bytes) or None),
+        Objective("headroom", "headroom", Unit.BYTES, True, _headroom),
+        Objective("devices", "devices", Unit.COUNT, False, lambda r: float(r.devices)),
+        Objective("ttft", "time to first token", Unit.NS, False, lambda r: ttft_ns(r) or None),
+        Objective("tpot", "time per token", Unit.NS, False, lambda r: tpot_ns(r) or None),
+    )
+}
+
+
+def objectives_of(names: Sequence[str]) -> tuple[Objective, ...]:
+    """The objectives with these names; one text may have several, "time,memory".
+
+    Raises FlintError FL869 for a name that there is not, and one that is there twice.
+    """
+    asked = [n.strip() for text in names for n in text.split(",")]
+    for name in asked:
+        if name not in OBJECTIVES:
+            raise FlintError(
+                "FL869",
+                f"no objective is called '{name}'{nearest(name, list(OBJECTIVES))}",
+                help=f"objectives are {', '.join(OBJECTIVES)}",
+            )
+        if asked.count(name) > 1:
+            raise FlintError("FL869", f"the objective {name} is there twice", help="leave out one")
+    return tuple(OBJECTIVES[n] for n in asked)
+
+
+def default_objective(results: Sequence[Result]) -> Objective:
+    """Tokens per second where the results that were estimated differ in tokens and all know them.
+
+    Else the step time: of points with equal tokens both give the same order.
+    """
+    tokens = {r.tokens for r in results if r.step_time_ns}
+    return _TOKENS if len(tokens) > 1 and 0 not in tokens else _TIME
+
+
+def rate(result: Result) -> float | None:
+    """Tokens per second, or steps per second where tokens are not known.
+
+    It orders as the default objective does before it is known which that is.
+    """
+    found = _tokens_per_s(result)
+    return (
+        found if found is not None or not result.step_time_ns else _SECOND_NS / result.step_time_ns
+    )
+
+
+#: What a search goes for where nothing is asked for.
+RATE = Objective("rate", "tokens/s or steps/s", Unit.PER_S, True, rate)
+
+
+def names_of_result(result: Result) -> dict[str, Value]:
+    """What the names of results in conditions stand for; those that are not known are left out."""
+    found: dict[str, Value] = {
+        name: o.value(result) for name, o in OBJECTIVES.items() if name != "devices"
+    }
+    found |= {
+        "step_time_ns": found["time"],
+        "memory_bytes": found["memory"],
+        "ttft_ns": found["ttft"],
+        "tpot_ns": found["tpot"],
+        "tokens": result.tokens or None,
+    }
+    return {name: value for name, value in found.items() if value is not None}

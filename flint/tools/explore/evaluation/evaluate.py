@@ -1,0 +1,294 @@
+"""Evaluator: points of a space become results, in one process, each program captured once."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from flint.backends.cost.estimate import estimate_of, ranking_notes
+from flint.backends.cost.setting import Setting, setting_of
+from flint.capturing import CaptureOptions, Check, captured, captured_from
+from flint.cluster.models import load_cluster
+from flint.errors import FlintError
+from flint.frontends.contained import contained
+from flint.ir.mesh import Mesh
+from flint.passes.pipeline.split.shared import SharedBodies
+from flint.tools.explore.evaluation.bounds import Bound, bound_of
+from flint.tools.explore.evaluation.evaluated import parts_of, result_of, too_large, too_large_by
+from flint.tools.explore.evaluation.tokens import Tokens, tokens_by, tokens_of
+from flint.tools.explore.evaluation.told_chip import Told, ToldChips
+from flint.tools.explore.machine.cluster_changes import changed
+from flint.tools.explore.point import Point
+from flint.tools.explore.result import Result, Status
+from flint.tools.explore.subject import Subject
+
+if TYPE_CHECKING:
+    from flint.cluster.models import Cluster
+    from flint.steps.model_file import ModelFile, Target
+    from flint.steps.options import PipelineOptions
+    from flint.steps.step import AnyStep
+    from flint.tracing import Trace
+
+
+#: Clusters that are kept: some presets and files.
+_MOST_MACHINES = 64
+#: Python's collector looks this seldom meanwhile: nearly all that is made stays for the whole point.
+_COLLECTED = (50_000, 20, 50)
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What was captured, by which options, and the tokens of its step."""
+
+    options: CaptureOptions
+    trace: Trace
+    tokens: Tokens
+
+
+class _TooLargeError(Exception):
+    """The arguments of a step alone fit no cluster that is asked for."""
+
+    def __init__(self, bound: Bound) -> None:
+        super().__init__(bound)
+        self.bound = bound
+
+
+@dataclass
+class Evaluator:
+    """Evaluates the points of one subject.
+
+    It imports the model file once, and keeps it imported until `close`. It keeps the last capture, and
+    what the pipelines of several have in common.
+    """
+
+    subject: Subject
+    _file: ModelFile | None = field(default=None, init=False, repr=False)
+    _open: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
+    _last: _Taken | None = field(default=None, init=False, repr=False)
+    _machines: dict[str, Cluster] = field(default_factory=dict, init=False, repr=False)
+    _shared: SharedBodies = field(default_factory=SharedBodies, init=False, repr=False)
+    _told: ToldChips = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._told = ToldChips(self.subject)
+        weakref.finalize(self, self._told.close)
+        weakref.finalize(self, self._open.close)
+
+    def evaluate(self, points: Sequence[Point]) -> list[Result]:
+        """A result for each point, in their order; all are of one `program`.
+
+        What a user can mend makes a point REFUSED, anything else that is raised FAILED.
+        """
+        found: dict[Point, Result] = {}
+        with _rarely_collected():
+            for alike in self._captured_alike(points):
+                found.update(zip(alike, self._of_a_capture(alike), strict=True))
+        return [found[p] for p in points]
+
+    def trace(self, point: Point) -> Trace:
+        """What `flint capture` makes of a point. Raises as that does."""
+        return self._taken(point).trace
+
+    def close(self) -> None:
+        """Forget the modules of the model, and what was captured."""
+        self._open.close()
+        self._last, self._shared = None, SharedBodies()
+        self._machines.clear()
+        self._told.close()
+        self._file = None
+
+    def _captured_alike(self, points: Sequence[Point]) -> Iterable[Sequence[Point]]:
+        """Scripts and compilers are told the chip, so what they make is of one cluster's."""
+        alike: dict[Told, list[Point]] = {}
+        for point in points:
+            alike.setdefault(self._told.of(point), []).append(point)
+        return alike.values()
+
+    def _of_a_capture(self, points: Sequence[Point]) -> list[Result]:
+        machines: dict[Point, Cluster] = {}
+        found: dict[Point, Result] = {}
+        for point in points:
+            try:
+                machines[point] = self._machine(point)
+            except Exception as error:  # noqa: BLE001  one point's fault is no other's
+                found[point] = _rejected(point, error)
+        left = [p for p in points if p in machines]
+        try:
+            taken = self._taken(left[0], machines.values()) if left else None
+        except _TooLargeError as error:
+            for p in left:
+                found[p] = too_large_by(p, error.bound, machines[p], _devices(p))
+        except Exception as error:  # noqa: BLE001
+            found.update({p: _rejected(p, error) for p in left})
+        else:
+            found.update({p: self._estimated(p, taken, machines[p]) for p in left if taken})
+        return [found[p] for p in points]
+
+    def _machine(self, point: Point) -> Cluster:
+        """The cluster of a point, whose file is read once."""
+        if point.cluster not in self._machines:
+            if len(self._machines) >= _MOST_MACHINES:
+                self._machines.clear()
+            self._machines[point.cluster] = load_cluster(point.cluster)
+        return changed(self._machines[point.cluster], point.changes)
+
+    def _estimated(self, point: Point, taken: _Taken, cluster: Cluster) -> Result:
+        try:
+            setting = setting_of(
+                taken.trace.workload,
+                cluster,
+                stack=point.stack or None,
+                policy=point.policy or None,
+                mapping=point.mapping or None,
+                routing=point.routing or None,
+            )
+            return self._result(point, setting, taken.tokens.count)
+        except Exception as error:  # noqa: BLE001
+            return _rejected(point, error)
+
+    def _result(self, point: Point, setting: Setting, tokens: int) -> Result:
+        """Memory first: what does not fit is not placed in time."""
+        memory = setting.memory()
+        if not (self.subject.keep_infeasible or all(m.fits for m in memory)):
+            return replace(too_large(point, setting, memory), tokens=tokens)
+        timed = setting.timed()
+        found = estimate_of(setting, timed, memory, parts_of(setting, timed))
+        return result_of(point, replace(found, notes=ranking_notes(setting)), tokens)
+
+    def _taken(self, point: Point, machines: Iterable[Cluster] = ()) -> _Taken:
+        """The capture of a point, that of the last time if it is the same."""
+        options = self._options(point)
+        if self._last is None or self._last.options != options:
+            self._last = None  # two captures at a time are too many
+            self._last = self._capture(point, options, machines)
+        return self._last
+
+    def _capture(
+        self, point: Point, options: CaptureOptions, machines: Iterable[Cluster]
+    ) -> _Taken:
+        seen = [Tokens()]
+        capacity = max((int(m.chip.memory_bytes.value) for m in machines), default=0)
+
+        def check(step: AnyStep, mesh: Mesh) -> None:
+            seen[0] = tokens_of(step)
+            limited = capacity and not self.subject.keep_infeasible
+            if limited and (bound := bound_of(step, mesh, capacity)):
+                raise _TooLargeError(bound)
+
+        trace = self._captured(options, check)
+        tokens = seen[0]
+        if self.subject.tokens:
+            mesh = point.mesh or str(trace.workload.mesh)  # of a file the program's own
+            tokens = tokens_by(self.subject.tokens, mesh, self._values(point, options))
+        return _Taken(options, trace, tokens)
+
+    def _values(self, point: Point, options: CaptureOptions) -> dict[str, str]:
+        """Options by name: what is given, else what their function takes without it."""
+        from flint.steps.model_file import Target
+        from flint.steps.options import parse_settings
+        from flint.tools.explore.space.declared import Declared, ModelKind
+
+        if options.world:  # a script's own options: those that are swept are known
+            return dict(point.settings)
+        found: dict[str, str] = {}
+        if self._file is not None:
+            args = Target.parse(options.args) if options.args is not None else None
+            with contained():
+                taker = self._file.option_taker(args)
+            found = dict(Declared(ModelKind.ENTRY, taker.place, taker).defaults())
+        return found | parse_settings(options.settings) | dict(options.pipeline.offered())
+
+    def _captured(self, options: CaptureOptions, check: Check | None = None) -> Trace:
+        from flint.frontends.plugin_libraries import load_plugin_libraries
+        from flint.steps.input_kind import InputKind, input_kind
+        from flint.steps.model_file import Target
+
+        target = Target.parse(self.subject.model)
+        if options.world or input_kind(target.path) is not InputKind.PYTHON:
+            return captured(options)
+        load_plugin_libraries()
+        with contained():
+            return captured_from(self._model_file(target), options, check, self._shared)
+
+    def _model_file(self, target: Target) -> ModelFile:
+        from flint.steps.model_file import ModelFile, importable
+
+        if self._file is None:
+            self._open.enter_context(importable(target.path.parent))
+            self._file = ModelFile.read(target)
+        return self._file
+
+    def _options(self, point: Point) -> CaptureOptions:
+        s = self.subject
+        # What is swept of a script are options of its own.
+        own = tuple(f"--{n.lstrip('-')}={v}" for n, v in point.settings) if s.world else ()
+        settings = dict(s.settings) | ({} if s.world else dict(point.settings))
+        return CaptureOptions(
+            s.model,
+            point.mesh or None,
+            world=s.world,
+            script_arguments=(*s.script_arguments, *own),
+            clusters=(self._told.cluster(point),) if point.cluster else (),
+            hints=s.hints,
+            args=s.args,
+            settings=tuple(f"{name}={value}" for name, value in settings.items()),
+            trip_counts=s.trip_counts,
+            partitioner=s.partitioner,
+            compiler=s.compiler,
+            pipeline=_pipeline({**dict(s.pipeline), **dict(point.pipeline)}.items()),
+            profile=s.profile,
+        )
+
+
+@contextmanager
+def _rarely_collected() -> Iterator[None]:
+    usual = gc.get_threshold()
+    gc.set_threshold(*_COLLECTED)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
+def _pipeline(given: Iterable[tuple[str, str]]) -> PipelineOptions:
+    """Raises FlintError FL216 for a number that is none, and for an option of no pipeline."""
+    from flint.steps.options import PipelineOptions
+
+    found: dict[str, str | int] = {}
+    for name, text in given:
+        if name in ("microbatches", "chunks"):
+            if not text.isascii() or not text.isdigit():
+                raise FlintError("FL216", f"{name}={text}: '{text}' is not a whole number")
+            found[name] = int(text)
+        elif name in ("cut", "schedule"):
+            found[name] = text
+        else:
+            raise FlintError("FL216", f"a pipeline has no option '{name}'")
+    return PipelineOptions(**found)  # type: ignore[arg-type]  # names and types are its fields'
+
+
+def _rejected(point: Point, error: Exception) -> Result:
+    devices = _devices(point)
+    if isinstance(error, FlintError):
+        return Result(
+            point, Status.REFUSED, devices, error.message, error.code or "", error.place or ""
+        )
+    said = traceback.format_exception_only(error)[-1].strip()
+    return Result(point, Status.FAILED, devices, said, place=_raised_at(error))
+
+
+def _raised_at(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""
+
+
+def _devices(point: Point) -> int:
+    try:
+        return Mesh.parse(point.mesh).size
+    except FlintError:
+        return 0

@@ -1,0 +1,185 @@
+"""Paths of what may be changed of a cluster: `ib.bandwidth`, `chip.peak.bf16`, `chip.gpu.sms`.
+
+A path is that of a key in a cluster's file with a tier by its name (`network.ib.bandwidth_bytes_per_s`), or a
+short form of it: without `network.`, and without the unit, which its value then has.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+from flint.cluster.models import Chip, Cluster, Network
+from flint.cluster.tables import (
+    ELEMENT_TYPES,
+    NETWORK,
+    ChipFamily,
+    Constants,
+    Quantity,
+    constant_of,
+    families,
+    names_of,
+)
+from flint.errors import FlintError, nearest
+from flint.tools.explore.machine.quantities import Unit, unit_of
+
+
+class Part(StrEnum):
+    """Which table of a cluster's file a path leads into."""
+
+    CLUSTER = "cluster"
+    CHIP = "chip"
+    PEAKS = "peaks"
+    FAMILY = "family"
+    CHIP_CONSTANTS = "constants of the chip"
+    TIER = "tier"
+    TIER_CONSTANTS = "constants of a tier"
+    WHOLE_CHIP = "whole chip"
+    WHOLE_NETWORK = "whole network"
+
+
+class Form(StrEnum):
+    """What is written as the value of a path."""
+
+    QUANTITY = "a number"
+    WHOLE = "a whole number"
+    PLAIN = "a plain number"
+    FLAG = "true or false"
+    KIND = "a kind of network"
+    SHAPE = "sizes as 4x4x8"
+    CLUSTER = "a cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a path leads: a key of a part, and of a tier the tier's name."""
+
+    part: Part
+    key: str
+    tier: str = ""
+    form: Form = Form.QUANTITY
+    #: Whether the path leaves out the unit of its key, so that a value has to say it.
+    is_short: bool = False
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of its values."""
+        return unit_of(self.key) if self.part is not Part.PEAKS else Unit.FLOPS_PER_S
+
+    @property
+    def where(self) -> tuple[Part, str, str]:
+        """What it changes, however that is written."""
+        return self.part, self.tier, self.key
+
+
+#: Keys of a tier that are no quantities.
+_PLAIN: Mapping[str, Form] = {
+    "kind": Form.KIND,
+    "size": Form.WHOLE,
+    "links": Form.WHOLE,
+    "torus_shape": Form.SHAPE,
+    "torus_wrap_multiple": Form.WHOLE,
+    "torus_wraps_together": Form.FLAG,
+    "oversubscription": Form.PLAIN,
+    "in_network_reduction": Form.FLAG,
+}
+_PEAKS = ("peak", "peak_flops_per_s")
+
+
+def target_of(cluster: Cluster, path: str) -> Target:
+    """What a path means in a cluster. Raises FlintError FL868 for one that leads nowhere."""
+    family = cluster.chip.family
+    tiers = tuple(n.name for n in cluster.network)
+    known = _targets(tiers, family.table if family else "")
+    found = known.get(path) or _numbered(path, known)
+    if found is None:
+        raise FlintError(
+            "FL868",
+            f"cluster '{cluster.name}' has nothing to change at '{path}'{nearest(path, list(known))}",
+            help=_help(tiers, family),
+        )
+    return found
+
+
+def _help(tiers: tuple[str, ...], family: ChipFamily | None) -> str:
+    table = f", chip.{family.table}.KEY" if family else ""
+    return (
+        f"paths are TIER.bandwidth, TIER.latency, TIER.size, TIER.kind ... of {', '.join(tiers)}; "
+        f"chip.memory, chip.memory_bandwidth, chip.peak.bf16{table}; derate, host_launch, "
+        "price_per_hour; network and chip (of another cluster)"
+    )
+
+
+@cache
+def _targets(tiers: tuple[str, ...], table: str) -> Mapping[str, Target]:
+    """Every path but numbered constants, by how it may be written; the chip before tiers of its name."""
+    found: dict[str, Target] = {}
+    for tier in tiers:
+        own = dict(_of_tier(tier))
+        found |= {f"{tier}.{name}": target for name, target in own.items()}
+        found |= {f"network.{tier}.{name}": target for name, target in own.items()}
+    found |= {f"chip.{name}": target for name, target in _of_chip(table)}
+    found |= dict(_quantities(Cluster, Part.CLUSTER))
+    found["chip"] = Target(Part.WHOLE_CHIP, "chip", form=Form.CLUSTER)
+    found["network"] = Target(Part.WHOLE_NETWORK, "network", form=Form.CLUSTER)
+    return found
+
+
+def _of_tier(tier: str) -> Iterator[tuple[str, Target]]:
+    yield from _quantities(Network, Part.TIER, tier)
+    yield from ((key, Target(Part.TIER, key, tier, form)) for key, form in _PLAIN.items())
+    for name in NETWORK:
+        yield f"constants.{name}", Target(Part.TIER_CONSTANTS, name, tier)
+
+
+def _of_chip(table: str) -> Iterator[tuple[str, Target]]:
+    yield from _quantities(Chip, Part.CHIP)
+    for written in _PEAKS:
+        short = written == _PEAKS[0]
+        for dtype in ELEMENT_TYPES:
+            yield f"{written}.{dtype}", Target(Part.PEAKS, dtype, is_short=short)
+    for family in families():
+        if family.table == table:
+            for name, target in _quantities(family, Part.FAMILY):
+                yield f"{table}.{name}", target
+            for name in names_of(_known(table)):
+                yield f"{table}.constants.{name}", Target(Part.CHIP_CONSTANTS, name)
+
+
+def _quantities(model: Any, part: Part, tier: str = "") -> Iterator[tuple[str, Target]]:
+    """The quantities of a model, by their keys and by those without the unit."""
+    for key, field in model.model_fields.items():
+        if not _is_quantity(field.annotation):
+            continue
+        yield key, Target(part, key, tier)
+        if unit := unit_of(key):
+            yield key.removesuffix(f"_{unit}"), Target(part, key, tier, is_short=True)
+
+
+def _is_quantity(annotation: Any) -> bool:
+    """Whether an annotation is `Quantity`, with or without None; tables of them are not."""
+    if typing.get_origin(annotation) in (dict, tuple):
+        return False
+    return annotation is Quantity or any(map(_is_quantity, typing.get_args(annotation)))
+
+
+def _known(table: str) -> Constants:
+    return next(family.known for family in families() if family.table == table)
+
+
+def _numbered(path: str, known: Mapping[str, Target]) -> Target | None:
+    """A constant whose name ends in a number that the list of names does not hold."""
+    head, _, name = path.partition(".constants.")
+    table = head.removeprefix("chip.")
+    if not name or f"chip.{table}.constants.{_first(table)}" not in known:
+        return None
+    return Target(Part.CHIP_CONSTANTS, name) if constant_of(_known(table), name) else None
+
+
+def _first(table: str) -> str:
+    is_one = any(family.table == table for family in families())
+    return names_of(_known(table))[0] if is_one and _known(table) else ""

@@ -1,0 +1,115 @@
+"""Pictures of a study's best points: with more devices, and what their time goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flint.text import format_duration
+from flint.tools.explore.answers.objectives import Objective, Unit
+from flint.tools.explore.page.sections import Chosen, named, number
+from flint.tools.explore.result import Result
+from flint.tools.report.page.charts.bars import Segment, legend
+from flint.tools.report.page.charts.curves import Curve, curves_chart
+from flint.tools.report.page.charts.stacks import Stack, stacks_chart
+from flint.tools.report.page.colours import series
+from flint.tools.report.page.markup import Heading, join, table
+from flint.tools.report.page.section import Section
+
+#: Points that have a bar.
+BARS = 25
+#: Colours of communication by mesh axes: the warm ones.
+_WARM = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "message")
+
+
+def scaling(ranked: Sequence[Result], goal: Objective) -> Section | None:
+    """The best of each number of devices, beside what as many times the devices should give."""
+    rate = _rate_of(goal)
+    best: dict[str, dict[int, Result]] = {}
+    for r in ranked:
+        best.setdefault(r.point.cluster, {}).setdefault(r.devices, r)
+    if not any(len(sizes) > 1 for sizes in best.values()):
+        return None
+    curves, rows = [], []
+    for n, (cluster, sizes) in enumerate(sorted(best.items())):
+        few = min(sizes)
+        each = number(rate, sizes[few]) / few
+        points = [
+            (float(d), number(rate, r), f"{cluster}, {d:,} devices: {rate.text(r)}")
+            for d, r in sorted(sizes.items())
+        ]
+        ideal = [(float(d), each * d, "") for d in (few, max(sizes))]
+        curves += [
+            Curve(f"{cluster}, in proportion", series(n), ideal, guide=True),
+            Curve(cluster, series(n), points),
+        ]
+        rows += [
+            (cluster, f"{d:,}", goal.text(r), f"{number(rate, r) / (each * d):.1%}",
+             r.point.mesh, f"{r.mfu:.1%}")
+            for d, r in sorted(sizes.items())
+        ]  # fmt: skip
+    label = f"{rate.title} of the best point by devices"
+    headings = (
+        Heading("cluster"), Heading("devices", right=True), Heading(goal.title, right=True),
+        Heading("of proportion", right=True), Heading("mesh"), Heading("MFU", right=True),
+    )  # fmt: skip
+    names = legend([(c.name, c.colour) for c in curves if not c.guide])
+    parts = (curves_chart(curves, ("devices", rate.title), rate.unit.text, label), names)
+    numbers = table(headings, rows, "the best point of each number of devices")
+    return Section("scaling", "More devices", join((*parts, numbers)))
+
+
+def _rate_of(goal: Objective) -> Objective:
+    """The objective itself if more of it is better, else steps per second."""
+    if goal.maximize:
+        return goal
+    return Objective(
+        "steps_per_s", "steps/s", Unit.PER_S, True,
+        lambda r: 1e9 / r.step_time_ns if r.step_time_ns else None,
+    )  # fmt: skip
+
+
+def bottlenecks(ranked: Sequence[Result], chosen: Chosen) -> Section | None:
+    """What the time of the best points is made of, in the class of ranks that ends last."""
+    shown = ranked[:BARS]
+    if not shown:
+        return None
+    over = sorted({axes for r in shown for axes in r.exposed_ns})
+    colours = {axes: _WARM[n % len(_WARM)] for n, axes in enumerate(over)}
+    stacks = [
+        Stack(f"{n}", _parts(r, colours), f"{n}. {named(r, chosen)}")
+        for n, r in enumerate(shown, 1)
+    ]
+    label = f"What the step of the best {len(shown)} points is made of"
+    entries = {s.name: s.colour for stack in stacks for s in stack.segments if s.value}
+    names = list(entries)
+    headings = (Heading("", right=True), Heading("point", wide=True),
+                *(Heading(name, right=True) for name in names))  # fmt: skip
+    rows = [
+        (stack.name, named(r, chosen), *_part_cells(stack, names))
+        for stack, r in zip(stacks, shown, strict=True)
+    ]
+    picture = stacks_chart(stacks, label)
+    numbers = table(headings, rows, "time of the step by what it goes to, best points first")
+    return Section(
+        "bottlenecks",
+        "Where the time goes",
+        join((picture, legend(list(entries.items())), numbers)),
+    )
+
+
+def _parts(r: Result, colours: Mapping[str, str]) -> list[Segment]:
+    known = r.compute_ns + sum(r.exposed_ns.values()) + r.waiting_ns + r.host_ns
+    other = r.step_time_ns - known
+    return [
+        Segment("computing", r.compute_ns, "product"),
+        *(Segment(f"over {axes}", ns, colours[axes]) for axes, ns in sorted(r.exposed_ns.items())),
+        Segment("waiting for ranks", r.waiting_ns, "idle"),
+        Segment("waiting for the host", r.host_ns, "declared"),
+        # Below a millionth of the step it is what additions round.
+        Segment("other", other if other > 1e-6 * r.step_time_ns else 0.0, "move"),
+    ]
+
+
+def _part_cells(stack: Stack, names: Sequence[str]) -> list[str]:
+    found = {s.name: s.value for s in stack.segments}
+    return [format_duration(found[name]) if found.get(name) else "-" for name in names]

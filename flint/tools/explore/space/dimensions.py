@@ -1,0 +1,159 @@
+"""The dimensions of a space: what the model declares, what a user sweeps, and where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flint.errors import FlintError, nearest
+from flint.tools.explore.space.checked import check_values
+from flint.tools.explore.space.declared import Declared, ModelKind
+from flint.tools.explore.space.dimension import Dimension, Field
+from flint.tools.explore.space.meshes import AxisLimit, meshes_of, parse_axes
+from flint.tools.explore.space.sweep import parse_sweeps
+from flint.tools.explore.subject import Subject
+
+_SWEPT = "--sweep"
+_PIPELINE = ("cut", "schedule", "microbatches", "chunks")
+_ESTIMATED_ON = {
+    "stack": Field.STACK,
+    "overlap": Field.POLICY,
+    "map": Field.MAPPING,
+    "routing": Field.ROUTING,
+}
+_CHANGE = "cluster."
+#: Points of one program come one after the other: what is captured is slowest.
+_ORDER = tuple(Field)
+
+
+def axes_of(declared: Declared, mesh: str | None) -> tuple[AxisLimit, ...]:
+    """The axes of all meshes with the sizes that they may have; none for the mesh of a file.
+
+    Raises FlintError FL863 as `parse_axes` does.
+    """
+    if declared.kind is ModelKind.ENTRY or mesh is not None:
+        return parse_axes(mesh, declared.axes)
+    return (AxisLimit("data"),) if declared.kind is ModelKind.SCRIPT else ()
+
+
+def mesh_dimension(
+    declared: Declared, axes: Sequence[AxisLimit], devices: Sequence[int], mesh: str | None
+) -> Dimension:
+    """All meshes. Raises FlintError FL863 as `meshes_of` does, and for a program that has one mesh."""
+    if declared.kind is ModelKind.PROGRAM:
+        if devices or any(axis.least != axis.most for axis in axes):
+            raise FlintError(
+                "FL863",
+                f"{declared.name} was captured for one mesh: there is no other",
+                help="leave out --devices, and give the sizes of all axes in --mesh, or no --mesh",
+            )
+        return Dimension("mesh", Field.MESH, meshes_of((), axes) if axes else ("",), "default")
+    origin = "declared" if declared.axes else "default"
+    return Dimension("mesh", Field.MESH, meshes_of(devices, axes), "--mesh" if mesh else origin)
+
+
+def dimensions_of(
+    subject: Subject,
+    declared: Declared,
+    meshes: Dimension,
+    clusters: Sequence[str],
+    sweeps: Sequence[str],
+) -> tuple[Dimension, ...]:
+    """Every dimension, in the order of `Field`.
+
+    Raises FlintError FL860 for a sweep that cannot be, or no cluster, and for values what the
+    command line says of them: FL216 (options), FL246 (schedules), FL701, FL702, FL703, FL725, FL726, FL868.
+    """
+    found = [_dimension(name, values, declared) for name, values in parse_sweeps(sweeps).items()]
+    given = {**dict(subject.settings), **dict(subject.pipeline)}
+    _refuse_twice(found, given, clusters)
+    fixed = {**given, **{d.name: d for d in found}}
+    found += [meshes, *declared.dimensions(fixed)]
+    if clusters:
+        found.append(Dimension("cluster", Field.CLUSTER, tuple(clusters), "-c"))
+    elif not any(d.field is Field.CLUSTER for d in found):
+        raise FlintError("FL860", "no cluster is given", help="add -c h100-dgx")
+    _check_options(subject, declared, found)
+    check_values(found)
+    return tuple(sorted(found, key=lambda d: _ORDER.index(d.field)))
+
+
+def _dimension(name: str, values: tuple[str, ...], declared: Declared) -> Dimension:
+    """What a sweep of this name sets. Raises FlintError FL860 for none, or several."""
+    meant = list(_meant(name, declared))
+    if not meant:
+        raise _unknown(name, declared)
+    if len(meant) > 1:
+        raise FlintError(
+            "FL860",
+            f"--sweep {name}: {declared.name} has an option of this name, and so has the estimate",
+            help="give the option another name",
+        )
+    return Dimension(name.removeprefix(_CHANGE), meant[0], values, _SWEPT)
+
+
+def _meant(name: str, declared: Declared) -> list[Field]:
+    is_option = name in declared.options or declared.kind is ModelKind.SCRIPT
+    known: list[Field] = []
+    if name.startswith(_CHANGE):
+        return [Field.CHANGE]
+    if name == "cluster" or name in _ESTIMATED_ON:
+        known = [_ESTIMATED_ON.get(name, Field.CLUSTER)]
+        is_option = name in declared.options
+    elif name in _PIPELINE and not is_option and declared.kind is ModelKind.ENTRY:
+        known = [Field.PIPELINE]
+    # An option of the entry called `schedule` is set: the entry may make more of it than a schedule.
+    if is_option or (not known and declared.takes_anything):
+        known.append(Field.SETTING)
+    return known
+
+
+def _unknown(name: str, declared: Declared) -> FlintError:
+    pipeline = _PIPELINE if declared.kind is ModelKind.ENTRY else ()
+    others = (*pipeline, "cluster", *_ESTIMATED_ON, "cluster.ib.bandwidth")
+    mesh = name in ("mesh", "devices") or name in declared.axes
+    return FlintError(
+        "FL860",
+        f"--sweep {name}: there is no such option{nearest(name, [*declared.options, *others])}",
+        help="meshes are limited by --mesh pipe=4,data=*,model=1..8 and --devices 256,512"
+        if mesh
+        else f"{declared.name} has "
+        + (", ".join(declared.options) or "no options")
+        + "; beside those: "
+        + ", ".join(others),
+    )
+
+
+def _refuse_twice(
+    found: Sequence[Dimension], given: Mapping[str, str], clusters: Sequence[str]
+) -> None:
+    """Raise FlintError FL860 for what is swept and given, and for clusters that are there twice."""
+    fields = (Field.SETTING, Field.PIPELINE)
+    fixed = next((d for d in found if d.field in fields and d.name in given), None)
+    if fixed is not None:
+        raise FlintError(
+            "FL860",
+            f"'{fixed.name}' is swept, and is given as {given[fixed.name]}",
+            help="leave out one of them",
+        )
+    if clusters and any(d.field is Field.CLUSTER for d in found):
+        raise FlintError("FL860", "clusters are swept, and are given", help="leave out one of them")
+    again = next((c for c in clusters if list(clusters).count(c) > 1), None)
+    if again is not None:
+        raise FlintError("FL860", f"the cluster {again} is given twice")
+    names = [d.name for d in found]
+    again = next((n for n in names if names.count(n) > 1), None)
+    if again is not None:
+        raise FlintError(
+            "FL860", f"--sweep {again} and --sweep cluster.{again}: one name for two things"
+        )
+
+
+def _check_options(subject: Subject, declared: Declared, found: Sequence[Dimension]) -> None:
+    """Raise FlintError FL216 for options that are unknown, missing, or do not take their value."""
+    swept = {d.name: d.values for d in found if d.field is Field.SETTING}
+    pipeline = {n: t for n, t in subject.pipeline if n in declared.options}
+    first = {**pipeline, **dict(subject.settings), **{n: v[0] for n, v in swept.items()}}
+    declared.check(first)
+    for name, values in swept.items():
+        for value in values[1:]:
+            declared.check({**first, name: value})

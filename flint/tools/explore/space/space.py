@@ -1,0 +1,202 @@
+"""Space: all points of a study, made when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+from flint.errors import FlintError
+from flint.text import format_count
+from flint.tools.explore.evaluation.tokens import require_tokens
+from flint.tools.explore.point import Pairs, Point
+from flint.tools.explore.space.conditions import Condition, parse_conditions
+from flint.tools.explore.space.declared import Declared
+from flint.tools.explore.space.dimension import Dimension, Field
+from flint.tools.explore.space.dimensions import axes_of, dimensions_of, mesh_dimension
+from flint.tools.explore.space.expression import Value
+from flint.tools.explore.space.names import Scope, as_name
+from flint.tools.explore.space.walk import Walk
+from flint.tools.explore.subject import Subject
+
+#: Combinations that are tried to see whether conditions leave anything.
+MOST_TRIED = 100_000
+#: Points of a study that nobody has asked for by a budget.
+MOST_POINTS = 200_000
+_PAIRS = {Field.SETTING: "settings", Field.PIPELINE: "pipeline", Field.CHANGE: "changes"}
+_TEXTS = {
+    Field.MESH: "mesh",
+    Field.CLUSTER: "cluster",
+    Field.STACK: "stack",
+    Field.POLICY: "policy",
+    Field.MAPPING: "mapping",
+    Field.ROUTING: "routing",
+}
+
+
+@dataclass(frozen=True)
+class Space:
+    """The product of `dimensions`, without the points that `conditions` forbid.
+
+    Dimensions of what is captured come before those of what it is estimated on, so points of one
+    program come one after the other.
+    """
+
+    subject: Subject
+    dimensions: tuple[Dimension, ...]
+    devices: tuple[int, ...]  #: as asked for; none for a mesh that is given whole
+    axes: tuple[str, ...]
+    conditions: tuple[Condition, ...] = ()  #: of points
+    limits: tuple[Condition, ...] = ()  #: of what came of them
+    fixed: Pairs = ()  #: options that are not explored, as `--set` and the entry's defaults have them
+
+    @cached_property
+    def scope(self) -> Scope:
+        """The names that conditions, limits and other expressions may have."""
+        asked = (Field.SETTING, Field.PIPELINE)
+        options = [d.name for d in self.dimensions if d.field in asked]
+        return Scope(self.axes, (*(n for n, _ in self.fixed), *options))
+
+    def size(self) -> int:
+        """Number of points before conditions."""
+        return self._walk().size
+
+    def points(self) -> Iterator[Point]:
+        """Every point whose conditions hold, always in the same order; the last dimension is the fastest.
+
+        Raises FlintError FL861 for a condition that cannot be told of a point.
+        """
+        return map(self._made, self._walk())
+
+    def point(self, choices: Mapping[str, str]) -> Point | None:
+        """The point with these values, by the name of the dimension; None if a condition forbids it.
+
+        Raises KeyError for a dimension without a value, FlintError FL861 as `points` does.
+        """
+        made = self._made([choices[d.name] for d in self.dimensions])
+        names = self.names(made)
+        return made if all(c.holds(names) for c in self.conditions) else None
+
+    def count(self) -> int:
+        """Number of points; never less, and more only as `left_out` says."""
+        return self.size() - sum(self.left_out().values())
+
+    def exceeds(self, points: int) -> bool:
+        """Whether there are more points than this; stops at the first one too many."""
+        return next(islice(self._walk(), points, None), None) is not None
+
+    def require_few(self) -> None:
+        """Raise FlintError FL862 for more points than `MOST_POINTS`."""
+        if self.size() > MOST_POINTS and self.exceeds(MOST_POINTS):
+            raise FlintError(
+                "FL862",
+                f"there are more than {MOST_POINTS:,} points, of {self.size():,} combinations",
+                help="--budget 1000 searches them; --where, --mesh and fewer values leave less",
+            )
+
+    def left_out(self) -> dict[str, int]:
+        """Points that are forbidden, by the condition that forbade them first.
+
+        Conditions on the same dimensions are tried together; where those have more than `MOST_TRIED`
+        combinations, nothing is counted for them.
+        """
+        found: dict[str, int] = {}
+        left = self.size()
+        for part in self._walk().parts():
+            if part.size > MOST_TRIED:
+                continue
+            others = left // part.size
+            kept = sum(1 for _ in part)
+            found |= {text: count * others for text, count in part.left_out.items()}
+            left = kept * others
+        return {c.text: found[c.text] for c in self.conditions if c.text in found}
+
+    def names(self, point: Point) -> dict[str, Value]:
+        """What the names of `scope` stand for at a point, but those of results."""
+        return self.scope.at(point, self.fixed)
+
+    def to_json(self) -> dict[str, Any]:
+        """Dimensions, devices and conditions, JSON-able: the same for the same points."""
+        return {
+            "dimensions": [asdict(d) for d in self.dimensions],
+            "devices": list(self.devices),
+            "axes": list(self.axes),
+            "conditions": [c.text for c in self.conditions],
+            "limits": [c.text for c in self.limits],
+            "fixed": dict(self.fixed),
+        }
+
+    def require_points(self) -> None:
+        """Raise FlintError FL862 if conditions leave nothing, with what each leaves alone.
+
+        Conditions on dimensions with more than `MOST_TRIED` combinations are not looked at.
+        """
+        parts = [part for part in self._walk().parts() if part.size <= MOST_TRIED]
+        if all(next(iter(part), None) is not None for part in parts):
+            return
+        alone = {c.text: replace(self, conditions=(c,)).count() for c in self.conditions}
+        nothing = next((text for text, count in alone.items() if not count), None)
+        said = f"'{nothing}' is true of none" if nothing else "the conditions contradict each other"
+        left = ", ".join(f"'{text}' leaves {format_count(n)}" for text, n in alone.items())
+        raise FlintError(
+            "FL862",
+            f"no point of {format_count(self.size())} is left: {said}",
+            help=f"alone, {left}",
+        )
+
+    def _walk(self) -> Walk:
+        return Walk(self.dimensions, self.conditions, self.scope, self.fixed)
+
+    def _made(self, chosen: Sequence[str]) -> Point:
+        found: dict[str, Any] = {"mesh": "", "cluster": ""}
+        for dimension, value in sorted(zip(self.dimensions, chosen, strict=True), key=_name):
+            if dimension.field in _PAIRS:
+                name = _PAIRS[dimension.field]
+                found[name] = (*found.get(name, ()), (dimension.name, value))
+            else:
+                found[_TEXTS[dimension.field]] = value
+        return Point(**found)
+
+
+def space_of(
+    subject: Subject,
+    *,
+    devices: Sequence[int] = (),
+    clusters: Sequence[str],
+    sweeps: Sequence[str] = (),
+    where: Sequence[str] = (),
+    mesh: str | None = None,
+) -> Space:
+    """The space of what an entry declares and a user asks for. Runs the code of the model file.
+
+    `devices` are numbers of devices, `clusters` presets or files, `sweeps` as `--sweep` has them,
+    `where` conditions; `mesh` limits the sizes of axes: "pipe=4,data=*,model=1..8".
+
+    Raises FlintError FL860 (a sweep, no cluster), FL861 (a condition, tokens), FL862 (nothing is left),
+    FL863 (an axis, numbers of devices), FL216 (an option), FL701 and FL702 (a cluster), and what
+    importing the model file raises.
+    """
+    declared = Declared.of(subject)
+    axes = axes_of(declared, mesh)
+    meshes = mesh_dimension(declared, axes, devices, mesh)
+    dimensions = dimensions_of(subject, declared, meshes, clusters, sweeps)
+    explored = {d.name for d in dimensions if d.field in (Field.SETTING, Field.PIPELINE)}
+    given = {**dict(declared.defaults()), **dict(subject.pipeline), **dict(subject.settings)}
+    fixed = tuple(sorted((n, v) for n, v in given.items() if n not in explored))
+    space = Space(subject, dimensions, tuple(devices), tuple(a.name for a in axes), fixed=fixed)
+    require_tokens(subject.tokens, space.scope)
+    words = {as_name(n): (v,) for n, v in fixed} | {as_name(d.name): d.values for d in dimensions}
+    conditions = parse_conditions(where, space.scope, words)
+    found = replace(
+        space,
+        conditions=tuple(c for c in conditions if not c.of_results),
+        limits=tuple(c for c in conditions if c.of_results),
+    )
+    found.require_points()
+    return found
+
+
+def _name(chosen: tuple[Dimension, str]) -> str:
+    return chosen[0].name

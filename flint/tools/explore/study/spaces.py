@@ -1,0 +1,105 @@
+"""What is said of the space of a study whose file has points of several explorations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from flint.errors import FlintError
+from flint.text import plural
+from flint.tools.explore.point import Point
+from flint.tools.explore.result import Result
+from flint.tools.explore.space.conditions import Condition, parse_conditions
+from flint.tools.explore.space.dimension import Field
+from flint.tools.explore.space.expression import Value
+from flint.tools.explore.space.names import Scope, as_name
+
+_OPTIONS = (Field.SETTING, Field.PIPELINE)
+#: A dimension: the part of a point that it sets, and its name.
+_Key: TypeAlias = tuple[str, str]
+
+
+def of_all(
+    space: Mapping[str, Any], results: Sequence[Result]
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """The last exploration's space as it holds for all results, and notes on those of others.
+
+    Values that only other points have are among its own; conditions that do not hold everywhere are
+    left out.
+    """
+    asked = {(d["field"], d["name"]): d for d in space["dimensions"]}
+    chosen = [dict(_chosen(r.point, asked)) for r in results]
+    met = _met(space, results)
+    own = [_within(c, asked) and all(holds) for c, holds in zip(chosen, met, strict=True)]
+    if all(own):
+        return space, ()
+    keys = dict.fromkeys((*asked, *(key for c in chosen for key in c)))
+    dimensions = [_wider(key, asked.get(key), [c.get(key, "") for c in chosen]) for key in keys]
+    texts = space.get("conditions", ())
+    kept = [text for at, text in enumerate(texts) if all(holds[at] for holds in met)]
+    count = plural(own.count(False), "point")
+    note = f"among them {count} of explorations before, which had other values or conditions"
+    return {**space, "dimensions": dimensions, "conditions": kept}, (note,)
+
+
+def words_of(space: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    """Values by option, which conditions may have without quotes."""
+    words = {as_name(name): (value,) for name, value in space.get("fixed", {}).items()}
+    return {**words, **{as_name(d["name"]): d["values"] for d in space["dimensions"]}}
+
+
+def scope_of(space: Mapping[str, Any]) -> Scope:
+    """The names that conditions on points of a space may have."""
+    options = [d["name"] for d in space["dimensions"] if d["field"] in _OPTIONS]
+    fixed = [name for name in space.get("fixed", {}) if name not in options]
+    return Scope(tuple(space.get("axes", ())), (*fixed, *options))
+
+
+def _chosen(point: Point, asked: Mapping[_Key, Any]) -> Iterator[tuple[_Key, str]]:
+    """What a point chose; of what it is estimated on, what it names or an exploration asked for."""
+    for field, pairs in (
+        (Field.SETTING, point.settings),
+        (Field.PIPELINE, point.pipeline),
+        (Field.CHANGE, point.changes),
+    ):
+        yield from (((field.value, name), value) for name, value in pairs)
+    for field, name, text in (
+        (Field.MESH, "mesh", point.mesh),
+        (Field.CLUSTER, "cluster", point.cluster),
+        (Field.STACK, "stack", point.stack),
+        (Field.POLICY, "overlap", point.policy),
+        (Field.MAPPING, "map", point.mapping),
+        (Field.ROUTING, "routing", point.routing),
+    ):
+        if text or (field.value, name) in asked:
+            yield (field.value, name), text
+
+
+def _within(chosen: Mapping[_Key, str], asked: Mapping[_Key, Any]) -> bool:
+    return chosen.keys() == asked.keys() and all(
+        value in asked[key]["values"] for key, value in chosen.items()
+    )
+
+
+def _wider(key: _Key, asked: Mapping[str, Any] | None, values: Sequence[str]) -> dict[str, Any]:
+    found = dict(asked or {"name": key[1], "field": key[0], "values": (), "origin": "before"})
+    return {**found, "values": list(dict.fromkeys((*found["values"], *values)))}
+
+
+def _met(space: Mapping[str, Any], results: Sequence[Result]) -> list[list[bool]]:
+    """For each result, whether each of the conditions holds; one that cannot be told does not."""
+    scope, fixed = scope_of(space), tuple(dict(space.get("fixed", {})).items())
+    conditions = parse_conditions(space.get("conditions", ()), scope, words_of(space))
+    if not conditions:
+        return [[] for _ in results]
+    return [
+        [_holds(condition, names) for condition in conditions]
+        for names in (scope.at(r.point, fixed) for r in results)
+    ]
+
+
+def _holds(condition: Condition, names: Mapping[str, Value]) -> bool:
+    try:
+        return condition.holds(names)
+    except FlintError:
+        return False

@@ -1,0 +1,178 @@
+"""What a worker does, whoever has sent it: evaluate the points of a group and say what it has read."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from flint.io.inputs import RECORD, ROOT, Input, record_if_asked, recorded
+from flint.io.scratch import scratch_folder
+from flint.tools.explore.evaluation.evaluate import Evaluator
+from flint.tools.explore.point import Point
+from flint.tools.explore.result import Result
+from flint.tools.explore.subject import Subject
+
+#: What a point after the first of a group may take: its program is captured then.
+SECONDS_OF_A_POINT = 60.0
+
+
+class PointEvaluator(Protocol):
+    """Makes results of points."""
+
+    def evaluate(self, points: Sequence[Point]) -> list[Result]:
+        """A result for each point of one program, in their order."""
+        ...
+
+
+class EvaluatorFactory(Protocol):
+    """Makes an evaluator in a worker. It is sent there: picklable, hashable, equal to its copies."""
+
+    def __call__(self) -> PointEvaluator:
+        """A new evaluator."""
+        ...
+
+    def __hash__(self) -> int:
+        """The same for equal ones."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatorOf:
+    """Makes the evaluator of a subject."""
+
+    subject: Subject
+
+    def __call__(self) -> PointEvaluator:
+        """A new evaluator, which captures and estimates."""
+        return Evaluator(self.subject)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Points of one program, evaluated one after the other in one process."""
+
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a group; `inputs` is what its process has read since it said so last."""
+
+    results: tuple[Result, ...]
+    inputs: tuple[Input, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How groups are evaluated: the same for all of a study. It is sent to workers."""
+
+    factory: EvaluatorFactory
+    root: str = ""  #: a folder whose files are inputs wherever it lies; "": the current one
+    limit_seconds: float = 600.0  #: of a group, beside `SECONDS_OF_A_POINT` for each point
+    folder: str = ""  #: for what workers write down; "": one of their own
+    #: Tells runs apart whose workers are the same: each imports the model anew.
+    run: str = ""
+
+
+def work_of(subject: Subject) -> Work:
+    """The work of evaluating points of a subject."""
+    model = Path(os.path.abspath(subject.model)).parent
+    root = next((p for p in (model, *model.parents) if (p / ".git").exists()), model)
+    return Work(EvaluatorOf(subject), str(root), subject.limit_seconds)
+
+
+def limit_of(work: Work, group: Group) -> float:
+    """Seconds after which a group is given up."""
+    return work.limit_seconds + SECONDS_OF_A_POINT * (len(group.points) - 1)
+
+
+def evaluate_group(work: Work, group: Group) -> Done:
+    """Evaluate a group in this process, which keeps the evaluator for the next one.
+
+    A group that takes longer than its limit ends the process, and leaves a file `late_file` in the
+    folder of the work; without one the stacks are in the process's own log.
+    """
+    with _turn():  # captures change what belongs to the process: one at a time
+        record = _record(work.folder, work.root, work.run)
+        with _limited(work, group):
+            results = _evaluator(work.factory, work.run).evaluate(group.points)
+        return Done(tuple(results), record.news())
+
+
+def late_file(folder: str, group: Group) -> Path:
+    """Where a process that gave a group up has left its stacks."""
+    return Path(folder) / f"late-{group.points[0].key}"
+
+
+@contextlib.contextmanager
+def _limited(work: Work, group: Group) -> Iterator[None]:
+    """A watch that Python's own lock cannot keep waiting."""
+    if not work.folder:  # of a scheduler's worker: its own log has the stacks
+        with _stacks_to_stderr() as file, _ends_late(work, group, file):
+            yield
+        return
+    path = late_file(work.folder, group)
+    with path.open("w") as file, _ends_late(work, group, file):
+        yield
+    path.unlink()
+
+
+@contextlib.contextmanager
+def _ends_late(work: Work, group: Group, file: TextIO) -> Iterator[None]:
+    faulthandler.dump_traceback_later(limit_of(work, group), exit=True, file=file)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@contextlib.contextmanager
+def _stacks_to_stderr() -> Iterator[TextIO]:
+    """A file of the process's own stderr, or of nothing if that is closed."""
+    try:
+        own = os.dup(2)
+    except OSError:
+        own = os.open(os.devnull, os.O_WRONLY)
+    with os.fdopen(own, "w") as file:
+        yield file
+
+
+@cache
+def _turn() -> threading.RLock:
+    return threading.RLock()
+
+
+@lru_cache(maxsize=1)
+def _evaluator(factory: EvaluatorFactory, run: str) -> PointEvaluator:
+    return factory()
+
+
+class _Record:
+    """What this process and its children read, written down in a file."""
+
+    def __init__(self, folder: str, root: str) -> None:
+        self._kept = contextlib.ExitStack()  # as long as the process lives
+        parent = Path(folder) if folder else self._kept.enter_context(scratch_folder())
+        self._file, self._size = parent / f"reads-{os.getpid()}", 0
+        os.environ[RECORD], os.environ[ROOT] = str(self._file), root or os.getcwd()
+        record_if_asked()
+
+    def news(self) -> tuple[Input, ...]:
+        """All that was read, if that is more than last time; else nothing."""
+        size = self._file.stat().st_size
+        if size == self._size:
+            return ()
+        self._size = size
+        return recorded(self._file)
+
+
+@lru_cache(maxsize=1)
+def _record(folder: str, root: str, run: str) -> _Record:
+    return _Record(folder, root)

@@ -1,0 +1,295 @@
+"""What a measurement and a model of the same step differ in: `compare_measured`, and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flint.backends.cost.estimate import Estimate, estimate
+from flint.cluster.models import Cluster
+from flint.errors import FlintError
+from flint.ir.workload import Workload
+from flint.tools.measure.comparison.pairing import Pairing, pair
+from flint.tools.measure.comparison.parts import Cause, causes, modelled
+from flint.tools.measure.comparison.units import Unit, total_ns, units_of
+from flint.tools.measure.replay.attribution import Attribution
+from flint.tools.measure.replay.facts import ClassFacts
+from flint.tools.measure.replay.plan import recorded_cluster
+
+if TYPE_CHECKING:
+    from flint.schemas.documents.compare import CompareDocument
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Calls of one kind on one side: how many, how many kernels, their work and their time."""
+
+    calls: int
+    kernels: int
+    flops: int
+    bytes: int
+    time_ns: float
+
+    @classmethod
+    def of(cls, units: Sequence[Unit]) -> Totals:
+        """Of units."""
+        return cls(
+            len(units),
+            sum(u.kernels for u in units),
+            sum(u.flops for u in units),
+            sum(u.bytes for u in units),
+            total_ns(units),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KindRow:
+    """One kind of kernel or communication on both sides."""
+
+    kind: str
+    measured: Totals
+    captured: Totals
+
+    @property
+    def ratio(self) -> float:
+        """Measured over estimated time; 0 where one side has none."""
+        return self.measured.time_ns / self.captured.time_ns if self.captured.time_ns else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Calls of one name and size that have no counterpart of that size."""
+
+    title: str
+    kind: str
+    totals: Totals
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredComparison:
+    """A measured step beside a captured one, priced on a cluster.
+
+    `step_ns` are measured and estimated, and so are all pairs here. `parts` of both steps say to what
+    each nanosecond belongs. `matched_time` and `matched_calls` are shares of what was measured that a
+    call of the same class and size was found for in the capture; `in_forms` is the part of that time in
+    which one operation has another form. `resized` are calls in the same place whose size is another. `exposed` is how much of the communication's time nothing is computed meanwhile.
+    """
+
+    rank: int
+    device: str
+    cluster: str
+    step_ns: tuple[float, float]
+    replay_error: float
+    parts: tuple[Attribution, Attribution]
+    kinds: tuple[KindRow, ...]
+    pairing: Pairing
+    units: tuple[tuple[Unit, ...], tuple[Unit, ...]]
+    resized: tuple[tuple[Alone, Alone], ...]
+    only_measured: tuple[Alone, ...]
+    only_captured: tuple[Alone, ...]
+    communication_ns: tuple[float, float]
+    peak_bytes: tuple[int, int]
+    causes: tuple[Cause, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def matched_time(self) -> float:
+        """Share of measured time of kernels and communication with a counterpart, 0 to 1."""
+        pairing = self.pairing
+        without = [*pairing.only_measured, *(i for i, _ in pairing.resized)]
+        return _share_with(self.units[0], without)
+
+    @property
+    def matched_calls(self) -> float:
+        """Share of measured calls with a counterpart, 0 to 1."""
+        without = len(self.pairing.only_measured) + len(self.pairing.resized)
+        return 1 - without / (len(self.units[0]) or 1)
+
+    @property
+    def captured_time(self) -> float:
+        """Share of estimated time with a counterpart, 0 to 1."""
+        pairing = self.pairing
+        without = [*pairing.only_captured, *(j for _, j in pairing.resized)]
+        return _share_with(self.units[1], without)
+
+    @property
+    def in_forms(self) -> float:
+        """Share of measured time in operations that the capture writes in another way."""
+        mine = [self.units[0][n] for f in self.pairing.forms for n in f.measured]
+        return total_ns(mine) / (total_ns(self.units[0]) or 1.0)
+
+    @property
+    def exposed(self) -> tuple[float, float]:
+        """Share of the communication's time in which nothing is computed, 0 to 1."""
+        first, second = (
+            min(1.0, (p.wire_ns + p.waiting_ns) / busy) if busy else 0.0
+            for p, busy in zip(self.parts, self.communication_ns, strict=True)
+        )
+        return first, second
+
+    def to_text(self, *, verbose: bool = False) -> str:
+        """As `flint compare` prints it; `verbose` lists all that one side alone has."""
+        from flint.tools.measure.comparison.show import text
+
+        return text(self, verbose=verbose)
+
+    def to_json(self) -> CompareDocument:
+        """As `flint compare --json`: exact numbers."""
+        from flint.tools.measure.comparison.document import document
+
+        return document(self)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+def compare_measured(
+    measured: Workload,
+    captured: Workload,
+    cluster: Cluster,
+    *,
+    rank: int | None = None,
+    **options: Any,
+) -> MeasuredComparison:
+    """Compare a workload made of profiles with a captured one, priced on `cluster`.
+
+    `rank` is the profiled rank that is looked at, None for the first. `options` are those of
+    `estimate`, for the capture. Raises FlintError FL840 if nothing was measured, or the capture was,
+    FL503 for a rank without a profile, and what `estimate` raises.
+    """
+    by = measured.measured_by
+    if by is None or captured.measured_by is not None:
+        which = "the first side was not measured" if by is None else "the second side was measured"
+        raise FlintError(
+            "FL840",
+            f"{which}: a measurement is compared with a capture",
+            help="flint compare MEASURED CAPTURED; flint diff compares two of a kind",
+        )
+    ranks = [c.rank for c in by.classes]
+    number = _class_of(ranks, rank)
+    replayed = estimate(measured, _device_cluster(measured, cluster))
+    priced = estimate(captured, cluster, **options)
+    assert replayed.measured is not None
+    facts = replayed.measured.classes[number]
+    other = int(captured.class_of_ranks()[facts.rank]) if facts.rank < captured.mesh.size else 0
+    return _compared(replayed, priced, number, other, facts, _notes(measured, captured, priced))
+
+
+def _share_with(units: Sequence[Unit], without: Sequence[int]) -> float:
+    return 1 - total_ns([units[n] for n in without]) / (total_ns(units) or 1.0)
+
+
+def _class_of(ranks: list[int], rank: int | None) -> int:
+    if rank is None:
+        return 0
+    if rank not in ranks:
+        raise FlintError(
+            "FL503",
+            f"rank {rank} has no profile",
+            help="ranks with profiles: " + ", ".join(map(str, ranks[:20])),
+        )
+    return ranks.index(rank)
+
+
+def _device_cluster(measured: Workload, cluster: Cluster) -> Cluster:
+    """The cluster that was measured on, so that nothing is scaled; `cluster` where Flint has none."""
+    assert measured.measured_by is not None
+    try:
+        return recorded_cluster(measured.measured_by)
+    except FlintError:
+        return cluster
+
+
+def _notes(measured: Workload, captured: Workload, priced: Estimate) -> list[str]:
+    found = list(measured.warnings)
+    if measured.mesh.size != captured.mesh.size:
+        found.append(
+            f"measured on {measured.mesh.size:,} devices, captured for {captured.mesh.size:,}"
+        )
+    if priced.is_lower_bound:
+        found.append(
+            f"operations without a price count nothing: {', '.join(sorted(priced.unpriced))}"
+        )
+    return found
+
+
+def _compared(
+    replayed: Estimate,
+    priced: Estimate,
+    number: int,
+    other: int,
+    facts: ClassFacts,
+    notes: list[str],
+) -> MeasuredComparison:
+    tracks = replayed.timeline.classes[number], priced.timeline.classes[other]
+    mine, theirs = (tuple(units_of(t)) for t in tracks)
+    found = pair(mine, theirs)
+    parts = _whole(facts), modelled(priced, other)
+    step_ns = facts.measured_ns or tracks[0].total_ns, priced.step_time_ns
+    assert replayed.measured is not None and replayed.measured.by is not None
+    return MeasuredComparison(
+        rank=facts.rank,
+        device=replayed.measured.by.device,
+        cluster=priced.cluster.name,
+        step_ns=step_ns,
+        replay_error=facts.error,
+        parts=parts,
+        kinds=_kinds(mine, theirs),
+        pairing=found,
+        units=(mine, theirs),
+        resized=_resized(mine, theirs, found),
+        only_measured=_alone([mine[n] for n in found.only_measured]),
+        only_captured=_alone([theirs[n] for n in found.only_captured]),
+        communication_ns=(_communication_ns(mine), _communication_ns(theirs)),
+        peak_bytes=(facts.peak_bytes, priced.classes[other].memory.peak_bytes),
+        causes=causes(parts, (mine, theirs), found),
+        notes=tuple(notes),
+    )
+
+
+def _whole(facts: ClassFacts) -> Attribution:
+    """All of the measured step: what the replay does not reach is unknown."""
+    a = facts.attribution
+    missing = max(0.0, facts.measured_ns - a.span_ns)
+    return Attribution(a.compute_ns, a.wire_ns, a.waiting_ns, a.launch_ns, a.unknown_ns + missing)
+
+
+def _communication_ns(units: Sequence[Unit]) -> float:
+    return total_ns([u for u in units if u.communicates])
+
+
+def _kinds(measured: Sequence[Unit], captured: Sequence[Unit]) -> tuple[KindRow, ...]:
+    names = {u.kind for u in (*measured, *captured)}
+    rows = [
+        KindRow(
+            name,
+            Totals.of([u for u in measured if u.kind == name]),
+            Totals.of([u for u in captured if u.kind == name]),
+        )
+        for name in sorted(names)
+    ]
+    return tuple(sorted(rows, key=lambda r: -max(r.measured.time_ns, r.captured.time_ns)))
+
+
+def _resized(
+    measured: Sequence[Unit], captured: Sequence[Unit], pairing: Pairing
+) -> tuple[tuple[Alone, Alone], ...]:
+    """Calls in one place with other sizes, by what both sides call them; the longest first."""
+    by_titles: dict[tuple[str, str], list[tuple[Unit, Unit]]] = {}
+    for i, j in pairing.resized:
+        both = measured[i], captured[j]
+        by_titles.setdefault((both[0].title, both[1].title), []).append(both)
+    found = [
+        (_alone([m for m, _ in group])[0], _alone([c for _, c in group])[0])
+        for group in by_titles.values()
+    ]
+    return tuple(sorted(found, key=lambda both: -both[0].totals.time_ns))
+
+
+def _alone(units: Sequence[Unit]) -> tuple[Alone, ...]:
+    by_title: dict[tuple[str, str], list[Unit]] = {}
+    for unit in units:
+        by_title.setdefault((unit.title, unit.kind), []).append(unit)
+    found = [Alone(title, kind, Totals.of(group)) for (title, kind), group in by_title.items()]
+    return tuple(sorted(found, key=lambda a: (-a.totals.time_ns, a.title)))

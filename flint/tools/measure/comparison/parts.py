@@ -1,0 +1,124 @@
+"""To what a modelled step belongs, and what makes the measured one longer or shorter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flint.backends.cost.estimate import Estimate
+from flint.text import format_duration, plural
+from flint.tools.measure.comparison.pairing import Pairing
+from flint.tools.measure.comparison.units import Unit, total_ns
+from flint.tools.measure.replay.attribution import Attribution
+from flint.tools.measure.replay.kinds import HOST
+
+_WAIT = "wait"
+Units = Sequence[Unit]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A part of the difference of the step times: `delta_ns` is measured less estimated."""
+
+    name: str
+    sentence: str
+    delta_ns: float
+
+
+def modelled(priced: Estimate, number: int) -> Attribution:
+    """Where the time of a rank class goes in the model, in the words of a measurement."""
+    shares = priced.classes[number].shares
+    wire = sum(s.exposed_ns for s in shares if s.over)
+    waiting = sum(s.exposed_ns for s in shares if s.kind == _WAIT)
+    launch = sum(s.exposed_ns for s in shares if s.kind == HOST and not s.over)
+    compute = sum(s.exposed_ns for s in shares if not s.over and s.kind not in (_WAIT, HOST))
+    rest = priced.step_time_ns - wire - waiting - launch - compute
+    return Attribution(compute, wire, waiting, launch, max(0.0, rest))
+
+
+def causes(
+    parts: tuple[Attribution, Attribution], units: tuple[Units, Units], pairing: Pairing
+) -> tuple[Cause, ...]:
+    """All causes, the largest first. They add up to the difference of the step times."""
+    measured, estimated = parts
+    found = [
+        *_of_kernels(units, pairing),
+        _of_part("launch", "the host launches too late", parts, "launch_ns"),
+        _of_part("wire", "communication that nothing hides", parts, "wire_ns"),
+        _of_part("waiting", "waiting for other ranks", parts, "waiting_ns"),
+        _of_part("unknown", "idle for reasons that nothing tells", parts, "unknown_ns"),
+    ]
+    kernels = [total_ns([u for u in side if not u.communicates]) for side in units]
+    beside = (measured.compute_ns - kernels[0]) - (estimated.compute_ns - kernels[1])
+    found.append(Cause("overlap", "kernels that run beside each other", beside))
+    return tuple(sorted((c for c in found if c.delta_ns), key=lambda c: -abs(c.delta_ns)))
+
+
+def _of_part(name: str, what: str, parts: tuple[Attribution, Attribution], field: str) -> Cause:
+    mine, theirs = (float(getattr(p, field)) for p in parts)
+    times = f"{format_duration(mine)} measured, {format_duration(theirs)} in the model"
+    return Cause(name, f"{what}: {times}", mine - theirs)
+
+
+def _of_kernels(units: tuple[Units, Units], pairing: Pairing) -> list[Cause]:
+    """Time of kernels: of those that both have by kind, and of those that one alone has."""
+    mine, theirs = units
+    found = [
+        *_of_pairs("", [(mine[i], theirs[j]) for i, j in pairing.pairs]),
+        *_of_pairs(" of other sizes", [(mine[i], theirs[j]) for i, j in pairing.resized]),
+    ]
+    formed = [mine[n] for f in pairing.forms for n in f.measured]
+    forming = [theirs[n] for f in pairing.forms for n in f.captured]
+    if formed:
+        times = total_ns(formed), total_ns(forming)
+        sentence = (
+            f"{plural(len(formed), 'measured call')} have another form in the capture "
+            f"({plural(len(forming), 'call')}): {format_duration(times[0])} against "
+            f"{format_duration(times[1])}"
+        )
+        found.append(Cause("forms", sentence, times[0] - times[1]))
+    found += _of_alone("only measured", [mine[n] for n in pairing.only_measured], 1)
+    found += _of_alone("only captured", [theirs[n] for n in pairing.only_captured], -1)
+    return found
+
+
+def _of_pairs(which: str, pairs: Sequence[tuple[Unit, Unit]]) -> list[Cause]:
+    """Kernels that both sides have, by kind."""
+    by_kind: dict[str, list[tuple[Unit, Unit]]] = {}
+    for measured, captured in pairs:
+        if not measured.communicates:
+            by_kind.setdefault(measured.kind, []).append((measured, captured))
+    found = []
+    for kind, both in by_kind.items():
+        times = total_ns([m for m, _ in both]), total_ns([c for _, c in both])
+        ratio = f", {times[0] / times[1]:.2f}x" if times[1] else ""
+        sentence = (
+            f"{plural(len(both), 'call')} of {kind}{which} take {format_duration(times[0])}, the "
+            f"model says {format_duration(times[1])}{ratio}"
+        )
+        found.append(Cause(kind + which, sentence, times[0] - times[1]))
+    return found
+
+
+def _of_alone(name: str, units: Units, sign: int) -> list[Cause]:
+    by_kind: dict[str, list[Unit]] = {}
+    for unit in units:
+        if not unit.communicates:
+            by_kind.setdefault(unit.kind, []).append(unit)
+    return [
+        Cause(
+            f"{kind}, {name}",
+            f"{plural(len(group), 'call')} of {kind} are {name}: {_names(group)}",
+            sign * total_ns(group),
+        )
+        for kind, group in by_kind.items()
+    ]
+
+
+def _names(units: Units) -> str:
+    """The three that take longest."""
+    times: dict[str, float] = {}
+    for unit in units:
+        times[unit.opcode] = times.get(unit.opcode, 0.0) + unit.time_ns
+    longest = sorted(times, key=lambda name: -times[name])
+    return ", ".join(longest[:3]) + (", ..." if len(longest) > 3 else "")

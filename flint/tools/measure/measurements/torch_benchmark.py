@@ -1,0 +1,95 @@
+"""What `torch.utils.benchmark` prints or holds: the table of `Compare`, and Measurements as JSON.
+
+Sizes are read from a row's label: `m=4096 n=4096 k=1024 dtype=bf16`, with the columns' names of
+tables (docs/calibrate.md). The kind of kernel is the label's `kind=`, or the name of the column.
+Pickles of Measurements are programs, and are refused.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from flint.io.malformed import Malformed
+from flint.tools.measure.measurements import tables
+from flint.tools.measure.measurements.rows import Collected, Measurements, number_of, size_of
+
+FORMAT = "torch.utils.benchmark"
+_UNIT = re.compile(r"^Times are in (\w+) \((ns|us|ms|s)\)", re.MULTILINE)
+_PAIR = re.compile(r"(\w+)\s*=\s*([\w.+-]+)")
+_IN_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+
+
+def recognizes(text: str) -> bool:
+    """Whether a text is the table of a Compare."""
+    return _UNIT.search(text) is not None and "threads:" in text
+
+
+def read(text: str, name: str) -> Measurements:
+    """The tables of a text. Raises FlintError FL844 and FL848 as `tables.read` does."""
+    found = Collected(name, FORMAT)
+    columns: list[str] = []
+    unit = _UNIT.search(text)
+    scale = _IN_NS[unit[2]] if unit else 1.0
+    for line in text.splitlines():
+        cells = [c.strip() for c in line[:2000].split("|")]
+        if len(cells) < 2:
+            continue
+        if not cells[0]:
+            columns = cells[1:]
+        elif len(cells) == len(columns) + 1:
+            for column, cell in zip(columns, cells[1:], strict=True):
+                if not cell:
+                    continue
+                _take(f"{cells[0]} {column}", column, _number(cell) * scale, found)
+    return found.done()
+
+
+def _number(cell: str) -> float:
+    digits = re.match(r"[\d.]+(?:e[+-]?\d+)?", cell)
+    return float(digits[0]) if digits and digits[0].count(".") < 2 else float("nan")
+
+
+def _take(label: str, column: str, time_ns: float, found: Collected) -> None:
+    pairs = {k.lower(): v for k, v in _PAIR.findall(label)}
+    if not pairs:
+        found.leave_out("whose label has no sizes (m=4096 n=4096 k=1024 dtype=bf16)")
+        return
+    if "kind" not in pairs and column.lower() in tables.KINDS:
+        pairs["kind"] = column.lower()
+    tables.take(pairs, time_ns, found)
+
+
+def recognizes_json(document: Any) -> bool:
+    """Whether a JSON document is a list of Measurements."""
+    return (
+        isinstance(document, list)
+        and bool(document)
+        and all(isinstance(m, dict) and "task_spec" in m and "raw_times" in m for m in document)
+    )
+
+
+def read_json(document: list[Mapping[str, Any]], name: str) -> Measurements:
+    """Measurements as their fields: `raw_times` in s for `number_per_run` runs, and `task_spec`."""
+    found = Collected(name, FORMAT)
+    for one in document:
+        try:
+            times = (
+                list(map(_second, one["raw_times"])) if isinstance(one["raw_times"], list) else []
+            )
+            runs, spec = size_of(one, "number_per_run"), one["task_spec"]
+            if runs < 1 or not times or not isinstance(spec, dict):
+                raise Malformed("it has no times, or no task")
+        except Malformed:
+            found.leave_out("that are no Measurement")
+            continue
+        label = " ".join(str(spec.get(k) or "") for k in ("label", "sub_label", "description"))
+        seconds = statistics.median(times) / runs
+        _take(label, str(spec.get("label") or ""), seconds * 1e9, found)
+    return found.done()
+
+
+def _second(value: object) -> float:
+    return number_of({"time": value}, "time")

@@ -1,0 +1,137 @@
+"""To which operator, phase and scope each activity of a step belongs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.ir.program import Phase
+from flint.tools.measure.profiles.operators.nests import chosen, is_operator, runs_forward
+from flint.tools.measure.profiles.profile import Profile
+
+_BACKWARD = re.compile(r"^autograd::engine|Backward\d*$|^torch::autograd::AccumulateGrad")
+_OPTIMIZER = re.compile(r"^Optimizer\.step#")
+#: Annotations that are no part of a program: steps, and what libraries mark for themselves.
+_NOT_SCOPES = re.compile(
+    r"^(ProfilerStep#|Optimizer\.|nccl:|rccl:|## |execute_|step\[|gloo:|PyTorch Profiler)"
+)
+#: What a scope may hold: annotations with anything else (paths, addresses) are left out.
+_PLAIN = re.compile(r"[\w .:#=\[\]()+-]{1,80}")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """`operator` is the row of the operator that has the work, -1 for none."""
+
+    operator: int
+    phase: Phase
+    scope: str
+
+
+@dataclass
+class Origins:
+    """Origins of activities of one profile."""
+
+    profile: Profile
+    _of_operators: dict[int, tuple[int, Phase]] = field(default_factory=dict)
+
+    def of(self, rows: NDArray[np.int64], launched: NDArray[np.float64]) -> dict[int, Origin]:
+        """For each row its operator, phase and scope. `launched` are times by row."""
+        asked = sorted(self._moment(row, float(launched[row])) for row in rows.tolist())
+        marks = _Marks(self.profile)
+        found = {}
+        for moment, thread, row in asked:
+            operator, phase = self._of(int(self.profile.activities.operator[row]))
+            scope, in_optimizer = marks.at(moment, thread)
+            found[row] = Origin(operator, Phase.OPTIMIZER if in_optimizer else phase, scope)
+        return found
+
+    def _moment(self, row: int, launched_ns: float) -> tuple[float, int, int]:
+        """When and on which thread annotations tell the scope of an activity.
+
+        The backward pass has a thread of its own: its operators are in the scope of those whose
+        gradients they compute, where the profile pairs them.
+        """
+        call = int(self.profile.activities.call[row])
+        thread = int(self.profile.calls.thread[call]) if call >= 0 else -1
+        operators = self.profile.operators
+        at = int(self.profile.activities.operator[row])
+        while at >= 0:
+            forward = self._forward.get(int(operators.sequence[at]), -1)
+            if operators.is_backward[at] and forward >= 0:
+                return float(operators.start_ns[forward]), int(operators.thread[forward]), row
+            at = int(operators.parent[at])
+        return (-np.inf if np.isnan(launched_ns) else launched_ns), thread, row
+
+    @cached_property
+    def _forward(self) -> dict[int, int]:
+        """By sequence number the forward operator: the last to begin of several, the innermost."""
+        operators = self.profile.operators
+        known = np.flatnonzero((operators.sequence >= 0) & ~operators.is_backward)
+        return dict(zip(operators.sequence[known].tolist(), known.tolist(), strict=True))
+
+    def _of(self, innermost: int) -> tuple[int, Phase]:
+        if innermost < 0:
+            return -1, Phase.UNKNOWN
+        found = self._of_operators.get(innermost)
+        if found is None:
+            found = self._of_operators[innermost] = self._read(innermost)
+        return found
+
+    def _read(self, innermost: int) -> tuple[int, Phase]:
+        nest = self._nest(innermost)
+        operators = self.profile.operators
+        names = [self.profile.strings[operators.name[row]] for row in nest]
+        at = nest[chosen(names)]
+        if not is_operator(self.profile.strings[operators.name[at]]):
+            at = -1
+        return at, self._phase(nest, names)
+
+    def _nest(self, innermost: int) -> list[int]:
+        """Rows of operators from the outermost in."""
+        found = []
+        at = innermost
+        while at >= 0:
+            found.append(at)
+            at = int(self.profile.operators.parent[at])
+        return found[::-1]
+
+    def _phase(self, nest: list[int], names: list[str]) -> Phase:
+        operators = self.profile.operators
+        node = max((i for i, n in enumerate(names) if _BACKWARD.search(n)), default=-1)
+        if node < 0:
+            return Phase.BACKWARD if operators.is_backward[nest[0]] else Phase.FORWARD
+        runs_again = any(map(runs_forward, names[node:]))
+        return Phase.REMAT if runs_again else Phase.BACKWARD
+
+
+class _Marks:
+    """Annotations of the host around a moment, asked for in order of time."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._marks, self._strings = profile.marks, profile.strings
+        self._rows = np.flatnonzero(~profile.marks.on_device).tolist()
+        self._next = 0
+        self._open: list[int] = []
+
+    def at(self, moment: float, thread: int) -> tuple[str, bool]:
+        """Scope at a moment on a thread, and whether an optimizer steps there."""
+        if moment == -np.inf:
+            return "", False
+        marks = self._marks
+        while self._next < len(self._rows) and marks.start_ns[self._rows[self._next]] <= moment:
+            self._open.append(self._rows[self._next])
+            self._next += 1
+        self._open = [m for m in self._open if marks.start_ns[m] + marks.duration_ns[m] > moment]
+        names = [self._strings[marks.name[m]] for m in self._open if marks.thread[m] == thread]
+        return _scope(tuple(names)), any(_OPTIMIZER.match(n) for n in names)
+
+
+@lru_cache(maxsize=1 << 14)
+def _scope(names: tuple[str, ...]) -> str:
+    kept = [n for n in names if not _NOT_SCOPES.match(n) and _PLAIN.fullmatch(n)]
+    return "/".join(n.removeprefix("nn.Module: ") for n in kept)

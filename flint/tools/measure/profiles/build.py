@@ -1,0 +1,231 @@
+"""Profiles of the ranks of a job -> a Workload of one step, with measured times."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flint.errors import FlintError
+from flint.frontends.torch_world.program.groups import Channels
+from flint.ir.measured_by import MeasuredBy, MeasuredClass
+from flint.ir.mesh import Mesh
+from flint.ir.workload import RankClass, Workload
+from flint.tools.measure.profiles.comms import known_groups, mesh_of_groups, world_of
+from flint.tools.measure.profiles.communication import unexplained
+from flint.tools.measure.profiles.contradictions import Checked, refuse, told
+from flint.tools.measure.profiles.contradictions.jobs import told_of_job
+from flint.tools.measure.profiles.execution_trace import paired
+from flint.tools.measure.profiles.profile import Profile
+from flint.tools.measure.profiles.ranks import Aligned, Recorded, align, by_rank
+from flint.tools.measure.profiles.rows import ProgramOfProfile, Shared
+from flint.tools.measure.profiles.step_times import StepTimes, disagreements
+from flint.tools.measure.profiles.steps import Step, Steps, steps_of
+
+_Chosen = tuple[StepTimes, Step]
+
+
+def workload_of(profiles: Sequence[Profile], *, step: int | None = None) -> Workload:
+    """The workload of one step that profiles of one or several ranks recorded.
+
+    `step` is the number of a step (`ProfilerStep#N`), None the one of median duration. Programs have
+    measured times, see `Program.measured_ns`, and what recorded them is `Workload.measured_by`.
+
+    Execution traces of the host are joined with the profiles of the same run.
+
+    Raises FlintError FL804 (nothing ran on a device), FL811 (no such step), FL812 (two profiles of one
+    rank), FL813 (profiles that are not of one job), FL820, FL822 (execution traces without their
+    profile, or with another's), FL833 to FL835 (a profile that contradicts itself).
+    """
+    warnings: list[str] = []
+    ranks = by_rank(paired(profiles), warnings)
+    world = world_of(list(ranks.values()))
+    refuse(ranks, world)
+    chosen = _chosen(ranks, step, warnings)
+    recorded = [Recorded(rank, ranks[rank], taken) for rank, (_, taken) in chosen.items()]
+    groups = known_groups(ranks, world)
+    mesh = mesh_of_groups(world, groups)
+    aligned = align(recorded, world, warnings)
+    begins = {
+        rank: times.begin_ns(taken) + aligned.shift_ns[rank]
+        for rank, (times, taken) in chosen.items()
+    }
+    _begin_together(begins, chosen, aligned)
+    origin = min(begins.values())
+    shared = Shared(mesh, world, tuple(groups), Channels(), Counter())
+    programs, measured = [], []
+    for r in recorded:
+        made = ProgramOfProfile(r, shared, aligned, origin_ns=origin, begin_ns=begins[r.rank])
+        programs.append(made.build())
+        times = chosen[r.rank][0]
+        count, period = len(times.steps.found), times.period_ns if step is None else 0.0
+        measured.append(MeasuredClass(r.rank, made.span_ns, count, r.profile.peak_bytes, period))
+    warnings += [f"{sentence}: {n}" for sentence, n in shared.problems.items()]
+    warnings += _once([s for r in recorded for s in _lacking(r.profile)], len(recorded))
+    checked = [Checked(r.rank, world, r.profile, r.step.activities) for r in recorded]
+    warnings += _once([s for c in checked for s in told(c)], len(recorded))
+    warnings += told_of_job(recorded, world)
+    beside = [s for times, taken in chosen.values() for s in _beside(times, taken)]
+    warnings += _once(beside, len(recorded))
+    warnings += _once([w for r in recorded for w in r.profile.warnings], len(recorded))
+    classes = _classes(mesh, [r.rank for r in recorded], warnings)
+    device = next((r.profile.device for r in recorded if r.profile.device), "")
+    by = MeasuredBy(recorded[0].profile.format, device, tuple(measured))
+    return Workload(mesh, tuple(programs), classes, _metadata(by, warnings))
+
+
+def _metadata(by: MeasuredBy, warnings: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "producer": "flint", "name": "profile", "source": by.format, "partitioner": "none",
+        "measured": by.to_json(),
+    }  # fmt: skip
+    if warnings:
+        found["warnings"] = list(warnings)
+    return found
+
+
+def _begin_together(
+    begins: dict[int, float], chosen: Mapping[int, tuple[StepTimes, Step]], aligned: Aligned
+) -> None:
+    """No rank begins before the job has ended the step before, but where it works already.
+
+    Ranks of a pipeline end at different moments: a step from the first end to the last one would
+    count what lies between in two steps.
+    """
+    ends = [
+        times.ends_ns[taken.number - 1] + aligned.shift_ns[rank]
+        for rank, (times, taken) in chosen.items()
+        if taken.number in times.periods_ns
+    ]
+    if len(ends) < len(chosen):
+        return
+    for rank, (times, taken) in chosen.items():
+        first = float(times.profile.activities.start_ns[taken.activities].min())
+        begins[rank] = max(begins[rank], min(first + aligned.shift_ns[rank], max(ends)))
+
+
+def _chosen(
+    ranks: dict[int, Profile], number: int | None, warnings: list[str]
+) -> dict[int, _Chosen]:
+    """The same step of every rank. Raises FlintError FL811, FL813."""
+    found = {rank: StepTimes.of(p, steps_of(p)) for rank, p in ranks.items()}
+    first = next(iter(found.values()))
+    common = set.intersection(*({s.number for s in t.steps.found} for t in found.values()))
+    is_named = number is not None
+    if number is None:
+        if not common:
+            raise FlintError(
+                "FL813",
+                "the profiles have no step in common",
+                help="import the ranks of one recording together, or name a step with --step",
+            )
+        number = first.typical(common)
+    chosen = {rank: (times, times.steps.numbered(number)) for rank, times in found.items()}
+    _say_taken(first, chosen[next(iter(found))][1], warnings, is_named=is_named)
+    for times, taken in chosen.values():
+        _say_left_out(times.profile, times.steps, warnings)
+        if lag := times.lag_ns(taken):
+            warnings.append(
+                f"the first kernel ran {lag / 1e6:.3f} ms after its launch, though nothing that was "
+                "recorded kept it waiting: the step is taken to begin with it"
+            )
+    return chosen
+
+
+def _say_taken(times: StepTimes, taken: Step, warnings: list[str], *, is_named: bool) -> None:
+    """How steps were found, which one is taken, and what says something else.
+
+    A step that the user names has its own time, and not the median of all.
+    """
+    steps = times.steps
+    several = len(steps.found) > 1
+    said = f": step {taken.number} is taken, one of {len(steps.found)}" if several else ""
+    if several and times.periods_ns and not is_named:
+        said += "; a step's time is the median period between their ends"
+        own = times.span_ns(taken)
+        if abs(own - times.period_ns) > 0.02 * times.period_ns:
+            shortest, longest = min(times.periods_ns.values()), max(times.periods_ns.values())
+            said += (
+                f", {times.period_ns / 1e6:.3f} ms (periods are {shortest / 1e6:.3f} to {longest / 1e6:.3f} "
+                f"ms, and the step that is taken plays back in {own / 1e6:.3f} ms)"
+            )
+    if several or not steps.annotated:
+        warnings.append(f"{steps.how}{said}")
+    warnings += disagreements(times)
+
+
+def _say_left_out(profile: Profile, steps: Steps, warnings: list[str]) -> None:
+    """Activities of no step: mostly the end of the step before, launched before the recording."""
+    a = profile.activities
+    left = np.ones(len(a.start_ns), dtype=np.bool_)
+    for step in steps.found:
+        left[step.activities] = False
+    if left.any():
+        milliseconds = float(a.duration_ns[left].sum()) / 1e6
+        warnings.append(
+            f"{int(left.sum())} kernels ({milliseconds:.3f} ms) were launched outside of the steps and are "
+            "left out"
+        )
+
+
+def _lacking(profile: Profile) -> list[str]:
+    """What was not recorded, and what Flint does not know without it."""
+    signatures = profile.operators.signature
+    is_compiled = (profile.activities.compiled >= 0).any()  # a compiler's program says it
+    if len(signatures) and (signatures < 0).all() and not is_compiled:
+        if profile.format in ("xplane", "xla chrome trace"):
+            return ["the profile does not hold its programs: what kernels work on is not known"]
+        return ["no operator has shapes (record_shapes=True): what kernels work on is not known"]
+    return []
+
+
+def _beside(times: StepTimes, taken: Step) -> list[str]:
+    """What runs on streams beside the one that computes, and says nothing of what it is."""
+    profile, rows = times.profile, taken.activities
+    shared = rows[(profile.communicates & ~profile.says_communication)[rows]]
+    said = unexplained(profile, rows, times.main)
+    if len(shared):
+        took = float(profile.activities.duration_ns[shared].sum()) / 1e6
+        said.append(
+            f"{len(shared)} kernels of no class ({took:.3f} ms) run on a stream of communication: they are "
+            "taken to communicate"
+        )
+    return said
+
+
+def _once(sentences: Sequence[str], ranks: int) -> list[str]:
+    """Each sentence once, with how many of several ranks say it."""
+    counts = Counter(sentences)
+    return [f"{s} ({n} ranks)" if ranks > 1 and n > 1 else s for s, n in counts.items()]
+
+
+def _classes(mesh: Mesh, ranks: Sequence[int], warnings: list[str]) -> tuple[RankClass, ...]:
+    """One class a profiled rank; others are in that of the nearest coordinates, the lowest of equals.
+
+    An axis counts more the more ranks lie between its neighbours: first axes are of pipelines.
+    """
+    if len(ranks) == 1:
+        if mesh.size > 1:
+            warnings.append(
+                f"1 of {mesh.size} ranks has a profile (rank {ranks[0]}): the others are taken to do "
+                "the same"
+            )
+        return (RankClass(f"rank {ranks[0]}", 0),)
+    coordinates = np.stack(np.unravel_index(np.arange(mesh.size), mesh.sizes), axis=1)
+    profiled = coordinates[list(ranks)]
+    weights = 2 ** np.arange(len(mesh.sizes))[::-1]
+    owner = np.argmin(
+        ((coordinates[:, None, :] != profiled[None, :, :]) * weights).sum(axis=2), axis=1
+    )
+    owner[list(ranks)] = np.arange(len(ranks))
+    if len(ranks) < mesh.size:
+        warnings.append(
+            f"{len(ranks)} of {mesh.size} ranks have a profile: each other is taken to do what the "
+            "profiled rank does whose coordinates are nearest"
+        )
+    members = [np.flatnonzero(owner == i).tolist() for i in range(len(ranks))]
+    return tuple(
+        RankClass(f"rank {rank}", i, ranks=tuple(members[i])) for i, rank in enumerate(ranks)
+    )

@@ -1,0 +1,72 @@
+"""Formats of profilers, told apart by what is in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flint.errors import FlintError
+from flint.tools.measure.profiles import execution_trace, kineto, nsight, xplane
+from flint.tools.measure.profiles.foreign import foreign
+from flint.tools.measure.profiles.profile import Profile
+from flint.tools.measure.profiles.source import head_of
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One way of writing profiles: `recognizes` looks at the first 64 KiB, unpacked."""
+
+    name: str
+    recognizes: Callable[[bytes], bool]
+    read: Callable[[Path], tuple[Profile, ...]]
+
+
+#: The first that recognizes a file reads it. Kineto's takes any JSON, so it is the last.
+FORMATS: tuple[Format, ...] = (
+    Format("JAX and XLA (xplane.pb)", xplane.recognizes, xplane.read),
+    Format("JAX and XLA (Chrome JSON)", xplane.recognizes_chrome, xplane.read_chrome),
+    Format("Nsight Systems (SQLite export)", nsight.recognizes, nsight.read),
+    Format("PyTorch execution trace (JSON)", execution_trace.recognizes, execution_trace.read),
+    Format(
+        "Chakra execution trace (.et, JSON)",
+        execution_trace.recognizes_chakra,
+        execution_trace.read_chakra,
+    ),
+    Format("PyTorch profiler (Kineto JSON)", kineto.recognizes, kineto.read),
+)
+
+
+def read_profiles(path: Path) -> tuple[Profile, ...]:
+    """Profiles of a file, one for each rank that it holds.
+
+    Raises FlintError: FL801 (no profile, or it cannot be read), FL802 (a trace of another kind),
+    FL803 (cut or damaged), FL804 (nothing of a device), FL805 (absurd numbers), FL806 (too large).
+    """
+    return format_of(path).read(path)
+
+
+def holds_profile(path: Path) -> bool:
+    """Whether a file says itself that it is a profile, among files that may hold anything else.
+
+    Kineto's takes any JSON, so that its own keys are looked for.
+    """
+    head = head_of(path) if path.is_file() else b""
+    says_kineto = b'"traceEvents"' in head or b"schemaVersion" in head
+    return any(f.recognizes(head) and (f.read is not kineto.read or says_kineto) for f in FORMATS)
+
+
+def format_of(path: Path) -> Format:
+    """How a file is written. Raises FlintError FL801 if nothing here reads it, FL828 if it is known."""
+    head = head_of(path)
+    if error := foreign(path, head):
+        raise error
+    for form in FORMATS:
+        if form.recognizes(head):
+            return form
+    what = "it is empty" if not head else f"it begins with {head[:16]!r}"
+    raise FlintError(
+        "FL801",
+        f"{path} is no profile that Flint reads: {what}",
+        help="what is read: " + ", ".join(form.name for form in FORMATS),
+    )

@@ -1,0 +1,254 @@
+"""Events of a Kineto file, by category, into a ProfileBuilder."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+from flint.errors import FlintError
+from flint.io.malformed import Malformed
+from flint.tools.measure.profiles.builder import ProfileBuilder
+from flint.tools.measure.profiles.kineto import accelerators
+from flint.tools.measure.profiles.kineto.calls import is_synchronous_copy, kind_of_call
+from flint.tools.measure.profiles.kineto.collectives import Comms
+from flint.tools.measure.profiles.kineto.fields import (
+    first_us,
+    integer,
+    name_of,
+    span_ns,
+    thread_of,
+    without_paths,
+)
+from flint.tools.measure.profiles.kineto.signatures import Signatures
+from flint.tools.measure.profiles.profile import ActivityKind, CallKind
+
+_Event = dict[str, Any]
+_NO_ARGS: dict[str, Any] = {}
+#: Streams of further devices, and those whose numbers are no small ones, are numbered from here.
+_OTHER_STREAMS = 1 << 20
+_MOST_CATEGORIES = 64
+_COPIES = ("Memcpy", "Copy")
+_FILLS = ("Memset", "FillBuffer")
+
+
+class Events:
+    """Takes events one by one. `seen` counts categories, `misunderstood` what was left out."""
+
+    def __init__(self, builder: ProfileBuilder) -> None:
+        self._builder = builder
+        self._signatures = Signatures(builder)
+        self.comms = Comms(builder)
+        self._streams: dict[tuple[int, int], int] = {}
+        self._kinds: dict[str, tuple[CallKind, bool]] = {}
+        self.first_us = math.nan  #: until there is an event
+        self.devices: Counter[int] = Counter()
+        self.seen: Counter[str] = Counter()
+        self.misunderstood = 0
+        self.unfinished = 0
+        self.complete = 0
+        self._by_category = {
+            "cpu_op": self._operator,
+            "Operator": self._operator,
+            "operator": self._operator,
+            "cuda_runtime": self._call,
+            "cuda_driver": self._call,
+            "Runtime": self._call,
+            "runtime": self._call,
+            "kernel": self._kernel,
+            "Kernel": self._kernel,
+            "gpu_memcpy": self._copy,
+            "Memcpy": self._copy,
+            "gpu_memset": self._fill,
+            "Memset": self._fill,
+            "cuda_sync": self._sync,
+            "user_annotation": self._host_mark,
+            "gpu_user_annotation": self._device_mark,
+            "python_function": self._module,
+            **dict.fromkeys(accelerators.CALLS, self._call),
+            **dict.fromkeys(accelerators.KERNELS, self._kernel),
+        }
+
+    @property
+    def device(self) -> int:
+        """The device that ran most of all, -1 for none."""
+        return self.devices.most_common(1)[0][0] if self.devices else -1
+
+    def add(self, event: object) -> None:
+        """One element of the file's events. Raises FlintError FL805, FL806."""
+        try:
+            self._add(event)
+        except Malformed:
+            self.misunderstood += 1
+
+    def _add(self, event: object) -> None:
+        if not isinstance(event, dict) or "ph" not in event:
+            raise Malformed("it is no event")
+        phase = event["ph"]
+        if phase == "X":
+            self.complete += 1
+            category = event.get("cat", "")
+            if not isinstance(category, str):
+                raise Malformed("its category is no text")
+            take = self._by_category.get(category)
+            if take is None:
+                self._unknown(category)
+                return
+            self.seen[category] += 1
+            if math.isnan(self.first_us):
+                self.first_us = first_us(event)
+            take(event, _args(event))
+        elif phase == "i" and event.get("name") == "[memory]":
+            self._memory(_args(event))
+
+    def _unknown(self, category: str) -> None:
+        if len(self.seen) < _MOST_CATEGORIES:
+            self.seen[category[:60]] += 1
+
+    def _operator(self, event: _Event, args: dict[str, Any]) -> None:
+        if args.get("finished") is False:
+            self.unfinished += 1
+            return
+        name = name_of(event)
+        start, duration = span_ns(event, self.first_us)
+        self._builder.add_operator(
+            name,
+            start,
+            duration,
+            thread_of(event),
+            external=_external(args),
+            signature=self._signatures.number(args),
+            sequence=integer(args.get("Sequence number")),
+            is_backward=integer(args.get("Fwd thread id"), 0) > 0
+            or name.startswith("autograd::engine::evaluate_function"),
+            comm=self.comms.number(args) if "Collective name" in args else -1,
+            record=integer(args.get("Record function id")),
+        )
+
+    def _call(self, event: _Event, args: dict[str, Any]) -> None:
+        name = name_of(event)
+        known = self._kinds.get(name)
+        if known is None:
+            known = self._kinds[name] = kind_of_call(name), is_synchronous_copy(name)
+        start, duration = span_ns(event, self.first_us)
+        correlation = integer(args.get("correlation"))
+        self._builder.add_call(
+            known[0],
+            name,
+            start,
+            duration,
+            thread_of(event),
+            correlation=correlation,
+            external=_external(args),
+            waits_for=correlation if known[1] else -1,
+        )
+
+    def _kernel(self, event: _Event, args: dict[str, Any]) -> None:
+        name = name_of(event)
+        kind = ActivityKind.KERNEL
+        if name.startswith(_COPIES):  # ROCm's older ones have no category of their own
+            kind = ActivityKind.COPY
+        elif name.startswith(_FILLS):
+            kind = ActivityKind.FILL
+        self._activity(kind, event, args)
+
+    def _copy(self, event: _Event, args: dict[str, Any]) -> None:
+        self._activity(ActivityKind.COPY, event, args)
+
+    def _fill(self, event: _Event, args: dict[str, Any]) -> None:
+        self._activity(ActivityKind.FILL, event, args)
+
+    def _activity(self, kind: ActivityKind, event: _Event, args: dict[str, Any]) -> None:
+        name = name_of(event)
+        start, duration = span_ns(event, self.first_us)
+        device = integer(args.get("device", event.get("pid")))
+        self._builder.add_activity(
+            kind,
+            name,
+            start,
+            duration,
+            self._stream(device, integer(args.get("stream", event.get("tid")))),
+            num_bytes=max(0, integer(args.get("bytes"), 0)),
+            correlation=integer(args.get("correlation")),
+            external=_external(args),
+            comm=self.comms.number(args) if "Collective name" in args else -1,
+        )
+        self.devices[device] += 1
+
+    def _sync(self, event: _Event, args: dict[str, Any]) -> None:
+        device = integer(args.get("device", event.get("pid")))
+        self._builder.add_sync(
+            integer(args.get("correlation")),
+            stream=self._stream(device, integer(args.get("stream"))),
+            waited_stream=self._stream(device, integer(args.get("wait_on_stream"))),
+            record=integer(args.get("wait_on_cuda_event_record_corr_id")),
+        )
+
+    def _host_mark(self, event: _Event, args: dict[str, Any]) -> None:
+        comm = self.comms.of_annotation(name_of(event), args)
+        if comm >= 0:
+            self._annotated_collective(event, args, comm)
+            return
+        self._mark(event, thread_of(event), on_device=False)
+
+    def _module(self, event: _Event, args: dict[str, Any]) -> None:
+        """Calls of modules (`with_stack=True`) are annotations; other functions of Python are not."""
+        if name_of(event).startswith("nn.Module: "):
+            self._mark(event, thread_of(event), on_device=False)
+
+    def _annotated_collective(self, event: _Event, args: dict[str, Any], comm: int) -> None:
+        """What NCCL was asked for, as an operator: kernels inside of it have its sizes."""
+        start, duration = span_ns(event, self.first_us)
+        thread = thread_of(event)
+        self._builder.add_operator(
+            name_of(event), start, duration, thread, external=_external(args), comm=comm
+        )
+
+    def _device_mark(self, event: _Event, args: dict[str, Any]) -> None:
+        self._mark(event, ("device", *thread_of(event)), on_device=True)
+
+    def _mark(self, event: _Event, thread: object, *, on_device: bool) -> None:
+        start, duration = span_ns(event, self.first_us)
+        self._builder.add_mark(
+            without_paths(name_of(event)), start, duration, thread, on_device=on_device
+        )
+
+    def _memory(self, args: dict[str, Any]) -> None:
+        if integer(args.get("Device Type"), 0) > 0:
+            held = integer(args.get("Total Allocated"), 0)
+            self._builder.peak_bytes = max(self._builder.peak_bytes, held)
+
+    def _stream(self, device: int, stream: int) -> int:
+        """A number for a stream: its own, if it is of the first device."""
+        key = (device, stream)
+        found = self._streams.get(key)
+        if found is None:
+            first = next(iter(self._streams), key)[0]
+            own = device == first and stream < _OTHER_STREAMS
+            found = stream if own or stream < 0 else _OTHER_STREAMS + len(self._streams)
+            self._streams[key] = found
+        return found
+
+
+def _args(event: _Event) -> dict[str, Any]:
+    found = event.get("args") or _NO_ARGS
+    if not isinstance(found, dict):
+        raise Malformed("its arguments are no object")
+    return found
+
+
+def _external(args: dict[str, Any]) -> int:
+    found = args.get("External id")
+    return integer(args.get("external id") if found is None else found)
+
+
+def no_pytorch(path: object, events: Events) -> FlintError:
+    """The FlintError FL802 for a trace of another tool."""
+    kinds = ", ".join(f"'{name}' ({count:,})" for name, count in events.seen.most_common(5))
+    return FlintError(
+        "FL802",
+        f"{path} is a Chrome trace, but not one of PyTorch's profiler: categories of its "
+        f"{events.complete:,} events are {kinds or 'not there'}",
+        help="needed are operators ('cpu_op') and kernels ('kernel', or those of another accelerator), as "
+        "torch.profiler's export_chrome_trace writes them",
+    )

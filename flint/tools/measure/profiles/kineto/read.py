@@ -1,0 +1,142 @@
+"""A Kineto file, plain or packed, into one Profile: streamed, never whole in memory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from flint.errors import FlintError
+from flint.tools.measure.profiles.builder import ProfileBuilder
+from flint.tools.measure.profiles.kineto.accelerators import CALLS, KERNELS, how_to_record
+from flint.tools.measure.profiles.kineto.collectives import with_comms_of_operators
+from flint.tools.measure.profiles.kineto.events import Events, no_pytorch
+from flint.tools.measure.profiles.kineto.fields import integer
+from flint.tools.measure.profiles.kineto.groups import set_device, set_distributed
+from flint.tools.measure.profiles.kineto.stream import JsonStream
+from flint.tools.measure.profiles.profile import Profile
+from flint.tools.measure.profiles.source import open_profile
+
+_BEGINS = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
+_RANK = re.compile(r"rank[_-]?(\d{1,7})(?!\d)")
+_HOST = (
+    "cpu_op",
+    "Operator",
+    "operator",
+    "cuda_runtime",
+    "cuda_driver",
+    "Runtime",
+    "runtime",
+    *CALLS,
+)
+_DEVICE = ("kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset", *KERNELS)
+#: What is kept of all that is beside the events.
+_KEPT = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds")
+
+
+def recognizes(head: bytes) -> bool:
+    """Whether it may be JSON: what is in it is told by reading it."""
+    return _BEGINS.match(head) is not None
+
+
+def read(path: Path) -> tuple[Profile, ...]:
+    """The profile in a Kineto file, one rank's.
+
+    Raises FlintError: FL801 (JSON without events), FL802 (another tool's), FL803 (cut or damaged),
+    FL804 (nothing of a device), FL805 (absurd numbers), FL806 (too large).
+    """
+    builder = ProfileBuilder("kineto")
+    events = Events(builder)
+    with open_profile(path) as source:
+        try:
+            beside = _walk(JsonStream(source), events, path)
+        except FlintError as error:
+            if error.code in ("FL805", "FL806") and str(path) not in error.message:
+                raise FlintError(error.code, f"{path}: {error.message}", help=error.help) from error
+            raise
+    set_device(builder, beside.get("deviceProperties"), events.device)
+    _require_device(path, events, builder)
+    set_distributed(builder, beside.get("distributedInfo"))
+    _find_rank(builder, events, path)
+    _warn(builder, events)
+    return (with_comms_of_operators(builder.build(_origin_ns(beside, events))),)
+
+
+def _walk(document: JsonStream, events: Events, path: Path) -> dict[str, Any]:
+    """All events into `events`; returns what is kept of the rest."""
+    found: dict[str, Any] = {}
+    if document.peek() == "[":
+        _take(document, events)
+    else:
+        keys = []
+        for key in document.members():
+            keys.append(key[:40])
+            if key == "traceEvents" and document.peek() == "[":
+                _take(document, events)
+                continue
+            value = document.value()
+            if key in _KEPT:
+                found[key] = value
+        if "traceEvents" not in keys:
+            raise _no_events(path, keys)
+    if document.peek():
+        raise document.damaged("something follows its end")
+    return found
+
+
+def _take(document: JsonStream, events: Events) -> None:
+    add = events.add
+    for event in document.elements():
+        add(event)
+
+
+def _no_events(path: Path, keys: list[str]) -> FlintError:
+    what = f"its keys are {', '.join(keys[:8])}" if keys else "it is empty"
+    return FlintError(
+        "FL801",
+        f"{path} is JSON without 'traceEvents', no profile that Flint reads: {what}",
+        help="torch.profiler's export_chrome_trace writes profiles",
+    )
+
+
+def _require_device(path: Path, events: Events, builder: ProfileBuilder) -> None:
+    seen = events.seen
+    if events.devices:
+        return
+    if not any(seen[c] for c in _HOST) and not any(seen[c] for c in _DEVICE):
+        raise no_pytorch(path, events)
+    raise FlintError(
+        "FL804",
+        f"{path} has nothing that ran on a device: {sum(seen[c] for c in _HOST):,} operators and "
+        f"calls of the host, no kernel"
+        + (f"; {events.misunderstood:,} events are not understood" if events.misunderstood else ""),
+        help=how_to_record(seen, builder.names, builder.device),
+    )
+
+
+def _find_rank(builder: ProfileBuilder, events: Events, path: Path) -> None:
+    if builder.rank < 0:
+        builder.rank = events.comms.rank
+    named = _RANK.search(path.name)
+    if builder.rank < 0 and named:
+        builder.rank = int(named[1])
+        builder.warnings.append("the rank is not in the file, it was taken from the file's name")
+
+
+def _warn(builder: ProfileBuilder, events: Events) -> None:
+    counts = (
+        (events.misunderstood, "events are not understood, and were left out"),
+        (events.unfinished, "operators had not ended when the recording did, and were left out"),
+        (
+            len(events.devices) - 1,
+            "further devices are in the file: their streams have other numbers",
+        ),
+    )
+    builder.warnings += [f"{count:,} {what}" for count, what in counts if count > 0]
+
+
+def _origin_ns(beside: dict[str, Any], events: Events) -> int:
+    """Wall clock of the first event. Times of old files are since 1970, of new ones since a base."""
+    first_ns = int(events.first_us) * 1000
+    base = integer(beside.get("baseTimeNanoseconds"), 0)
+    return max(0, base) + first_ns

@@ -1,0 +1,203 @@
+"""A SQLite export of Nsight Systems as profiles: one for each device that a process launched on.
+
+Ids of correlation are unique in a process alone, so that processes are read apart. A process is the
+upper bits of `globalPid` and `globalTid`, a thread the lower ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flint.errors import FlintError
+from flint.io.malformed import Malformed
+from flint.io.sqlite import MAGIC
+from flint.tools.measure.profiles.builder import ProfileBuilder
+from flint.tools.measure.profiles.foreign import no_rocprof
+from flint.tools.measure.profiles.kineto.collectives import with_comms_of_operators
+from flint.tools.measure.profiles.nsight.database import Database, open_export
+from flint.tools.measure.profiles.nsight.events import Host, add_host, read_host
+from flint.tools.measure.profiles.nsight.ranges import with_comms_of_kernels
+from flint.tools.measure.profiles.nsight.types import with_types_of_kernels
+from flint.tools.measure.profiles.profile import ActivityKind, Profile
+
+#: The version of the schema that this was written for; older ones lack columns, newer ones have more.
+_KNOWN_MAJOR = 3
+_ACTIVITY = "CUPTI_ACTIVITY_KIND_"
+_TABLES = (
+    (f"{_ACTIVITY}KERNEL", ActivityKind.KERNEL),
+    (f"{_ACTIVITY}MEMCPY", ActivityKind.COPY),
+    (f"{_ACTIVITY}MEMSET", ActivityKind.FILL),
+    (f"{_ACTIVITY}GRAPH_TRACE", ActivityKind.KERNEL),
+)
+#: CUpti_ActivityMemcpyKind.
+_COPIES = {
+    1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD",
+    9: "HtoH", 10: "PtoP",
+}  # fmt: skip
+#: CUpti_ActivityMemoryKind.
+_MEMORIES = {1: "Pageable", 2: "Pinned", 3: "Device", 4: "Array", 5: "Managed"}
+_PROCESS_SHIFT = 24
+_MOST_PID = (1 << 24) - 1
+_YEARS_NS = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A row of what ran on a device."""
+
+    kind: ActivityKind
+    name: str
+    start_ns: int
+    duration_ns: int
+    stream: int
+    correlation: int
+    num_bytes: int
+
+
+@dataclass
+class Exported:
+    """What is read of an export: by process and device, what ran there."""
+
+    ran: dict[tuple[int, int], list[Ran]] = field(default_factory=dict)
+    misunderstood: int = 0
+
+
+def recognizes(head: bytes) -> bool:
+    """Whether a file is a SQLite database."""
+    return head.startswith(MAGIC)
+
+
+def read(path: Path) -> tuple[Profile, ...]:
+    """Profiles of the devices of an export, in order of processes and devices.
+
+    Raises FlintError FL801 (cannot be opened), FL826 (no export, damaged), FL827 (nothing of a device).
+    """
+    with open_export(path) as database:
+        warnings = _check(database)
+        exported = _activities(database)
+        if not exported.ran:
+            raise FlintError(
+                "FL827",
+                f"{path} has nothing that ran on a device: no rows in {_TABLES[0][0]}",
+                help="record with: nsys profile --trace cuda,nvtx PROGRAM",
+            )
+        if exported.misunderstood:
+            warnings.append(f"{exported.misunderstood:,} rows have times that cannot be: left out")
+        host = read_host(database)
+        zero_ns = min(r.start_ns for rows in exported.ran.values() for r in rows)
+        begun = _session_start(database)
+        return tuple(
+            _profile(database, key, rows, host, zero_ns, begun + zero_ns if begun else 0, warnings)
+            for key, rows in sorted(exported.ran.items())
+        )
+
+
+def _check(database: Database) -> list[str]:
+    """Warnings. Raises FlintError FL826 where it is another program's database, FL828 for rocprofv3's."""
+    found = dict(database.rows("META_DATA_EXPORT", "name", "value"))
+    if any(table.startswith("rocpd_") for table in database.tables):
+        raise no_rocprof(database.path)
+    if not found and not any(database.has(table) for table, _ in _TABLES):
+        raise Malformed("it has none of the tables of an export")
+    version = str(found.get("EXPORT_SCHEMA_VERSION", ""))
+    major = version.partition(".")[0]
+    if major.isdecimal() and int(major[:9]) > _KNOWN_MAJOR:
+        return [
+            f"the export's schema is {version[:20]}, newer than {_KNOWN_MAJOR}: it may say more"
+        ]
+    return []
+
+
+def _activities(database: Database) -> Exported:
+    exported = Exported()
+    for table, kind in _TABLES:
+        for row in database.rows(
+            table, "start", "end", "deviceId", "streamId", "correlationId", "globalPid",
+            "demangledName", "shortName", "bytes", "copyKind", "srcKind", "dstKind",
+        ):  # fmt: skip
+            start, end, device, stream, correlation, process, *named = row
+            numbers = (start, end, device, stream)
+            if not _are_numbers(*numbers):
+                exported.misunderstood += 1
+                continue
+            key = (_whole(process) >> _PROCESS_SHIFT, device)
+            exported.ran.setdefault(key, []).append(
+                Ran(kind, _name(database, table, *named), start, end - start, stream,
+                    _whole(correlation, -1), max(0, _whole(named[2])))
+            )  # fmt: skip
+    return exported
+
+
+def _are_numbers(start: Any, end: Any, device: Any, stream: Any) -> bool:
+    if not all(isinstance(n, int) for n in (start, end, device, stream)):
+        return False
+    inside: bool = abs(start) < _YEARS_NS and 0 <= end - start < _YEARS_NS
+    return inside and 0 <= int(stream) < 1 << 31
+
+
+def _name(
+    database: Database, table: str, demangled: Any, short: Any, _bytes: Any, copy_kind: Any,
+    source: Any, target: Any,
+) -> str:  # fmt: skip
+    if table.endswith("MEMCPY"):
+        places = [_MEMORIES.get(kind, "Unknown") for kind in (source, target)]
+        return f"Memcpy {_COPIES.get(copy_kind, 'Unknown')} ({' -> '.join(places)})"
+    if table.endswith("MEMSET"):
+        return "Memset"
+    if table.endswith("GRAPH_TRACE"):
+        return "CUDA graph"
+    return database.string(demangled) or database.string(short) or "kernel"
+
+
+def _profile(
+    database: Database,
+    key: tuple[int, int],
+    rows: list[Ran],
+    host: Host,
+    zero_ns: int,
+    origin_ns: int,
+    warnings: list[str],
+) -> Profile:
+    process, device = key
+    builder = ProfileBuilder("nsight", warnings=list(warnings))
+    _set_device(builder, database, process, device)
+    launched = Counter(r.correlation for r in rows)
+    add_host(builder, host, process, launched, zero_ns)
+    for row in rows:
+        builder.add_activity(
+            row.kind, row.name, float(row.start_ns - zero_ns), float(row.duration_ns), row.stream,
+            num_bytes=row.num_bytes,
+            correlation=row.correlation,
+        )  # fmt: skip
+    profile = with_types_of_kernels(builder.build(origin_ns))
+    return with_comms_of_kernels(with_comms_of_operators(profile))
+
+
+def _set_device(builder: ProfileBuilder, database: Database, process: int, device: int) -> None:
+    """The name of a device, which a process numbers as CUDA_VISIBLE_DEVICES says."""
+    gpu = device
+    for number, cuda, of in database.rows("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
+        if cuda == device and isinstance(number, int) and of in (None, process & _MOST_PID):
+            gpu = number
+    for number, name, memory, processors in database.rows(
+        "TARGET_INFO_GPU", "id", "name", "totalMemory", "smCount"
+    ):
+        if number == gpu:
+            builder.device = str(name or "")[:200]
+            builder.device_memory_bytes = max(0, _whole(memory))
+            builder.processors = max(0, _whole(processors))
+            return
+
+
+def _session_start(database: Database) -> int:
+    """When the recording began, in ns since 1970; 0 if it is not there."""
+    for (utc,) in database.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"):
+        return max(0, _whole(utc))
+    return 0
+
+
+def _whole(value: object, default: int = 0) -> int:
+    return value if isinstance(value, int) else default

@@ -1,0 +1,156 @@
+"""Operator and arguments -> an event as a recording has it, whose work PyTorch's rules know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from flint.frontends.torch_world.program.names import FOREACH
+from flint.frontends.torch_world.program.op_classes import class_of
+from flint.frontends.torch_world.program.work import PER_ELEMENT, is_known, work_of
+from flint.frontends.torch_world.record.recording import Event, TensorInfo
+from flint.ir.op_class import ELEMENTWISE, OpClass
+from flint.passes.work.work import Work
+from flint.tools.measure.profiles.operators import elements, moves, packages, products, rows
+from flint.tools.measure.profiles.operators.arguments import Arguments, Tensor
+from flint.tools.measure.profiles.operators.call import Call, Form, Found, tensor
+from flint.tools.measure.profiles.operators.types import element_type
+from flint.tools.measure.profiles.profile import Signature
+
+#: Operators of one library that are PyTorch's own by another name.
+_ALIASES = {
+    "_convolution": "convolution",
+    "cudnn_convolution": "convolution",
+    "miopen_convolution": "convolution",
+    "miopen_depthwise_convolution": "convolution",
+    "mkldnn_convolution": "convolution",
+    "miopen_batch_norm": "cudnn_batch_norm",
+    "miopen_batch_norm_backward": "cudnn_batch_norm_backward",
+    "relu6": "hardtanh",
+}
+_FORMS: dict[str, Form] = {**moves.FORMS, **rows.FORMS, **products.FORMS}
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An event with its work, and for each of its storages the bytes that are read of it at most."""
+
+    event: Event
+    work: Work
+    covered: tuple[int, ...]
+
+    def visible_bytes(self, info: TensorInfo) -> int:
+        """Bytes of a tensor, elements that strides of 0 repeat counted once."""
+        found = self.covered[info.storage] if info.storage < len(self.covered) else info.num_bytes
+        return min(found, info.num_bytes)
+
+
+@lru_cache(maxsize=1 << 14)
+def recorded_name(name: str) -> str:
+    """`aten.add_.default` for `aten::add_`; names of other packages keep their own."""
+    namespace, _, operator = name.rpartition("::")
+    if not namespace:
+        return operator
+    base = operator.removesuffix("_") if not operator.startswith("__") else operator
+    alias = _ALIASES.get(base) if namespace == "aten" else None
+    written = alias + ("_" if operator.endswith("_") else "") if alias else operator
+    return f"{namespace.replace('::', '.')}.{written}.default".replace(" ", "_")
+
+
+def knows(name: str) -> bool:
+    """Whether the work of an operator can be told, given its arguments."""
+    op = recorded_name(name)
+    return (op.startswith("aten.") and is_known(op)) or packages.form_of(name) is not None
+
+
+@lru_cache(maxsize=1 << 15)
+def read(name: str, signature: Signature, in_lists: str = "f32") -> Read | None:
+    """The event of a call; None where arguments do not tell what it does.
+
+    `in_lists` is the type of tensors in lists, which PyTorch's profiler leaves out.
+    """
+    try:
+        return _read(name, signature, in_lists)
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        # Rules take arguments as PyTorch gives them: those of a profile may be cut, or of another
+        # version of the operator. What they do not fit is not known.
+        return None
+
+
+def _read(name: str, signature: Signature, in_lists: str) -> Read | None:
+    op = recorded_name(name)
+    given = Arguments(signature, in_lists)
+    base, in_place = _base(op)
+    call = Call(base if op.startswith("aten.") else op, given, in_place)
+    own = _base(f"aten.{name.rpartition('::')[2]}")[0]
+    found = _form(name, op, own if own in _ALIASES else base)(call)
+    if found is None or not _is_sensible(found):
+        return None
+    return _event(op, found, _said(signature))
+
+
+def _is_sensible(found: Found) -> bool:
+    """Whether all sizes are those of arrays: arguments may be of another overload, or damaged."""
+    return all(size >= 0 for t in (*found.inputs, *found.outputs) for size in t.shape)
+
+
+def _base(op: str) -> tuple[str, bool]:
+    operator = op.split(".")[1] if op.count(".") else op
+    name = operator.removeprefix(FOREACH)
+    special = name.startswith("__")
+    in_place = name.startswith("__i") if special else name.endswith("_")
+    return (name if special else name.removesuffix("_")), in_place
+
+
+def _form(name: str, op: str, base: str) -> Form:
+    special = packages.form_of(name)
+    if special is not None:
+        return special
+    if not op.startswith("aten."):
+        return _nothing
+    if op.startswith(f"aten.{FOREACH}"):
+        return elements.on_lists
+    if base.startswith("_fused_") and base[len("_fused_") :] in ("adam", "adamw", "sgd", "adagrad"):
+        return elements.fused_optimizer
+    form = _FORMS.get(base)
+    if form is not None:
+        return form
+    if class_of(op) in ELEMENTWISE or base in PER_ELEMENT:
+        return elements.element_by_element
+    return _inputs_only if class_of(op) is not OpClass.UNKNOWN else _nothing
+
+
+def _inputs_only(call: Call) -> Found | None:
+    """Operators whose class is known and whose results are not: about as large as the first input."""
+    tensors = call.given.tensors
+    return Found(tensors, (tensors[0],) if tensors else ()) if tensors else None
+
+
+def _nothing(call: Call) -> Found | None:
+    return None
+
+
+def _said(signature: Signature) -> tuple[Tensor, ...]:
+    """Results that the format says."""
+    found = []
+    for shape, named in signature.outputs or ():
+        dtype = element_type(named)
+        if dtype is not None:
+            found.append(tensor(shape, dtype[0]))
+    return tuple(found)
+
+
+def _event(op: str, found: Found, said: tuple[Tensor, ...]) -> Read:
+    """Each tensor has memory of its own; what is changed in place has that of its input."""
+    inputs = [t.info(i) for i, t in enumerate(found.inputs)]
+    outputs: list[TensorInfo] = []
+    made = said if said and not found.writes else found.outputs
+    for number, t in enumerate(made):
+        home = found.writes[number] if number < len(found.writes) else len(inputs) + number
+        outputs.append(t.info(home))
+    covered = [t.covered_bytes for t in found.inputs] + [t.num_bytes for t in made]
+    event = Event(
+        op, tuple(inputs), tuple(outputs), writes=found.writes, attributes=dict(found.attributes),
+        work=found.work,
+    )  # fmt: skip
+    return Read(event, work_of(event), tuple(covered))

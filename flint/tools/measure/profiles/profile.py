@@ -1,0 +1,241 @@
+"""Profile: what one process did with one device while it was recorded, whichever tool recorded it.
+
+Every reader (Kineto, Chakra, xplane, Nsight) makes the same tables of columns, times in nanoseconds
+from `Profile.origin_ns`. Rows of a table are in order of their start. Nothing of the machine is kept
+but the name, memory and processors of its device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.ir.op_class import OpClass
+from flint.ir.program import Phase
+from flint.passes.work.work import Work
+from flint.tools.measure.profiles.communication import communicating, on_its_stream
+
+Floats = NDArray[np.float64]
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+
+
+class CallKind(IntEnum):
+    """What a call of the driver or the runtime means for the device."""
+
+    OTHER = 0
+    LAUNCH = 1  #: of a kernel, a copy, a memset
+    GRAPH = 2  #: of a whole graph: several activities have one launch
+    WAIT_DEVICE = 3  #: the host waits for all that was launched
+    WAIT_STREAM = 4  #: the host waits for a stream
+    WAIT_EVENT = 5  #: the host waits for an event
+    RECORD_EVENT = 6  #: an event is put on a stream
+    STREAM_WAIT = 7  #: a stream waits for an event of another
+
+
+class ActivityKind(IntEnum):
+    """What runs on the device."""
+
+    KERNEL = 0
+    COPY = 1  #: between memories, `num_bytes` of them
+    FILL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Arguments of an operator, one entry for each: interned, as calls repeat.
+
+    A tensor has a shape and a type as the profiler writes it ("c10::BFloat16", "float"); a list of
+    tensors has several, in `lists`. `values` are scalars and lists as text, "" for tensors. `outputs`
+    are shapes and types of results where the format has them (execution traces), else None.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    types: tuple[str, ...]
+    strides: tuple[tuple[int, ...], ...] = ()
+    values: tuple[str, ...] = ()
+    lists: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    outputs: tuple[tuple[tuple[int, ...], str], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comm:
+    """What a collective or message says of itself.
+
+    `name` is the framework's ("allreduce", "_allgather_base", "send", ...), sizes are in elements of
+    `dtype`, -1 where nothing is said. `ranks` is () where they are not listed in full. `peer` is the
+    global rank at the other end of a message, -1 if there is none; `pairs` are sources and targets of a
+    permutation. `turn` is the number of the call in its group, -1 where nothing counts it.
+    """
+
+    name: str
+    in_elements: int
+    out_elements: int
+    dtype: str
+    group: str = ""
+    group_size: int = 0
+    ranks: tuple[int, ...] = ()
+    peer: int = -1
+    in_splits: tuple[int, ...] = ()
+    out_splits: tuple[int, ...] = ()
+    turn: int = -1
+    pairs: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a compiler's own program says of an operation, where the profile holds that program.
+
+    `opcode` is the compiler's, `op` its class, `shape` and `dtype` (numpy's names, "bfloat16") those of
+    the first result. `scope` and `phase` are read from the names that the framework gave it.
+    """
+
+    opcode: str
+    op: OpClass
+    work: Work
+    shape: tuple[int, ...]
+    dtype: str
+    operand_bytes: int
+    result_bytes: int
+    scope: str
+    phase: Phase
+
+
+@dataclass(frozen=True, eq=False)
+class Operators:
+    """Operators of the framework on the host, nested.
+
+    `parent` is a row of this table, `signature` an index into `Profile.signatures`, `comm` into
+    `Profile.comms`; -1 for none. `sequence` pairs a forward operator with its backward one (-1), which
+    `is_backward`. `tensors` is an index into `Profile.tensors` where identities were recorded, else -1.
+    `record` is the number that PyTorch's profiler and its execution trace give to the same call (-1).
+    """
+
+    name: Int32s
+    start_ns: Floats
+    duration_ns: Floats
+    thread: Int32s
+    parent: Int32s
+    signature: Int32s
+    sequence: Int64s
+    is_backward: NDArray[np.bool_]
+    comm: Int32s
+    tensors: Int32s
+    record: Int64s
+
+
+@dataclass(frozen=True, eq=False)
+class Calls:
+    """Calls of the driver and the runtime on the host.
+
+    `operator` is the innermost operator that made the call. `stream` is the stream that waits or is
+    waited for (-1: not known, or all), `waits_for` the activity that ends what is waited for (-1: not
+    known).
+    """
+
+    kind: NDArray[np.uint8]
+    name: Int32s
+    start_ns: Floats
+    duration_ns: Floats
+    thread: Int32s
+    operator: Int32s
+    stream: Int32s
+    waits_for: Int32s
+
+
+@dataclass(frozen=True, eq=False)
+class Activities:
+    """Kernels, copies and fills on the device.
+
+    `call` launched it, `operator` is the innermost operator around that; -1 where nothing says it.
+    `flops` and `bytes_accessed` are those that the profiler gives (XLA's), else -1; `category` (an
+    index into `Profile.strings`, 0 is "") is the compiler's name of what it does, `compiled` an index
+    into `Profile.compiled` (-1).
+    """
+
+    kind: NDArray[np.uint8]
+    name: Int32s
+    start_ns: Floats
+    duration_ns: Floats
+    stream: Int32s
+    num_bytes: Int64s
+    call: Int32s
+    operator: Int32s
+    comm: Int32s
+    flops: Int64s
+    bytes_accessed: Int64s
+    category: Int32s
+    compiled: Int32s
+
+    @property
+    def end_ns(self) -> Floats:
+        """When each ends."""
+        return self.start_ns + self.duration_ns
+
+
+@dataclass(frozen=True, eq=False)
+class Marks:
+    """Annotations: steps, parts of a step, modules; on the host, or as the device saw them."""
+
+    name: Int32s
+    start_ns: Floats
+    duration_ns: Floats
+    thread: Int32s
+    on_device: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """One rank's recording.
+
+    `rank` and `world_size` are -1 and 0 where nothing says them. `groups` are process groups by name,
+    with their ranks. `device_memory_bytes` and `processors` are 0 where nothing says them. `tensors`
+    are ids of the tensors that operators read and wrote, where they were recorded. `waits`, (count, 2),
+    are rows of activities: the first waits for the second, beside what calls and streams say.
+    `warnings` say what the file lacked, and what was left out.
+    """
+
+    format: str
+    rank: int
+    world_size: int
+    device: str
+    origin_ns: int
+    strings: tuple[str, ...]
+    operators: Operators
+    calls: Calls
+    activities: Activities
+    marks: Marks
+    signatures: tuple[Signature, ...] = ()
+    comms: tuple[Comm, ...] = ()
+    tensors: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    compiled: tuple[Compiled, ...] = ()
+    waits: Int32s = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int32))
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    device_memory_bytes: int = 0
+    processors: int = 0
+    peak_bytes: int = 0
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def says_communication(self) -> NDArray[np.bool_]:
+        """For each activity whether its metadata, its name or its operator says that it communicates."""
+        return communicating(self)
+
+    @cached_property
+    def communicates(self) -> NDArray[np.bool_]:
+        """For each activity whether it is communication; also what of no class shares its stream."""
+        said = self.says_communication
+        return np.asarray(said | on_its_stream(self, said))
+
+
+T = TypeVar("T", Operators, Calls, Activities, Marks)
+
+
+def select(table: T, rows: NDArray[np.int64] | NDArray[np.bool_]) -> T:
+    """Some rows of a table, in their order; indices into other tables stay as they are."""
+    return replace(table, **{f.name: getattr(table, f.name)[rows] for f in fields(table)})

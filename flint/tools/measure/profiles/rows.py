@@ -1,0 +1,205 @@
+"""One rank's step -> a Program: rows of host and device that play back at their measured times."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.frontends.torch_world.program.groups import Channels, Messages
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import Mesh
+from flint.ir.op_class import OpClass
+from flint.ir.program import Flag, Program
+from flint.tools.measure.profiles.attribution import Origins
+from flint.tools.measure.profiles.contents import Contents
+from flint.tools.measure.profiles.host import HostEvent, host_events, ready_ns
+from flint.tools.measure.profiles.ranks import Aligned, Recorded
+from flint.tools.measure.profiles.steps import launched_at
+from flint.tools.measure.profiles.streams import lanes_of, main_stream, waits_of
+
+#: Opcodes of rows of the host, and of a pause of the device between two kernels.
+LAUNCH, WAIT, GAP = "host.launch", "host.wait", "host.gap"
+HOST_STREAM = "host"
+#: Shorter pauses are left to the next one: starts are as exact as this.
+_LEAST_GAP_NS = 250.0
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the programs of a workload have in common. `problems` counts sentences for the user."""
+
+    mesh: Mesh
+    world: int
+    groups: tuple[tuple[int, ...], ...]
+    channels: Channels
+    problems: Counter[str]
+
+
+class ProgramOfProfile:
+    """Makes the program of one rank. Times of all ranks count from `origin_ns`, on one clock.
+
+    `begin_ns` is when this rank's step begins; `span_ns`, there after `build`, is from the origin to
+    the end of the last activity.
+    """
+
+    def __init__(
+        self,
+        recorded: Recorded,
+        shared: Shared,
+        aligned: Aligned,
+        *,
+        origin_ns: float,
+        begin_ns: float,
+    ) -> None:
+        self._profile, self._shared = recorded.profile, shared
+        shift = aligned.shift_ns[recorded.rank]
+        self._zero = origin_ns - shift
+        self._begin = begin_ns - origin_ns
+        self._begin_here = begin_ns - shift  # on the profile's own clock
+        self._rows = recorded.step.activities
+        self._transfer = aligned.transfer_ns[recorded.rank]
+        self._launched = launched_at(self._profile)
+        messages = Messages(recorded.rank, shared.mesh, shared.channels)
+        self._contents = Contents(
+            recorded, shared.mesh, shared.groups, shared.world, messages,
+            aligned.unmatched[recorded.rank], shared.problems,
+        )  # fmt: skip
+        self._builder = ProgramBuilder(shared.mesh)
+        self._row_of: dict[int, int] = {}
+        self._end_of: dict[int, float] = {}
+        self._last_on: dict[str, int] = {}
+        self._host, self._host_point = -1, 0.0
+        self.span_ns = 0.0
+
+    def build(self) -> Program:
+        """The program; not verified here."""
+        a = self._profile.activities
+        order, keys = self._order()
+        by_start = self._rows[np.argsort(a.start_ns[self._rows], kind="stable")]
+        main = main_stream(self._profile, self._rows)
+        self._lanes = lanes_of(self._profile, by_start, main)
+        waits = waits_of(self._profile, self._rows, self._launched, main)
+        if waits.dropped:
+            self._shared.problems[
+                "waits between streams that measured times contradict, left out"
+            ] += waits.dropped
+        self._before = self._device_order(order, by_start, waits.of)
+        ready = ready_ns(self._profile, order, self._before, self._begin_here)
+        events = host_events(self._profile, order, keys, ready)
+        origins = Origins(self._profile).of(self._rows, self._launched)
+        self._contents.prepare(self._rows, origins)
+        self._emit(order, events)
+        ends = a.end_ns[self._rows]
+        self.span_ns = float(ends.max()) - self._zero
+        return self._builder.build()
+
+    def _order(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Activities in order of launch, without contradicting the order on any stream."""
+        a = self._profile.activities
+        by_start = self._rows[np.argsort(a.start_ns[self._rows], kind="stable")]
+        reached: dict[int, float] = defaultdict(lambda: -np.inf)
+        keys = np.empty(len(by_start))
+        for i, row in enumerate(by_start.tolist()):
+            key = float(self._launched[row])
+            key = float(a.start_ns[row]) if np.isnan(key) else key
+            stream = int(a.stream[row])
+            keys[i] = reached[stream] = max(key, reached[stream])
+        order = np.lexsort((np.arange(len(keys)), keys))
+        return by_start[order], keys[order]
+
+    def _device_order(
+        self,
+        order: NDArray[np.int64],
+        by_start: NDArray[np.int64],
+        waits: dict[int, tuple[int, ...]],
+    ) -> dict[int, tuple[int, ...]]:
+        """For each activity those that it waits for on the device: of its stream, and of others.
+
+        What was fetched before the step began, beside the step before, keeps nothing in it waiting.
+        """
+        a = self._profile.activities
+        ends = a.end_ns
+        place = {row: i for i, row in enumerate(order.tolist())}
+        last: dict[str, int] = {}
+        last_of_stream: dict[int, int] = {}
+        found: dict[int, tuple[int, ...]] = {}
+        for row in by_start.tolist():
+            lane, stream = self._lanes[row], int(a.stream[row])
+            before = [last.get(lane, last_of_stream.get(stream, -1))]
+            if ends[before[0]] > a.start_ns[row] and lane not in last:
+                before = []  # the first of a lane begins while its stream is busy
+            before += [w for w in waits.get(row, ()) if a.start_ns[w] >= self._begin_here]
+            found[row] = tuple(b for b in before if b >= 0 and place[b] < place[row])
+            last[lane] = last_of_stream[stream] = row
+        return found
+
+    def _emit(self, order: NDArray[np.int64], events: Sequence[HostEvent]) -> None:
+        """Rows in order: the point of a launch comes before the first of its activities."""
+        event_of = {row: i for i, e in enumerate(events) for row in e.activities}
+        done = 0
+        for row in order.tolist():
+            number = event_of.get(row, -1)
+            while done <= number:
+                self._host_event(events[done])
+                done += 1
+            self._activity(row, called=number >= 0)
+
+    def _host_event(self, event: HostEvent) -> None:
+        """A row for what the host did up to the event, if that took time."""
+        point = max(event.point_ns - self._zero, self._begin)
+        since, deps = self._host_point, [self._host]
+        if event.is_wait:
+            waited = self._end_of.get(event.waited, np.inf)
+            if waited > point + _LEAST_GAP_NS:
+                return
+            since, deps = max(since, waited), [self._host, self._row_of[event.waited]]
+        measured = round(point) - round(since)
+        if measured < 1 and not (event.is_wait and since > self._host_point):
+            return
+        self._host = self._builder.add(
+            WAIT if event.is_wait else LAUNCH,
+            op=OpClass.HOST,
+            deps=deps,
+            stream=HOST_STREAM,
+            measured_ns=max(measured, 1),
+            flags=Flag.WAITS if event.is_wait else 0,
+        )
+        self._host_point = round(since) + max(measured, 1)
+
+    def _pause(self, lane: str, deps: Sequence[int], pause_ns: int) -> int:
+        """A row for a pause of a stream that nothing explains."""
+        return self._builder.add(
+            GAP, op=OpClass.HOST, deps=deps, stream=lane, measured_ns=pause_ns, flags=Flag.WAITS
+        )
+
+    def _activity(self, row: int, *, called: bool) -> None:
+        """A row of the device, after a pause where it began later than all says."""
+        a = self._profile.activities
+        lane = self._lanes[row]
+        start = float(a.start_ns[row]) - self._zero
+        deps = [self._row_of[b] for b in self._before[row]]
+        ready = max((self._end_of[b] for b in self._before[row]), default=0.0)
+        if lane in self._last_on:
+            ready = max(ready, self._end_of[self._last_on[lane]])
+        if called and self._host >= 0:
+            deps.append(self._host)
+            ready = max(ready, self._host_point)
+        if start - ready >= _LEAST_GAP_NS:
+            pause = round(start) - round(ready)
+            deps.append(self._pause(lane, deps, pause))
+            ready = round(ready) + pause
+        content = self._contents.of(row)
+        whole = max(round(float(a.duration_ns[row])), 1)
+        measured = max(round(self._transfer.get(row, whole)), 1)
+        number = self._builder.add(
+            content.opcode, content.kind, deps=deps, stream=lane, measured_ns=measured,
+            **content.columns,
+        )  # fmt: skip
+        waited = whole - measured if row in self._transfer else 0
+        self._row_of[row] = number
+        self._end_of[row] = max(ready, start if waited else ready) + whole
+        self._last_on[lane] = row

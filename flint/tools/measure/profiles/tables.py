@@ -1,0 +1,168 @@
+"""Packed rows as they came become tables in order of start, and ids become rows of tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.tools.measure.profiles.columns import Columns
+from flint.tools.measure.profiles.nesting import innermost, innermost_at
+from flint.tools.measure.profiles.profile import (
+    Activities,
+    Calls,
+    Int32s,
+    Int64s,
+    Marks,
+    Operators,
+)
+from flint.tools.measure.profiles.waits import Sync, waits_of_calls
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What was added, by table. `syncs` say what calls wait for, by their correlation."""
+
+    added_operators: Columns
+    added_calls: Columns
+    added_activities: Columns
+    added_marks: Columns
+    added_syncs: Columns
+    added_waits: Columns
+    pageable: tuple[
+        int, ...
+    ]  #: names of copies from or to memory that the device cannot read itself
+
+    @cached_property
+    def operators(self) -> Operators:
+        """Operators; of those that start together the longer one is outside."""
+        o = self.added_operators
+        at = self._order_of_operators
+        start, duration, thread = (o.column(c)[at] for c in ("start", "duration", "thread"))
+        return Operators(
+            name=o.column("name")[at],
+            start_ns=start,
+            duration_ns=duration,
+            thread=thread,
+            parent=innermost(start, start + duration, thread),
+            signature=o.column("signature")[at],
+            sequence=o.column("sequence")[at],
+            is_backward=o.column("backward")[at].astype(np.bool_),
+            comm=o.column("comm")[at],
+            tensors=o.column("tensors")[at],
+            record=o.column("record")[at],
+        )
+
+    @cached_property
+    def calls(self) -> Calls:
+        """Calls, with what they wait for as far as it is said or seen."""
+        c, at = self.added_calls, self._order_of_calls
+        calls = Calls(
+            kind=c.column("kind")[at],
+            name=c.column("name")[at],
+            start_ns=c.column("start")[at],
+            duration_ns=c.column("duration")[at],
+            thread=c.column("thread")[at],
+            operator=self._operators_of_calls,
+            stream=c.column("stream")[at],
+            waits_for=found(
+                self.added_activities.column("correlation")[self._order_of_activities],
+                c.column("waits")[at],
+            ),
+        )
+        return waits_of_calls(calls, self.activities, self._syncs(), self.pageable)
+
+    @cached_property
+    def activities(self) -> Activities:
+        """Activities with the calls and operators that launched them."""
+        a, at = self.added_activities, self._order_of_activities
+        correlation = self.added_calls.column("correlation")[self._order_of_calls]
+        call = found(correlation, a.column("correlation")[at])
+        operator = self._by_external(a.column("external")[at])
+        if len(self._operators_of_calls):
+            by_call = np.where(call >= 0, self._operators_of_calls[call], -1)
+            operator = np.where(by_call >= 0, by_call, operator).astype(np.int32)
+        return Activities(
+            kind=a.column("kind")[at],
+            name=a.column("name")[at],
+            start_ns=a.column("start")[at],
+            duration_ns=a.column("duration")[at],
+            stream=a.column("stream")[at],
+            num_bytes=a.column("bytes")[at],
+            call=call,
+            operator=operator,
+            comm=a.column("comm")[at],
+            flops=a.column("flops")[at],
+            bytes_accessed=a.column("accessed")[at],
+            category=a.column("category")[at],
+            compiled=a.column("compiled")[at],
+        )
+
+    @cached_property
+    def marks(self) -> Marks:
+        """Annotations."""
+        m = self.added_marks
+        at = np.argsort(m.column("start"), kind="stable")
+        return Marks(
+            name=m.column("name")[at],
+            start_ns=m.column("start")[at],
+            duration_ns=m.column("duration")[at],
+            thread=m.column("thread")[at],
+            on_device=m.column("on_device")[at].astype(np.bool_),
+        )
+
+    @cached_property
+    def waits(self) -> Int32s:
+        """Rows of activities that wait for others, (count, 2)."""
+        place = np.argsort(self._order_of_activities, kind="stable").astype(np.int32)
+        both = (self.added_waits.column(c) for c in ("waiter", "waited"))
+        return np.asarray(place[np.stack(tuple(both), axis=1)])
+
+    @cached_property
+    def _order_of_operators(self) -> NDArray[np.intp]:
+        o = self.added_operators
+        return np.lexsort((-o.column("duration"), o.column("start")))
+
+    @cached_property
+    def _order_of_calls(self) -> NDArray[np.intp]:
+        return np.argsort(self.added_calls.column("start"), kind="stable")
+
+    @cached_property
+    def _order_of_activities(self) -> NDArray[np.intp]:
+        return np.argsort(self.added_activities.column("start"), kind="stable")
+
+    @cached_property
+    def _operators_of_calls(self) -> Int32s:
+        """The innermost operator of the thread at that time; else by external id."""
+        c, at, o = self.added_calls, self._order_of_calls, self.operators
+        start, thread = c.column("start")[at], c.column("thread")[at]
+        around = innermost_at(o.start_ns, o.start_ns + o.duration_ns, o.thread, start, thread)
+        by_id = self._by_external(c.column("external")[at])
+        return np.where(around >= 0, around, by_id).astype(np.int32)
+
+    def _by_external(self, wanted: Int64s) -> Int32s:
+        return found(self.added_operators.column("external")[self._order_of_operators], wanted)
+
+    def _syncs(self) -> Sync:
+        s = self.added_syncs
+        calls = self.added_calls.column("correlation")[self._order_of_calls]
+        return Sync(
+            call=found(calls, s.column("correlation")),
+            stream=s.column("stream"),
+            waited_stream=s.column("waited"),
+            record=found(calls, s.column("record")),
+        )
+
+
+def found(keys: Int64s, wanted: Int64s) -> Int32s:
+    """For each of `wanted` the last position in `keys` that holds it, or -1; ids below 0 are none."""
+    if not len(keys):
+        return np.full(len(wanted), -1, dtype=np.int32)
+    order = np.argsort(keys, kind="stable")
+    in_order = keys[order]
+    at = np.searchsorted(in_order, wanted, side="right") - 1
+    there = (at >= 0) & (wanted >= 0)
+    there[there] = in_order[at[there]] == wanted[there]
+    return np.where(there, order[np.maximum(at, 0)], -1).astype(np.int32)

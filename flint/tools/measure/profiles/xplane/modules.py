@@ -1,0 +1,168 @@
+"""Programs that a profile holds: what XLA says of an instruction by its name.
+
+A plane `/host:metadata` has the HloProto of each program that ran while it was recorded.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from flint.errors import FlintError
+from flint.io.malformed import Malformed
+from flint.passes.hlo import shapes
+from flint.passes.hlo.check import check_module
+from flint.passes.hlo.collectives import collective_kind, iota_groups
+from flint.passes.hlo.module import (
+    Computation,
+    HloModule,
+    Instruction,
+    decode_module,
+    scope_and_phase,
+)
+from flint.passes.hlo.op_classes import class_of
+from flint.passes.hlo.work import work_of
+from flint.tools.measure.profiles.profile import Comm, Compiled
+from flint.tools.measure.profiles.xplane.categories import comm_name
+from flint.tools.measure.profiles.xplane.planes import Names, Value, whole
+
+_ID = re.compile(r"\((\d+)\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An instruction: its work, its collective if it is one with its groups, and what it reads."""
+
+    compiled: Compiled
+    comm: Comm | None
+    groups: tuple[tuple[int, ...], ...]
+    reads: tuple[str, ...]
+
+    def comm_of(self, device: int) -> Comm | None:
+        """The collective as a device takes part in it."""
+        group = next((g for g in self.groups if device in g), ())
+        return self.comm and replace(self.comm, ranks=group)
+
+
+@dataclass(frozen=True)
+class ProgramOfProfile:
+    """One HLO module, its instructions by name. Those that make no sense are not there."""
+
+    module: HloModule
+    _found: dict[str, Known | None] = field(default_factory=dict)
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[Computation, Instruction]]:
+        return {i.name: (c, i) for c in self.module.computations.values() for i in c.instructions}
+
+    def known(self, name: str) -> Known | None:
+        """An instruction by name, None if there is none or nothing can be said of it."""
+        if name not in self._found:
+            place = self._places.get(name)
+            try:
+                self._found[name] = _known(self.module, *place) if place else None
+            except (FlintError, Malformed):
+                self._found[name] = None  # a profile is measured all the same
+        return self._found[name]
+
+
+@dataclass
+class Programs:
+    """The programs of a profile, by id and by name."""
+
+    by_id: dict[str, ProgramOfProfile] = field(default_factory=dict)
+    by_name: dict[str, ProgramOfProfile] = field(default_factory=dict)
+
+    def add(self, metadata: Names) -> int:
+        """The programs of a plane of metadata; returns how many of them could not be read."""
+        failed = 0
+        for key, name, stats in metadata.descriptions():
+            proto = stats.get("Hlo Proto", stats.get("hlo_proto"))
+            if not isinstance(proto, bytes):
+                continue
+            try:
+                module = decode_module(proto, "a program of the profile")
+                check_module(module)
+            except (FlintError, Malformed):
+                failed += 1
+                continue
+            program = ProgramOfProfile(module)
+            found = _ID.search(name)
+            self.by_id[found[1] if found else str(key)] = program
+            self.by_name[module.proto.name] = program
+        return failed
+
+    def known(self, stats: dict[str, Value], instruction: str) -> Known | None:
+        """What is known of an instruction that an event names."""
+        program = self.by_id.get(str(whole(stats.get("program_id"), -1)))
+        if program is None:
+            program = self.by_name.get(_ID.sub("", str(stats.get("hlo_module", ""))))
+        return program.known(instruction) if program else None
+
+
+def _known(module: HloModule, computation: Computation, i: Instruction) -> Known:
+    operands = module.operands(computation, i)
+    work = work_of(i, computation, module)
+    dtype, shape = shapes.first(i.shape)
+    read, written = sum(shapes.num_bytes(o.shape) for o in operands), shapes.num_bytes(i.shape)
+    scope, phase = scope_and_phase(i)
+    compiled = Compiled(
+        opcode=work.called or f"hlo.{i.opcode.removesuffix('-start')}",
+        op=work.class_or(class_of(i.opcode)),
+        work=work,
+        shape=shape,
+        dtype=dtype,
+        operand_bytes=read if work.operand_bytes is None else work.operand_bytes,
+        result_bytes=written if work.result_bytes is None else work.result_bytes,
+        scope=scope,
+        phase=phase,
+    )
+    sent = _collective(module, computation, i)
+    groups = _groups(sent[1], module) if sent else ()
+    comm = _comm(sent[1], groups, module.operands(*sent)) if sent else None
+    return Known(compiled, comm, groups, tuple(o.name for o in operands))
+
+
+def _collective(
+    module: HloModule, computation: Computation, i: Instruction
+) -> tuple[Computation, Instruction] | None:
+    """The collective that an instruction is, or the one that its fusion holds."""
+    if collective_kind(i.opcode):
+        return computation, i
+    if i.opcode not in ("fusion", "async-start"):
+        return None
+    inside = [(c, j) for c in module.called(i) for j in c.instructions if collective_kind(j.opcode)]
+    return inside[0] if len(inside) == 1 else None
+
+
+def _comm(i: Instruction, groups: tuple[tuple[int, ...], ...], operands: list[Instruction]) -> Comm:
+    data = operands[:1] if i.opcode.startswith("ragged") else operands
+    return Comm(
+        name=comm_name(i.opcode),
+        in_elements=sum(shapes.num_elements(o.shape) for o in data),
+        out_elements=-1,
+        dtype=shapes.first(data[0].shape)[0] if data else "",
+        group_size=max((len(g) for g in groups), default=0),
+        pairs=tuple((p.source, p.target) for p in i.source_target_pairs),
+    )
+
+
+def _groups(i: Instruction, module: HloModule) -> tuple[tuple[int, ...], ...]:
+    """Groups of devices as far as they are listed; () where they are not, and of permutations."""
+    devices = i.collective_device_list
+    if i.source_target_pairs:
+        return ()
+    for holder, name in ((i, "iota_groups"), (devices, "iota_replica_group_list")):
+        if holder.HasField(name):
+            iota = getattr(holder, name)
+            found = iota_groups(
+                iota.num_replica_groups,
+                iota.num_devices_per_group,
+                list(iota.iota_reshape_dims),
+                list(iota.iota_transpose_perm),
+            )
+            return tuple(tuple(g) for g in found.tolist())
+    listed = tuple(tuple(g.replica_ids) for g in devices.replica_groups or i.replica_groups)
+    everyone = tuple(range(module.num_replicas * module.num_partitions))
+    return listed if any(listed) else (everyone,) if everyone else ()

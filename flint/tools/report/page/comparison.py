@@ -1,0 +1,335 @@
+"""Two estimates side by side: totals, shares, memory and collectives, with what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from flint.text import format_duration
+from flint.tools.change.diff.show import cause_text, delta_text, source, verdict
+from flint.tools.report.page import facts
+from flint.tools.report.page.charts.bars import Segment, bar, sample
+from flint.tools.report.page.charts.memory import memory_chart
+from flint.tools.report.page.charts.timeline import timeline
+from flint.tools.report.page.colours import MEMORY, PHASES
+from flint.tools.report.page.differences import (
+    Good,
+    Row,
+    Side,
+    arrow,
+    both,
+    cells,
+    changed,
+    difference,
+    in_bytes,
+    in_count,
+    in_flops,
+    in_percent,
+    joined,
+)
+from flint.tools.report.page.document import document, one_class
+from flint.tools.report.page.markup import Heading, Markup, folded, join, table, tag
+from flint.tools.report.page.section import Section, kind_colours, layered
+from flint.tools.report.page.time_sections import Alike, alike, axis_colours, pipeline
+from flint.tools.report.views.breakdown import Part, by_axes, by_kind, by_phase
+from flint.tools.report.views.communication import communication
+from flint.tools.report.views.memory import MemoryOverTime, memory_over_time
+from flint.tools.report.views.slices import SLICE_LIMIT, Slices, timeline_slices
+
+if TYPE_CHECKING:
+    from flint.backends.cost.estimate import ClassEstimate, Estimate
+    from flint.tools.change.diff.difference import Difference
+
+#: Rows of tables of what differs, and those that are shown unasked.
+ROWS, FIRST = 120, 15
+
+
+def comparison_html(
+    first: Estimate,
+    second: Estimate,
+    names: tuple[str, str] = ("A", "B"),
+    *,
+    rank_class: int | str | None = None,
+    difference: Difference | None = None,
+) -> str:
+    """Two estimates as one page. Causes and changes of their `difference` stand above all else.
+
+    Raises FlintError FL503 as `report_html` does.
+    """
+    labels = [f"{a}: {name}" if name != a else name for a, name in zip("AB", names, strict=True)]
+    sides = [
+        Side(label, e, one_class(e, rank_class))
+        for label, e in zip(labels, (first, second), strict=True)
+    ]
+    on = dict.fromkeys(e.cluster.name for e in (first, second))
+    title = f"{names[0]} and {names[1]} on {' and '.join(on)}"
+    sections = [
+        *([_causes(difference)] if difference is not None and not difference.is_equal else []),
+        _totals(sides),
+        _time(sides),
+        _timelines(sides),
+        *_pipelines(sides),
+        _memory(sides),
+        _collectives(sides),
+        *_foundations(sides),
+    ]
+    return document(title, _verdict(sides, difference), sections)
+
+
+def _causes(difference: Difference) -> Section:
+    """Why they differ, and the kernels that do."""
+    causes = tag(
+        "ul", *(tag("li", cause_text(difference, c)) for c in difference.causes), cls="notes"
+    )
+    headings = (
+        Heading("what"),
+        Heading("over"),
+        Heading("phase"),
+        Heading("difference", right=True),
+        Heading("change", wide=True),
+        Heading("scope", wide=True),
+        Heading("source", wide=True),
+    )
+    rows = [
+        (
+            f"{c.kernels:,} x {c.kind}" if c.kernels > 1 else c.kind,
+            c.over,
+            c.phase,
+            delta_text(difference, c),
+            c.said if c.action == "changed" else f"{c.action}: {c.said}",
+            layered(c.scope),
+            source(c),
+        )
+        for c in difference.changes
+    ]
+    first = table(headings, rows[:FIRST], "kernels and collectives that differ, most first")
+    more = rows[FIRST:ROWS]
+    left_out = f"; {len(rows) - ROWS:,} are left out" if len(rows) > ROWS else ""
+    others = folded(f"{len(more)} smaller ones", table(headings, more, f"smaller ones{left_out}"))
+    changes = join((first, others if more else "")) if rows else ""
+    return Section("causes", "Causes", join((tag("div", causes, cls="causes"), changes)))
+
+
+def _verdict(sides: Sequence[Side], found: Difference | None) -> Markup:
+    a, b = (s.estimate for s in sides)
+    if a.to_json() == b.to_json():
+        said = f" ({verdict(found)})" if found is not None else ""
+        return tag("p", f"The two estimates are equal.{said}")
+    time = difference(a.step_time_ns, b.step_time_ns, format_duration)
+    memory = difference(_peak(a), _peak(b), in_bytes)
+    return tag("p", f"From A to B: step time {time}, peak memory {memory}.")
+
+
+def _peak(e: Estimate) -> int:
+    return max(c.memory.peak_bytes for c in e.classes)
+
+
+def _total_rows(a: Estimate, b: Estimate, classes: Sequence[ClassEstimate]) -> Iterable[Row]:
+    x, y = classes
+    yield Row("step time", a.step_time_ns, b.step_time_ns, format_duration)
+    yield Row("computing", x.compute_ns, y.compute_ns, format_duration)
+    yield Row("exposed communication", x.exposed_ns, y.exposed_ns, format_duration)
+    idle = [max(0.0, round(c.end_ns - c.compute_ns - c.exposed_ns, 3)) for c in classes]
+    if max(idle) >= 1:
+        yield Row("waiting", idle[0], idle[1], format_duration)
+    yield Row("MFU", a.mfu, b.mfu, in_percent, Good.MORE)
+    yield Row("HFU", a.hfu, b.hfu, in_percent, Good.MORE)
+    yield Row("model FLOPs", a.model_flops, b.model_flops, in_flops, Good.NEITHER)
+    yield Row("peak memory", _peak(a), _peak(b), in_bytes)
+    ranks = [sum(c.ranks for c in e.classes) for e in (a, b)]
+    yield Row("devices", ranks[0], ranks[1], in_count, Good.NEITHER)
+
+
+def _totals(sides: Sequence[Side]) -> Section:
+    a, b = (s.estimate for s in sides)
+    rows = _total_rows(a, b, [s.rank_class for s in sides])
+    about = [
+        (
+            s.name,
+            s.estimate.name,
+            s.estimate.cluster.name,
+            s.estimate.profile,
+            s.estimate.policy.name,
+            _placed(s.estimate),
+        )
+        for s in sides
+    ]
+    headings = tuple(Heading(t) for t in ("side", "program", "cluster", "kernels", "communication"))
+    body = join(
+        (
+            both("totals", sides, [cells(row) for row in rows]),
+            table((*headings, Heading("mesh", wide=True)), about, "what is compared"),
+        )
+    )
+    return Section("totals", "Totals", body)
+
+
+def _placed(e: Estimate) -> str:
+    return (
+        ", ".join(f"{axis}={size} on {network}" for axis, size, network in e.mapping)
+        or "one device"
+    )
+
+
+def _time(sides: Sequence[Side]) -> Section:
+    kinds = [by_kind(s.rank_class) for s in sides]
+    phases = [by_phase(s.rank_class) for s in sides]
+    axes = [by_axes(s.rank_class) for s in sides]
+    whole = max(s.rank_class.end_ns for s in sides)
+    of_axes = axis_colours(p.name for parts in axes for p in parts)
+    body = (
+        tag("h3", "By kind of work"),
+        _bars(sides, kinds, whole, [kind_colours(k) for k in kinds]),
+        _parts("time of the step by kind of work", sides, kinds),
+        tag("h3", "By phase"),
+        _bars(
+            sides, phases, whole, [[PHASES.get(p.name, PHASES["other"]) for p in k] for k in phases]
+        ),
+        _parts("time of the step by phase", sides, phases),
+        tag("h3", "Exposed communication by mesh axes"),
+        _bars(sides, axes, whole, [[of_axes[p.name] for p in k] for k in axes]),
+        _parts("exposed communication by mesh axes", sides, axes),
+    )
+    return Section("time", "Where the time goes", join(body))
+
+
+def _bars(
+    sides: Sequence[Side],
+    parts: Sequence[Sequence[Part]],
+    whole: float,
+    colours: Sequence[Sequence[str]],
+) -> Markup:
+    """A bar for each side, on one scale."""
+    drawn = []
+    for side, found, chosen in zip(sides, parts, colours, strict=True):
+        segments = [
+            Segment(p.name.replace("_", " "), p.exposed_ns, c)
+            for p, c in zip(found, chosen, strict=True)
+        ]
+        label = f"{side.name}: {format_duration(sum(s.value for s in segments))}"
+        drawn += [tag("p", label, cls="small"), bar(segments, whole, label)]
+    return join(drawn)
+
+
+def _parts(caption: str, sides: Sequence[Side], parts: Sequence[Sequence[Part]]) -> Markup:
+    times = [{p.name: p.exposed_ns for p in found} for found in parts]
+    rows = [
+        cells(Row(name.replace("_", " "), a, b, format_duration)) for name, a, b in joined(times)
+    ]
+    return both(caption, sides, rows)
+
+
+def _timelines(sides: Sequence[Side]) -> Section:
+    shown: list[Markup] = []
+    for letter, side in zip("ab", sides, strict=True):
+        e = side.estimate
+        slices: Slices = timeline_slices(e, side.number, limit=SLICE_LIMIT // 2)
+        memory = memory_over_time(e, side.number)
+        chart = timeline(f"step-{letter}", slices, memory, e.step_time_ns)
+        shown += [tag("h3", f"{side.name}: {format_duration(e.step_time_ns)}"), chart]
+    return Section("timeline", "Timelines", join(shown))
+
+
+def _pipelines(sides: Sequence[Side]) -> list[Section]:
+    """The schedules of the sides that have one."""
+    found = [(s.name, pipeline(s.estimate)) for s in sides]
+    shown = [join((tag("h3", name), section.body)) for name, section in found if section]
+    return [Section("pipeline", "Pipeline schedules", join(shown))] if shown else []
+
+
+def _memory(sides: Sequence[Side]) -> Section:
+    found: list[MemoryOverTime] = []
+    charts: list[Markup] = []
+    for side in sides:
+        e = side.estimate
+        fullest = max(range(len(e.classes)), key=lambda n: e.classes[n].memory.peak_bytes)
+        memory = memory_over_time(e, fullest)
+        found.append(memory)
+        charts.append(
+            tag("div", tag("h3", side.name), memory_chart(memory, e.classes[fullest].end_ns))
+        )
+    kinds = joined([dict(m.breakdown) for m in found])
+    rows = [
+        (join((sample(MEMORY[n]), " ", n.replace("_", " "))), *cells(Row("", a, b, in_bytes))[1:])
+        for n, a, b in kinds
+    ]
+    body = (tag("div", *charts, cls="pair"), both("memory at the peak by kind", sides, rows))
+    return Section("memory", "Memory", join(body))
+
+
+def _collectives(sides: Sequence[Side]) -> Section:
+    """Collectives that are alike on both sides in one row."""
+    found: list[dict[tuple[str, ...], list[Alike]]] = []
+    for side in sides:
+        by: dict[tuple[str, ...], list[Alike]] = {}
+        for a in alike(communication(side.estimate, side.number)):
+            by.setdefault(_same(a), []).append(a)
+        found.append(by)
+    keys = dict.fromkeys(key for side in found for key in side)
+    rows = sorted(
+        (_collective(key, *(side.get(key, []) for side in found)) for key in keys),
+        key=lambda r: r[0],
+    )
+    differs = [row for (rank, _), row in rows if rank]
+    same = len(rows) - len(differs)
+    headings = (
+        Heading("collective"),
+        Heading("over"),
+        Heading("phase"),
+        Heading("scope", wide=True),
+        Heading("count", right=True),
+        Heading("bytes", right=True),
+        Heading("exposed", right=True),
+        Heading("source"),
+    )
+    if not differs:
+        return Section("collectives", "Collectives", tag("p", f"All {same:,} kinds are equal."))
+    left_out = f"; {len(differs) - ROWS:,} more" if len(differs) > ROWS else ""
+    caption = (
+        f"collectives that differ, A \N{RIGHTWARDS ARROW} B{left_out}; {same:,} kinds are equal"
+    )
+    return Section("collectives", "Collectives", table(headings, differs[:ROWS], caption))
+
+
+def _same(a: Alike) -> tuple[str, ...]:
+    """What makes collectives of two programs one: lines of the source may have moved."""
+    return a.first.kind, a.first.over, a.first.phase, layered(a.first.scope)
+
+
+def _collective(
+    key: tuple[str, ...], a: Sequence[Alike], b: Sequence[Alike]
+) -> tuple[tuple[float, tuple[str, ...]], tuple[object, ...]]:
+    """What rows are sorted by (0 for what is equal), and their cells."""
+    counts = [sum(x.executions for x in side) for side in (a, b)]
+    moved = [sum(x.executions * x.first.payload_bytes for x in side) for side in (a, b)]
+    seen = [sum(x.exposed_ns for x in side) for side in (a, b)]
+    busy = [sum(x.busy_ns for x in side) for side in (a, b)]
+    longer, more_seen = abs(busy[1] - busy[0]), abs(seen[1] - seen[0])
+    equal = counts[0] == counts[1] and moved[0] == moved[1] and longer < 1 and more_seen < 1
+    rank = 0.0 if equal else -(1e3 * more_seen + longer + 1)
+    lines = [sorted({x.first.location for x in side if x.first.location}) for side in (a, b)]
+    kind, over, phase, scope = key
+    row = (
+        kind.replace("_", " "),
+        over,
+        phase or "-",
+        scope,
+        arrow(counts[0], counts[1], in_count),
+        arrow(moved[0], moved[1], in_bytes),
+        changed(seen[0], seen[1], format_duration),
+        ", ".join(dict.fromkeys((*lines[0][:2], *lines[1][:2]))) or "-",
+    )
+    return (rank, key), row
+
+
+def _foundations(sides: Sequence[Side]) -> list[Section]:
+    """Notes of both, and constants: of one cluster once."""
+    a, b = (s.estimate for s in sides)
+    notes = [join((tag("h3", s.name), facts.notes(s.estimate).body)) for s in sides]
+    constants = [facts.constants(a.cluster).body]
+    if a.cluster != b.cluster:
+        constants.append(facts.constants(b.cluster).body)
+    return [
+        Section("notes", "Notes", join(notes)),
+        Section("constants", "Constants and their sources", join(constants)),
+    ]

@@ -1,0 +1,107 @@
+"""The whole file: head, style, script, and the sections of one estimate."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from flint.tools.report.page import facts, time_sections
+from flint.tools.report.page.markup import Markup, join, tag, void
+from flint.tools.report.page.memory_section import memory_section
+from flint.tools.report.page.section import Section
+from flint.tools.report.views.communication import communication
+from flint.tools.report.views.memory import memory_over_time
+from flint.tools.report.views.rank_class import chosen_classes
+
+if TYPE_CHECKING:
+    from flint.backends.cost.estimate import Estimate
+
+
+def report_html(estimate: Estimate, *, rank_class: int | str | None = None) -> str:
+    """The report on an estimate as HTML. Time is of `rank_class` (None: the slowest).
+
+    Raises FlintError FL503 for a class that is not there, and for "all".
+    """
+    title = f"{estimate.name} on {estimate.cluster.name}"
+    sections = _sections(estimate, one_class(estimate, rank_class))
+    head = join((facts.cards(estimate), facts.about(estimate)))
+    return document(title, head, sections, _RECORDED if estimate.workload.measured_by else _FOOTER)
+
+
+def one_class(estimate: Estimate, rank_class: int | str | None) -> int:
+    """The index of the class that is meant; of "all", the slowest. Raises FlintError FL503."""
+    return chosen_classes(estimate, None if rank_class == "all" else rank_class)[0]
+
+
+def _sections(e: Estimate, number: int) -> list[Section]:
+    rows = time_sections.alike(communication(e, number))
+    fullest = max(range(len(e.classes)), key=lambda n: e.classes[n].memory.peak_bytes)
+    memory = memory_over_time(e, fullest)
+    beside = memory if fullest == number else memory_over_time(e, number)
+    found = [
+        facts.notes(e),
+        facts.measured(e),
+        time_sections.where_the_time_goes(e, number),
+        time_sections.timeline_section(e, number, beside),
+        time_sections.pipeline(e),
+        time_sections.exposed(e, number, rows),
+        None if e.workload.measured_by else memory_section(e, memory, e.classes[fullest].end_ns),
+        time_sections.kernels(e, number),
+        time_sections.collectives(rows),
+        time_sections.critical_path(e),
+        facts.constants(e.cluster),
+    ]
+    return [section for section in found if section is not None]
+
+
+_FOOTER = (
+    "Made by flint report from a captured program: nothing ran. Times and memory are estimates; "
+    "how far to trust them is in Flint's docs/accuracy.md."
+)
+_RECORDED = (
+    "Made by flint report from a profile. What times rest on is said in the notes, and more of it in "
+    "Flint's docs/measured.md."
+)
+
+
+def document(title: str, head: Markup, sections: Sequence[Section], footer: str = _FOOTER) -> str:
+    """A page with a heading, links to its sections, and these. Nothing is loaded from elsewhere."""
+    style, script = f"{asset('parts.css')}{asset('page.css')}", asset("page.js")
+    links = (tag("li", tag("a", s.title, href=f"#{s.name}")) for s in sections)
+    body = tag(
+        "body",
+        tag("a", "Skip to the report", cls="skip", href="#report"),
+        tag("header", tag("h1", title), tag("nav", tag("ul", *links), aria_label="sections")),
+        tag("main", head, *(s.markup() for s in sections), id="report"),
+        tag("footer", tag("p", footer)),
+        tag("script", Markup(script)),
+        cls="flint",
+    )
+    head_ = tag(
+        "head",
+        void("meta", name="generator", content="flint"),  # by it `flint.io.outputs` knows its own
+        void("meta", charset="utf-8"),
+        void("meta", http_equiv="Content-Security-Policy", content=_policy(style, script)),
+        void("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", f"{title} - Flint"),
+        tag("style", Markup(style)),
+    )
+    return f"<!DOCTYPE html>\n{tag('html', head_, body, lang='en')}\n"
+
+
+def _policy(style: str, script: str) -> str:
+    """A policy under which a browser runs this script and style, and loads nothing."""
+    return f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}"
+
+
+def _digest(content: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def asset(name: str) -> str:
+    """A file beside this module."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")

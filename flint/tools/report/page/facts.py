@@ -1,0 +1,126 @@
+"""What an estimate is of and rests on: its numbers in short, notes, and constants with sources."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from flint.backends.cost.astrasim.files import UNKNOWN_MEMORY_BYTES
+from flint.cluster.constants import numbers
+from flint.text import format_bytes, format_count, format_duration
+from flint.tools.measure.replay.facts import COLUMNS, attribution_cells
+from flint.tools.report.page.markup import Heading, Markup, join, table, tag
+from flint.tools.report.page.section import Section, share
+
+if TYPE_CHECKING:
+    from flint.backends.cost.estimate import Estimate
+    from flint.cluster.models import Cluster
+
+
+def cards(e: Estimate) -> Markup:
+    """The numbers that are looked at first."""
+    slowest = max(e.classes, key=lambda c: c.end_ns)
+    fullest = max(e.classes, key=lambda c: c.memory.peak_bytes)
+    memory, ranks = fullest.memory, sum(c.ranks for c in e.classes)
+    bound = "a lower bound: some operations have no price" if e.is_lower_bound else ""
+    capacity = known_capacity(memory.capacity_bytes)
+    held = f"of {format_bytes(capacity)}, {memory.verdict}" if capacity else ""
+    unknown = memory.recorded and not memory.peak_bytes
+    shown = (
+        ("step time", format_duration(e.step_time_ns), bound or _sure(e)),
+        ("MFU", f"{e.mfu:.1%}", f"of {e.peak_flops_per_s / 1e12:,.0f} TFLOP/s {e.dtype}"),
+        ("HFU", f"{e.hfu:.1%}", "all products that are executed"),
+        (
+            "exposed communication",
+            share(slowest.exposed_ns, slowest.end_ns),
+            format_duration(slowest.exposed_ns) if slowest.exposed_ns else "none",
+        ),
+        (
+            "peak memory",
+            "not recorded" if unknown else format_bytes(memory.peak_bytes),
+            "" if unknown else "as recorded" if memory.recorded else held,
+        ),
+        ("devices", format_count(ranks), _mesh(e)),
+    )
+    return tag("dl", *(_card(*card) for card in shown), cls="cards")
+
+
+def _sure(e: Estimate) -> str:
+    interval = e.interval
+    if interval is None:
+        return ""
+    return f"80 %: {format_duration(interval.low_ns)} to {format_duration(interval.high_ns)}"
+
+
+def known_capacity(capacity_bytes: int) -> int:
+    """A chip's memory; 0 where a simulator's file does not say it."""
+    return capacity_bytes if capacity_bytes < UNKNOWN_MEMORY_BYTES else 0
+
+
+def _mesh(e: Estimate) -> str:
+    return " x ".join(f"{n}={s}" for n, s in e.workload.mesh.shape.items())
+
+
+def _card(name: str, value: str, small: str) -> Markup:
+    below = tag("span", small, cls="small") if small else ""
+    return tag("div", tag("dt", name), tag("dd", value, below), cls="card")
+
+
+def measured(e: Estimate) -> Section | None:
+    """Spans of recorded ranks, and to what their time belongs; None of what was not recorded."""
+    if e.measured is None or not e.measured.classes:
+        return None
+    headings = [Heading(c.title or "off by", c.right) for c in COLUMNS]
+    rows = [attribution_cells(c) for c in e.measured.classes]
+    said = tag(
+        "p",
+        "To what every nanosecond of a recorded rank belongs; docs/measured.md says how it is told.",
+    )
+    return Section(
+        "measured", "What was measured", join((said, table(headings, rows, "recorded ranks")))
+    )
+
+
+def about(e: Estimate) -> Markup:
+    """What was estimated, and how the mesh lies on the networks."""
+    said = (
+        f"Kernels as {e.profile} launches them, communication: {e.policy.name} ({e.policy.summary}). "
+        f"{_classes(len(e.classes))}."
+    )
+    return tag(
+        "p", said, *(f" {axis}={size} lies on {network}." for axis, size, network in e.mapping)
+    )
+
+
+def _classes(count: int) -> str:
+    return "All ranks run the same program" if count == 1 else f"{count:,} classes of ranks"
+
+
+def notes(e: Estimate) -> Section:
+    """Everything that the estimate and the capture say of themselves."""
+    said = [
+        *e.workload.warnings,
+        *(f"{name} has no price: {n:,} executions count nothing" for name, n in e.unpriced.items()),
+        *e.notes,
+    ]
+    if not said:
+        return Section("notes", "Notes", tag("p", "The estimate has no reservations of its own."))
+    return Section("notes", "Notes", tag("ul", *(tag("li", s) for s in said), cls="notes"))
+
+
+def constants(cluster: Cluster) -> Section:
+    """Every number of the cluster, its kind and where it is from."""
+    headings = (
+        Heading("constant"),
+        Heading("value", right=True),
+        Heading("kind"),
+        Heading("source", wide=True),
+    )
+    rows = numbers(cluster.model_dump(mode="json", exclude_defaults=True))
+    counted = Counter(kind for _, _, kind, _ in rows if kind)
+    said = ", ".join(f"{n} {kind}" for kind, n in sorted(counted.items()))
+    body = (
+        tag("p", f"{cluster.name}: {cluster.title}. {cluster.notes}"),
+        table(headings, rows, f"constants of the cluster ({said})"),
+    )
+    return Section("constants", "Constants and their sources", join(body))

@@ -1,0 +1,71 @@
+"""The parts of a report that a notebook shows by itself, with a style of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from flint.text import Column, format_bytes, format_duration
+from flint.tools.report.page import facts
+from flint.tools.report.page.charts.bars import Segment, bar, legend
+from flint.tools.report.page.colours import MEMORY
+from flint.tools.report.page.document import asset
+from flint.tools.report.page.markup import Heading, Markup, folded, join, table, tag
+from flint.tools.report.page.section import kind_colours, kind_legend, parts_bar
+from flint.tools.report.views.breakdown import by_kind
+from flint.tools.report.views.rank_class import slowest_class
+
+if TYPE_CHECKING:
+    from flint.backends.cost.estimate import ClassEstimate, Estimate
+
+
+def fragment(*parts: object) -> str:
+    """Parts for a notebook: styled, and without a script."""
+    return str(tag("div", tag("style", Markup(asset("parts.css"))), *parts, cls="flint"))
+
+
+def estimate_fragment(e: Estimate) -> str:
+    """Numbers, a bar of the slowest class's time, one of the memory at the peak, and notes."""
+    slowest = e.classes[slowest_class(e)]
+    fullest = max(e.classes, key=lambda c: c.memory.peak_bytes)
+    return fragment(
+        tag("h3", f"{e.name} on {e.cluster.name}"),
+        facts.cards(e),
+        _time(slowest),
+        _memory(fullest),
+        facts.notes(e).body,
+    )
+
+
+def _time(c: ClassEstimate) -> Markup:
+    """The bar with a legend, and the table for whoever asks."""
+    kinds = by_kind(c)
+    colours = kind_colours(kinds)
+    label = f"time of the step, {format_duration(c.end_ns)}"
+    segments = [
+        Segment(p.name.replace("_", " "), p.exposed_ns, colour)
+        for p, colour in zip(kinds, colours, strict=True)
+    ]
+    numbers = folded("time by kind of work", parts_bar(kinds, c.end_ns, label, colours))
+    return join(
+        (bar(segments, c.end_ns, label), legend(kind_legend(s.kind for s in c.shares)), numbers)
+    )
+
+
+def _memory(c: ClassEstimate) -> Markup:
+    named = [(k.replace("_", " "), MEMORY[k], size) for k, size in c.memory.breakdown.items()]
+    label = f"memory at the peak, {format_bytes(c.memory.peak_bytes)}"
+    segments = [Segment(name, size, colour) for name, colour, size in named]
+    shown = [(f"{name} {format_bytes(size)}", colour) for name, colour, size in named]
+    return join((bar(segments, c.memory.peak_bytes, label), legend(shown)))
+
+
+def table_of(columns: Sequence[Column], rows: Iterable[Sequence[object]], caption: str) -> Markup:
+    """A table with the columns that text has."""
+    return table([Heading(c.title, c.right) for c in columns], rows, caption)
+
+
+def list_of_facts(facts: Iterable[tuple[str, str]]) -> Markup:
+    """Names and what they are."""
+    rows = (tag("tr", tag("th", n, scope="row"), tag("td", v, cls="wide")) for n, v in facts)
+    return tag("table", tag("tbody", *rows))

@@ -1,0 +1,127 @@
+"""Where the time of a rank class goes: by kind of work, phase, axes, and as a tree of scopes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flint.backends.cost.simulate.exposure import IDLE
+from flint.tools.report.views.row_times import row_times
+
+if TYPE_CHECKING:
+    from flint.backends.cost.estimate import ClassEstimate, Estimate
+    from flint.backends.cost.simulate.exposure import Share
+
+#: A component of a scope that is a number: which of several layers.
+_NUMBER = re.compile(r"(?<![^/])\d+(?![^/])")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of the time of a step. `exposed_ns` of all parts add up to the class's end."""
+
+    name: str
+    count: int
+    busy_ns: float
+    exposed_ns: float
+
+
+def by_kind(c: ClassEstimate) -> tuple[Part, ...]:
+    """By what runs: `gemm`, `all_reduce over data`, `wait`; most of the step first."""
+    return _added(c.shares, lambda s: f"{s.kind} over {s.over}" if s.over else s.kind)
+
+
+def by_phase(c: ClassEstimate) -> tuple[Part, ...]:
+    """By phase, what has none as `other`, and time in which nothing runs as `waiting`."""
+    return _added(c.shares, lambda s: "waiting" if s.kind in IDLE else s.phase or "other")
+
+
+def by_axes(c: ClassEstimate) -> tuple[Part, ...]:
+    """By the mesh axes of communication, without computation and waits."""
+    return _added((s for s in c.shares if s.over), lambda s: s.over)
+
+
+def by_resource(c: ClassEstimate) -> tuple[Part, ...]:
+    """By what is busy: `computing`, `waiting`, or the mesh axes of communication that is seen."""
+    return _added(c.shares, lambda s: s.over or ("waiting" if s.kind in IDLE else "computing"))
+
+
+def _added(shares: Iterable[Share], name: Callable[[Share], str]) -> tuple[Part, ...]:
+    found: dict[str, list[float]] = {}
+    for share in shares:
+        entry = found.setdefault(name(share), [0, 0.0, 0.0])
+        for at, value in enumerate((share.count, share.busy_ns, share.exposed_ns)):
+            entry[at] += value
+    parts = (Part(k, int(n), round(b, 3), round(e, 3)) for k, (n, b, e) in found.items())
+    return tuple(sorted(parts, key=lambda p: (-p.exposed_ns, -p.busy_ns, p.name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A part of the source, and what lies inside of it, most of the step first.
+
+    `exposed_ns` is the time of the step that it takes: kernels, and communication that is seen; that
+    of parts inside is in it, and `own_ns` is what is not of them. Layers that differ in their number
+    only are one, `*`. What has no name is "".
+    """
+
+    name: str
+    path: str
+    busy_ns: float
+    exposed_ns: float
+    own_ns: float
+    parts: tuple[Scope, ...]
+
+
+def of_all_layers(scope: str) -> str:
+    """A scope with `*` for each component that is a number: the same for all layers."""
+    return _NUMBER.sub("*", scope)
+
+
+def scope_tree(estimate: Estimate, number: int) -> Scope:
+    """The scopes of the rank class `number`: the root's time and idle time are its end."""
+    timeline = estimate.timeline.classes[number]
+    program, times = timeline.work.program, row_times(timeline)
+    leaves: dict[str, list[float]] = {}
+    for scope in np.unique(program.scope).tolist():
+        rows = program.scope == scope
+        path = of_all_layers(program.strings[scope])
+        entry = leaves.setdefault(path, [0.0, 0.0])
+        entry[0] += float(times.busy_ns[rows].sum())
+        entry[1] += float(times.exposed_ns[rows].sum())
+    root = _Grown("")
+    for path, (busy, exposed) in leaves.items():
+        root.add([p for p in path.split("/") if p], busy, exposed)
+    return root.done("")
+
+
+class _Grown:
+    """A tree on its way."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.own = [0.0, 0.0]
+        self.parts: dict[str, _Grown] = {}
+
+    def add(self, path: list[str], busy: float, exposed: float) -> None:
+        at = self
+        for name in path:
+            at = at.parts.setdefault(name, _Grown(name))
+        at.own[0] += busy
+        at.own[1] += exposed
+
+    def done(self, above: str) -> Scope:
+        path = f"{above}/{self.name}".strip("/")
+        parts = [p.done(path) for p in self.parts.values()]
+        return Scope(
+            self.name,
+            path,
+            round(self.own[0] + sum(p.busy_ns for p in parts), 3),
+            round(self.own[1] + sum(p.exposed_ns for p in parts), 3),
+            round(self.own[1], 3),
+            tuple(sorted(parts, key=lambda p: (-p.exposed_ns, p.name))),
+        )

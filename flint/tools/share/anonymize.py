@@ -1,0 +1,139 @@
+"""`flint.anonymize`: a workload that may be shown to others, with what still identifies it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flint.errors import FlintError
+from flint.ir.workload import Workload
+from flint.tools.share.change import Change
+from flint.tools.share.inputs import Source, SourceKind, read_source
+from flint.tools.share.leaks.report import Leaks, leaks_of
+from flint.tools.share.level import Level, LevelOptions, options_of
+from flint.tools.share.names.redact import redacted
+from flint.tools.share.output import is_timed_elsewhere, refuse_place, write_shared
+
+if TYPE_CHECKING:
+    from flint.tools.share.shapes.perturb import Moves
+    from flint.tools.share.structure.exchange import Rewired
+
+
+@dataclass(frozen=True)
+class Anonymized:
+    """What may be shown, what was promised (`level`), and what moved by how much.
+
+    `source` is what was read, None for a workload of this process. `changes` are totals before and after, and
+    `moves` says how far sizes moved: nothing for the level `names`, which moves no number. `rewired` says
+    how far structure did, at the level `structure`.
+    """
+
+    workload: Workload
+    level: Level
+    changes: tuple[Change, ...]
+    original: Workload
+    source: Source | None = None
+    moves: Moves | None = None
+    rewired: Rewired | None = None
+
+    @cached_property
+    def leaks(self) -> Leaks:
+        """What still identifies, by the attacks that `flint.tools.share.leaks` runs. It names things."""
+        return leaks_of(self.workload, self.original)
+
+    def save(self, out: str | Path, *, force: bool = False) -> int:
+        """Write a `.flint` file, or a directory of traces by the options of those that were read.
+
+        Gives the number of files. Raises FlintError FL903 for a place in the input, FL501 to FL506 for
+        one that cannot be written, FL508 for a file that Flint did not write, without `force`.
+        """
+        place, source = Path(out), self.source
+        refuse_place(place, source.path if source else None, force=force)
+        like = source.manifest if source else None
+        if (
+            source
+            and self.level is Level.NAMES
+            and place.suffix != ".flint"
+            and is_timed_elsewhere(like)
+        ):
+            from flint.tools.share.traces import redact_traces
+
+            return redact_traces(source.path, place, self.workload)
+        return write_shared(self.workload, place, like, force=force)
+
+
+def anonymize(
+    source: Workload | str | Path,
+    *,
+    level: str = "names",
+    keep: float | str | None = None,
+    seed: int | None = None,
+) -> Anonymized:
+    """A workload without what identifies it, as far as `level` promises.
+
+    `source` is a workload, a `.flint` file, a directory that `flint capture` wrote, or a profile. Levels:
+    "names" (no names or sources; estimates are equal to the last bit) and "shapes" (and other dimensions:
+    totals and step times stay within `keep`, a share such as 0.02 or "2%", which is usual), and "structure"
+    (and other operations in another order on other operands, within the same bound). Equal seeds give equal results; without a seed the operating system draws one, which is kept nowhere.
+
+    Raises FlintError FL901 (level), FL904 (traces without a workload, which only the command redacts), FL906
+    (too few sizes can change), FL907 (`keep`, or an option that the level does not have), FL908 (numbers that
+    a compiler or a profile made, at the level "shapes"), FL910 to FL912 (the level "structure"), and what reading the source raises.
+    """
+    if isinstance(source, Workload):
+        return _at_level(source, options_of(level, keep, seed))
+    return anonymized(read_source(source), options_of(level, keep, seed))
+
+
+def anonymized(source: Source, options: LevelOptions) -> Anonymized:
+    """The same of what was read already."""
+    if source.workload is None:
+        raise _without_workload(source)
+    return replace(_at_level(source.workload, options), source=source)
+
+
+def _at_level(original: Workload, options: LevelOptions) -> Anonymized:
+    named = redacted(original)
+    if options.level is Level.NAMES:
+        return Anonymized(named, options.level, (), original)
+    from flint.tools.share.shapes.perturb import perturbed  # estimates take 0.3 s to import
+
+    if options.level is Level.STRUCTURE:
+        return _structured(original, named, options)
+    found = perturbed(named, options.keep, options.seed)
+    return Anonymized(found.workload, options.level, found.changes, original, moves=found.moves)
+
+
+def _structured(original: Workload, named: Workload, options: LevelOptions) -> Anonymized:
+    """Other sizes within half of the bound, or all of it, then another structure within all of it."""
+    from flint.tools.share.shapes.confirm import machines_for, measures_of
+    from flint.tools.share.shapes.perturb import perturbed
+    from flint.tools.share.structure.exchange import exchanged
+    from flint.tools.share.structure.refuse import require_exchangeable
+
+    require_exchangeable(named)
+    try:
+        shaped = perturbed(named, options.keep / 2, options.seed)
+    except FlintError as error:
+        if error.code != "FL906":
+            raise
+        shaped = perturbed(named, options.keep, options.seed)
+    found = exchanged(shaped.workload, options.keep, options.seed, reference=named)
+    machines = machines_for(named)
+    changes = measures_of(named, machines).changes(measures_of(found.workload, machines))
+    return Anonymized(
+        *(found.workload, options.level, changes, original),
+        moves=shaped.moves,
+        rewired=found.rewired,
+    )
+
+
+def _without_workload(source: Source) -> FlintError:
+    assert source.kind is SourceKind.TRACES
+    return FlintError(
+        "FL904",
+        f"{source.path} has traces, and no workload that they were written from",
+        help="flint anonymize DIR -o OUT --level names writes such traces without names",
+    )

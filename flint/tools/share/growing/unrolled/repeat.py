@@ -1,0 +1,249 @@
+"""Layers that are rows of their own, more or fewer of them.
+
+A row of a layer reads rows of its own layer, of the layer before or after, and rows outside of all layers.
+Where that is the same for two layers that follow each other, copies of one go between it and the next as
+often as wanted, or layers between two alike ones go. Rows that read all layers (the sum of
+all gradients, what the step returns) read the new ones too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from flint.errors import FlintError
+from flint.ir.columns import ROW_COLUMNS, compact_tables, rewired
+from flint.ir.program import COLUMN_TYPES, Int64s, Program, Region
+from flint.tools.share.growing.unrolled.alignment import Layers, aligned
+from flint.tools.share.growing.unrolled.cut import cut_of, not_alike, read_from_outside
+from flint.tools.share.growing.unrolled.numbers import moved, steps_of
+from flint.tools.share.growing.unrolled.periods import layers_of, segments_of
+
+#: Columns of texts that may have the number of a layer.
+_TEXTS = ("name", "scope", "location", "cause")
+
+
+def unrolled_layers(program: Program) -> int:
+    """How many layers a program has as rows of their own; 1 where none repeat three times or more."""
+    segments = segments_of(program)
+    return layers_of(program, segments)[0] if segments else 1
+
+
+def with_layers(program: Program, layers: int) -> Program:
+    """The program with so many layers, each as the others are.
+
+    Raises FlintError FL926 where layers are not alike, and FL922 for a number that whole blocks do not
+    make (of layers that alternate) or that is less than two.
+    """
+    segments = segments_of(program)
+    if not segments:
+        raise not_alike("no rows repeat as layers do")
+    now, each = layers_of(program, segments)
+    more, left = divmod(layers - now, each)
+    if left or layers < 2:
+        raise FlintError(
+            "FL922",
+            f"{layers} layers are not possible: the program has {now}"
+            + (f", of {each} kinds in turn" if each > 1 else ""),
+            help=f"give a multiple of {each}, 2 at least" if each > 1 else "give 2 at least",
+        )
+    found = aligned(program, segments)
+    if not more:
+        return program
+    return _Repeated(found, cut_of(found, more), more).program()
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of the new program: which row each is like, and its layer there."""
+
+    source: Int64s
+    layer: Int64s
+
+
+class _Repeated:
+    """A program with `more` layers after layer `cut` (fewer: those after it go)."""
+
+    def __init__(self, layers: Layers, cut: int, more: int) -> None:
+        self.layers, self.cut, self.more = layers, cut, more
+        self.rows = self._rows()
+        p, rows = layers.program, self.rows
+        self.outside = np.full(len(p), -1, dtype=np.int64)
+        free = layers.segment[rows.source] < 0
+        self.outside[rows.source[free]] = np.flatnonzero(free)
+        self.starts = [self._starts(i) for i in range(len(layers.placed))]
+
+    def _rows(self) -> _Rows:
+        """Rows in their new order. Blocks of one segment follow each other, in its direction."""
+        sources, layer, at = [], [], 0
+        program, old = self.layers.program, self.layers.layer
+        for placed in self.layers.placed:
+            s = placed.segment
+            sources.append(np.arange(at, s.start))
+            layer.append(np.zeros(s.start - at, dtype=np.int64))
+            for new, like in self._blocks(placed.layers)[:: placed.step]:
+                start = s.start + placed.block(like) * s.period
+                sources.append(np.arange(start, start + s.period))
+                layer.append(np.full(s.period, new, dtype=np.int64))
+            at = s.stop
+        sources.append(np.arange(at, len(program)))
+        layer.append(old[at:])
+        return _Rows(np.concatenate(sources), np.concatenate(layer))
+
+    def _blocks(self, layers: range) -> list[tuple[int, int]]:
+        """New layers of a segment, ascending, and the old layer that each is like."""
+        cut, more = self.cut, self.more
+        kept = [(n, n) for n in layers if n <= cut]
+        new = [(cut + i, cut) for i in range(1, more + 1)]
+        later = [(n + more, n) for n in layers if n > cut + max(-more, 0)]
+        return kept + new + later
+
+    def _starts(self, number: int) -> dict[int, int]:
+        """The first row of each block of a segment in the new program, by layer."""
+        rows, placed = self.rows, self.layers.placed[number]
+        first = (self.layers.segment[rows.source] == number) & (
+            self.layers.offset[rows.source] == 0
+        )
+        at = np.flatnonzero(first)
+        found = dict(zip(rows.layer[at].tolist(), at.tolist(), strict=True))
+        assert (
+            len(found) * placed.segment.period == (self.layers.segment[rows.source] == number).sum()
+        )
+        return found
+
+    def program(self) -> Program:
+        """The new program."""
+        p, rows = self.layers.program, self.rows
+        columns: dict[str, Any] = {name: getattr(p, name)[rows.source] for name in ROW_COLUMNS}
+        owner, target = self._links()
+        columns["alias"] = self._aliases()
+        none = np.zeros(len(rows.source) + 1, dtype=np.int64)
+        short = replace(
+            p, **columns, regions=self._regions(), dep_start=none, deps=np.zeros(0, np.int32)
+        )
+        return compact_tables(self._named(rewired(short, (owner, target))))
+
+    def _places(self, owner: Int64s, read: Int64s) -> Int64s:
+        """New numbers of old rows `read` as new rows `owner` read them."""
+        layers, rows = self.layers, self.rows
+        found = self.outside[read].copy()
+        like = rows.source[owner]
+        for number in range(len(layers.placed)):
+            mine = np.flatnonzero(layers.segment[read] == number)
+            inside = layers.segment[like[mine]] >= 0
+            away = layers.layer[read[mine]] - layers.layer[like[mine]]
+            seen = np.where(
+                inside, rows.layer[owner[mine]] + away, self._renumbered(layers.layer[read[mine]])
+            )
+            starts = [self.starts[number][n] for n in seen.tolist()]
+            found[mine] = np.array(starts, dtype=np.int64) + layers.offset[read[mine]]
+        return found
+
+    def _renumbered(self, layer: Int64s) -> Int64s:
+        return np.where(layer > self.cut, layer + self.more, layer)
+
+    def _links(self) -> tuple[Int64s, Int64s]:
+        """Dependencies between new numbers; rows outside that read all layers read new ones as well."""
+        p, layers = self.layers.program, self.layers
+        counts = np.diff(p.dep_start)[self.rows.source]
+        owner = np.repeat(np.arange(len(counts)), counts)
+        begin = np.repeat(p.dep_start[self.rows.source] - (np.cumsum(counts) - counts), counts)
+        read = p.deps[begin + np.arange(len(begin))].astype(np.int64)
+        gone = (layers.segment[read] >= 0) & (layers.segment[self.rows.source[owner]] < 0)
+        gone &= (layers.layer[read] > self.cut) & (layers.layer[read] <= self.cut - self.more)
+        owner, read = owner[~gone], read[~gone]
+        target = self._places(owner, read)
+        added = [
+            (self.outside[row], self.starts[number][n] + offset)
+            for (row, number, offset), found in read_from_outside(layers).items()
+            if {self.cut, self.cut + 1} <= found
+            for n in range(self.cut + 1, self.cut + 1 + self.more)
+        ]
+        new = np.array(added, dtype=np.int64).reshape(-1, 2)
+        return np.append(owner, new[:, 0]), np.append(target, new[:, 1])
+
+    def _aliases(self) -> Int64s:
+        alias = self.layers.program.alias[self.rows.source].astype(np.int64)
+        has = np.flatnonzero(alias >= 0)
+        alias[has] = self._places(has, alias[has])
+        return alias.astype(COLUMN_TYPES["alias"])
+
+    def _regions(self) -> tuple[Region, ...]:
+        p, layers = self.layers.program, self.layers
+        first = np.full(
+            len(p), -1, dtype=np.int64
+        )  # where each old row is, outside or in its block
+        for number, placed in enumerate(layers.placed):
+            s = placed.segment
+            ends = {s.start: 0, s.stop - 1: -1}
+            blocks = sorted(self.starts[number].values())
+            for row, which in ends.items():
+                first[row] = blocks[which] + (s.period - 1 if which else 0)
+        first = np.where(layers.segment < 0, self.outside, first)
+        found = []
+        for region in p.regions:
+            ends_known = first[region.start] >= 0 and first[region.stop - 1] >= 0
+            if not ends_known or any(first[a] < 0 or first[b] < 0 for a, b in region.carries):
+                raise not_alike("loops begin or end within its layers")
+            carries = tuple((int(first[a]), int(first[b])) for a, b in region.carries)
+            found.append(
+                replace(
+                    region,
+                    start=int(first[region.start]),
+                    stop=int(first[region.stop - 1]) + 1,
+                    carries=carries,
+                )
+            )
+        return tuple(found)
+
+    def _named(self, program: Program) -> Program:
+        """Numbers of layers in texts go on."""
+        p, rows = self.layers.program, self.rows
+        table = {text: i for i, text in reversed(list(enumerate(p.strings)))}
+        by = np.where(
+            self.layers.segment[rows.source] >= 0, rows.layer - self.layers.layer[rows.source], 0
+        )
+        columns: dict[str, Any] = {}
+        for name in _TEXTS:
+            column = getattr(p, name)
+            new = column[rows.source].copy()
+            for at in np.flatnonzero(by).tolist():
+                steps = self._steps(column, int(rows.source[at]))
+                text = moved(p.strings[new[at]], steps, int(by[at]))
+                new[at] = table.setdefault(text, len(table))
+            for row, steps in self._beyond(column):
+                text = moved(p.strings[column[row]], steps, self.more)
+                new[self.outside[row]] = table.setdefault(text, len(table))
+            columns[name] = new
+        strings = [""] * len(table)
+        for text, number in table.items():
+            strings[number] = text
+        return replace(program, **columns, strings=tuple(strings))
+
+    def _beyond(self, column: Any) -> list[tuple[int, tuple[int, ...]]]:
+        """Rows of the layer after the last of a segment, of which not all rows are like in others."""
+        layers, strings, found = self.layers, self.layers.program.strings, []
+        for placed in layers.placed:
+            s = placed.segment
+            after = placed.step > 0
+            rows = range(s.stop, s.stop + s.period) if after else range(s.start - s.period, s.start)
+            for row in rows:
+                like = row - s.period * placed.step
+                if not 0 <= row < len(layers.program) or layers.segment[row] >= 0:
+                    continue
+                steps = self._steps(column, like)
+                if steps and moved(strings[column[like]], steps, 1) == strings[column[row]]:
+                    found.append((row, steps))
+        return found
+
+    def _steps(self, column: Any, row: int) -> tuple[int, ...]:
+        """How numbers of a text change from layer to layer, as three layers around the cut have it."""
+        layers, number = self.layers, int(self.layers.segment[row])
+        placed, middle = layers.placed[number], max(self.cut, layers.common.start + 1)
+        texts = []
+        for layer in (middle - 1, middle, middle + 1):
+            start = placed.segment.start + placed.block(layer) * placed.segment.period
+            texts.append(layers.program.strings[int(column[start + layers.offset[row]])])
+        return steps_of(*texts)

@@ -1,0 +1,54 @@
+"""What is given away, and what is kept back: the levels of anonymising."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from flint.errors import FlintError, nearest
+from flint.tools.share.shapes.keep import DEFAULT_KEEP, keep_of
+
+
+class Level(StrEnum):
+    """How much of a workload is changed before it is shown."""
+
+    NAMES = "names"  #: no names and no sources; everything else as it is
+    SHAPES = "shapes"  #: and other dimensions, with totals and step times within a bound
+    STRUCTURE = "structure"  #: and other operations in another order on other operands
+
+
+def find_level(name: str) -> Level:
+    """The level of a name. Raises FlintError FL901 for another one."""
+    known = [level.value for level in Level]
+    if name not in known:
+        raise FlintError(
+            "FL901",
+            f"unknown level '{name}'{nearest(name, known)}",
+            help="levels are " + ", ".join(known),
+        )
+    return Level(name)
+
+
+@dataclass(frozen=True, slots=True)
+class LevelOptions:
+    """A level, and what it is asked for: totals stay within the share `keep`, draws begin with `seed`."""
+
+    level: Level
+    keep: float = DEFAULT_KEEP
+    seed: int | None = None
+
+
+def options_of(
+    level: str, keep: float | str | None = None, seed: int | None = None
+) -> LevelOptions:
+    """Options as users give them. Raises FlintError FL901 (level) or FL907 (`keep`, and what `names` has not)."""
+    chosen = find_level(level)
+    if chosen is Level.NAMES and (keep is not None or seed is not None):
+        raise FlintError(
+            "FL907",
+            "the level names moves no total and draws nothing",
+            help="--keep and --seed are for the levels shapes and structure: add --level shapes",
+        )
+    if seed is not None and seed < 0:
+        raise FlintError("FL907", f"a seed is a whole number from 0, not {seed}")
+    return LevelOptions(chosen, DEFAULT_KEEP if keep is None else keep_of(keep), seed)

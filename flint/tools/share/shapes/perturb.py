@@ -1,0 +1,173 @@
+"""Other dimensions for a workload: as many as can change while totals and step times stay."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+import numpy as np
+
+from flint.errors import FlintError
+from flint.ir.workload import Workload
+from flint.tools.share.change import Change
+from flint.tools.share.shapes.confirm import Measures, is_systolic, logs, machines_for, measures_of
+from flint.tools.share.shapes.keep import MOST_KEEP
+from flint.tools.share.shapes.search import Choices, Search
+from flint.tools.share.shapes.totals import Floats, Totals
+from flint.tools.share.sizes import Sizes
+
+#: Workloads that are made and estimated before giving up.
+MOST_TRIES = 14
+#: Workloads within the bound after which the one with most other dimensions is taken.
+ENOUGH = 3
+#: Of the variables such a part has to change.
+LEAST_CHANGED = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """How far sizes moved: of `variables` so many `changed`, by `least` and `median` (shares).
+
+    `dimensions` is the share of all dimensions longer than 1, of all rows, that changed.
+    """
+
+    variables: int
+    changed: int
+    least: float
+    median: float
+    dimensions: float
+
+
+@dataclass(frozen=True)
+class Perturbed:
+    """A workload with other sizes, what moved, and how far sizes did."""
+
+    workload: Workload
+    changes: tuple[Change, ...]
+    moves: Moves
+
+
+def perturbed(workload: Workload, keep: float, seed: int | None = None) -> Perturbed:
+    """Change sizes; FLOPs, bytes moved, of parameters and over each axis, peak memory and step time stay.
+
+    Each stays within the share `keep`, of every program, and step time and memory on the machines of
+    `confirm.MACHINES` that take the mesh. Equal seeds give equal results; without one the operating
+    system is asked. Raises FlintError FL906 where too few sizes can change, and FL908 for what a
+    compiler or a profile made, whose numbers hold for its sizes alone.
+    """
+    _require_captured(workload)
+    sizes = Sizes.of(workload)
+    if len(sizes.variables) < 2:
+        raise FlintError(
+            "FL906",
+            f"of the sizes of this workload {len(sizes.variables)} can change, and its totals hang on them",
+            help="the level `names` changes no size",
+        )
+    random = np.random.default_rng(secrets.randbits(128) if seed is None else seed)
+    return _Perturbing(sizes, keep, random).result()
+
+
+class _Perturbing:
+    def __init__(self, sizes: Sizes, keep: float, random: np.random.Generator) -> None:
+        self._sizes, self._keep = sizes, keep
+        self._totals = Totals.of(sizes)
+        self._search = Search(self._totals, Choices.of(sizes.variables), keep, random)
+        self._machines = machines_for(sizes.workload)
+        self._before = measures_of(sizes.workload, self._machines)
+        self._beside: Floats = np.zeros(len(self._totals))
+        self._nearest = float("inf")
+
+    def result(self) -> Perturbed:
+        """The workload within the bound most of whose dimensions changed. Raises FlintError FL906 for none."""
+        good: list[Perturbed] = []
+        for _ in range(MOST_TRIES):
+            values = self._search.next(self._beside)
+            changed = int((values != self._totals.own).sum())
+            if changed < self._least:
+                continue
+            found = self._tried(values)
+            if found is not None:
+                good.append(found)
+            if len(good) >= ENOUGH or (good and good[-1].moves.changed == len(values)):
+                break
+        if not good:
+            raise self._refusal()
+        return max(good, key=lambda p: (p.moves.dimensions, p.moves.changed))
+
+    @property
+    def _least(self) -> int:
+        return max(int(np.ceil(LEAST_CHANGED * len(self._sizes.variables))), 2)
+
+    def _tried(self, values: np.ndarray) -> Perturbed | None:
+        workload = self._sizes.resized(dict(enumerate(values.tolist())))
+        after = measures_of(workload, self._machines)
+        furthest = self._before.furthest(after)
+        self._nearest = min(self._nearest, furthest)
+        if furthest > self._keep:
+            self._learn(values, after)
+            return None
+        moves = moves_of(self._sizes, workload, values)
+        return Perturbed(workload, self._before.changes(after), moves)
+
+    def _learn(self, values: np.ndarray, after: Measures) -> None:
+        """Let the search see by how much steps and memory moved beyond what it knows of."""
+        seen = self._totals.logs(values[None, :].astype(np.float64))[0]
+        gpu, tpu = self._totals.times(0), self._totals.times(1)
+        parts = (
+            (gpu, [m for m in self._machines if not is_systolic(m)], "step time"),
+            (tpu, [m for m in self._machines if is_systolic(m)], "step time"),
+            (self._totals.memory, self._machines, "peak memory"),
+        )
+        for where, machines, words in parts:
+            found = logs(self._before, after, [f"{words} on {m}" for m in machines])
+            if found:
+                middle = (max(found) + min(found)) / 2
+                self._beside[where] = middle - float(np.max(seen[where]))
+
+    def _refusal(self) -> FlintError:
+        number = len(self._sizes.variables)
+        nearest = np.ceil(self._nearest * 1000 + 0.5) / 1000 if self._nearest < MOST_KEEP else 0.0
+        return FlintError(
+            "FL906",
+            f"half of {number} sizes cannot change with all totals and step times within {self._keep:.3g}",
+            help=(
+                f"the nearest that was found is --keep {nearest:.1%}"
+                if nearest
+                else "the search for it found no others: try a larger --keep, or the level `names`"
+            ),
+        )
+
+
+def moves_of(sizes: Sizes, workload: Workload, values: np.ndarray) -> Moves:
+    """How far sizes moved, of variables and of dimensions."""
+    own = np.array([v.value for v in sizes.variables], dtype=np.float64)
+    moved = np.abs(values / own - 1.0)
+    moved = moved[moved > 0]
+    before, after = (_dimensions(w) for w in (sizes.workload, workload))
+    long = before > 1
+    return Moves(
+        len(own),
+        len(moved),
+        float(moved.min(initial=np.inf)) if len(moved) else 0.0,
+        float(np.median(moved)) if len(moved) else 0.0,
+        float((before[long] != after[long]).mean()) if long.any() else 0.0,
+    )
+
+
+def _dimensions(workload: Workload) -> np.ndarray:
+    """Dimensions of all rows, one after the other."""
+    return np.array(
+        [d for p in workload.programs for s in p.shape.tolist() for d in p.shapes[s]],
+        dtype=np.int64,
+    )
+
+
+def _require_captured(workload: Workload) -> None:
+    if workload.measured_by is None and workload.compiled_by is None:
+        return
+    what = "a profile measured" if workload.measured_by else "a compiler estimated"
+    raise FlintError(
+        "FL908",
+        f"{what} this step with its sizes: nothing says how long other sizes take",
+        help="the level `names` changes no size",
+    )

@@ -1,0 +1,264 @@
+"""Totals of a step for many values of the variables at once, in floating point.
+
+The totals of `Change` and of the bound are those of real workloads. Here they steer a search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.ir.program import Kind
+from flint.tools.share.axis_labels import labels_of
+from flint.tools.share.shapes.peaks import peaks
+from flint.tools.share.sizes import Expression, Sizes
+from flint.tools.share.sizes.columns import Columns
+from flint.tools.share.sizes.expression import Factor
+
+Floats = NDArray[np.float64]
+#: FLOPs for each byte of memory traffic at which usual accelerators take as long for both.
+BALANCE = 200.0
+#: Sizes that units of GPUs, and of TPUs, multiply at once: m, n and k of a product are rounded up to them.
+TILES = ((128, 128, 32), (128, 128, 128))
+#: Kinds of kernels of a program that are looked at one by one.
+_MOST_KERNELS = 40
+#: Bytes and FLOPs of a kernel in all of its runs, and m, n and k of a product.
+_Kernel = tuple[Expression, Expression, tuple[Expression, ...]]
+_NO_PRODUCT = (Expression.constant(1),) * 3
+
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """Totals of each program: FLOPs, bytes moved, parameters, payload by axes; time of kernels; memory.
+
+    `exponents` are those of variables by monomial; `sums` are coefficients by total and monomial. Time
+    is no polynomial: kernels take as long as their bytes or their FLOPs (`BALANCE`), whichever is more, with
+    products rounded up to `TILES`; `moved`, `flops` and `dims` are coefficients by kernel and monomial,
+    `number` is how many of a program (a row each) are alike. Memory is the most of what is in use at some moments: `held` are coefficients by
+    moment and monomial, `moments` how many moments of each program there are.
+    """
+
+    exponents: Floats
+    sums: Floats
+    moved: Floats
+    flops: Floats
+    dims: tuple[Floats, ...]
+    number: Floats
+    held: Floats
+    moments: tuple[int, ...]
+    own: Floats
+
+    @classmethod
+    def of(cls, sizes: Sizes) -> Totals:
+        """Compile the expressions of a workload."""
+        fixed: dict[Factor, int] = {
+            f: v for f, v in sizes.values().items() if not isinstance(f, int)
+        }
+        compiler = _Compiler(fixed)
+        totals: list[Expression] = []
+        kernels: list[dict[_Kernel, int]] = []
+        for columns in sizes.columns:
+            entries = _Entries(columns, sizes.table.entries)
+            totals += entries.totals()
+            kernels.append(entries.kernels())
+        kernels = _largest(kernels, sizes.values())
+        kinds = {kernel: i for i, kernel in enumerate(dict.fromkeys(k for p in kernels for k in p))}
+        number = np.zeros((len(kernels), len(kinds)))
+        for program, of_program in enumerate(kernels):
+            for kernel, count in of_program.items():
+                number[program, kinds[kernel]] = count
+        tables = [compiler.add(totals)]
+        tables.append(compiler.add([moved for moved, _, _ in kinds]))
+        tables.append(compiler.add([flops for _, flops, _ in kinds]))
+        tables += [compiler.add([kernel[2][i] for kernel in kinds]) for i in range(3)]
+        held = peaks(sizes)
+        tables.append(compiler.add([moment for of_program in held for moment in of_program]))
+        sums, moved, flops, m, n, k, at = (compiler.matrix(t) for t in tables)
+        own = np.array([float(v.value) for v in sizes.variables])
+        moments = tuple(map(len, held))
+        return cls(
+            compiler.exponents(len(own)), sums, moved, flops, (m, n, k), number, at, moments, own
+        )
+
+    def __len__(self) -> int:
+        return int(self.memory.start) + len(self.moments)
+
+    def times(self, tiles: int) -> slice:
+        """Which totals are times of kernels, with products rounded up to one of `TILES`."""
+        start = len(self.sums) + tiles * len(self.number)
+        return slice(start, start + len(self.number))
+
+    @property
+    def memory(self) -> slice:
+        """Which totals are memory in use."""
+        start = len(self.sums) + len(TILES) * len(self.number)
+        return slice(start, start + len(self.moments))
+
+    def logs(self, values: Floats) -> Floats:
+        """log of each total against the original's, for rows of values of the variables."""
+        return np.asarray(self._logs(values) - self._own_logs)
+
+    def _most(self, held: Floats) -> Floats:
+        """The most of the moments of each program."""
+        ends = np.cumsum(self.moments).tolist()
+        parts = zip(self.moments, ends, strict=True)
+        each = [held[:, end - number : end].max(axis=1, initial=1.0) for number, end in parts]
+        return np.stack(each, axis=1)
+
+    @cached_property
+    def _own_logs(self) -> Floats:
+        return self._logs(self.own[None, :])
+
+    def _logs(self, values: Floats) -> Floats:
+        products = np.exp(_times(np.log(values), self.exponents))
+        moved, flops = _times(products, self.moved), _times(products, self.flops) / BALANCE
+        dims = [_times(products, d) for d in self.dims]
+        times = [
+            _times(np.maximum(moved, flops * _rounded(dims, tiles)), self.number) for tiles in TILES
+        ]
+        memory = self._most(_times(products, self.held))
+        found = np.concatenate([_times(products, self.sums), *times, memory], axis=1)
+        return np.asarray(np.log(np.maximum(found, 1.0)))
+
+
+def _rounded(dims: Sequence[Floats], tiles: Sequence[int]) -> Floats:
+    """By how much products grow when their sizes are rounded up; a size below a tile is no tile's."""
+    found = np.ones_like(dims[0])
+    for size, tile in zip(dims, tiles, strict=True):
+        up = np.ceil(size / tile - 1e-6) * tile
+        found = found * np.where(size < tile / 2, 1.0, up / size)
+    return found
+
+
+def _times(one: Floats, other: Floats) -> Floats:
+    """Rows of one by rows of the other, without threads: those of BLAS cost more than they save here."""
+    return np.asarray(np.einsum("ik,jk->ij", one, other))
+
+
+def _largest(
+    kernels: Sequence[dict[_Kernel, int]], of: Mapping[Factor, int]
+) -> list[dict[_Kernel, int]]:
+    """Kernels that most of the time goes to; bytes of all others of a program are one more kernel."""
+    found = []
+    for of_program in kernels:
+        cost = {
+            kernel: number * max(kernel[0].value(of), kernel[1].value(of) / BALANCE)
+            for kernel, number in of_program.items()
+        }
+        order = sorted(of_program, key=lambda kernel: -cost[kernel])[:_MOST_KERNELS]
+        rest = [k[0].times(n) for k, n in of_program.items() if k not in set(order)]
+        kept = {kernel: of_program[kernel] for kernel in order}
+        if rest:
+            kept[Expression.sum(rest), Expression.constant(0), _NO_PRODUCT] = 1
+        found.append(kept)
+    return found
+
+
+class _Entries:
+    """Numbers of rows of a program, with the loops around them, as expressions."""
+
+    def __init__(self, columns: Columns, entries: Sequence[Expression]) -> None:
+        self._columns, self._entries = columns, entries
+        p = columns.program
+        self._trips = [Expression.constant(1)]
+        for number, region in enumerate(p.regions):
+            outer = self._trips[region.parent + 1]
+            own = entries[columns.trips[number]]
+            self._trips.append(Expression.product((outer, own)))
+        self._region = p.region.astype(np.int64) + 1
+        self._products: dict[tuple[int, int], Expression] = {}
+
+    def totals(self) -> list[Expression]:
+        """FLOPs, bytes moved, of parameters, and communicated over each label of axes."""
+        p, numbers = self._columns.program, self._columns.numbers
+        works = p.kind >= Kind.COMPUTE
+        labels = np.array(labels_of(p), dtype=np.object_)
+        labels[p.kind == Kind.RECV] = ""
+        result, operand = numbers["result_bytes"], numbers["operand_bytes"]
+        moved = Expression.sum((self._sum(works, result), self._sum(works, operand)))
+        return [
+            self._sum(works, numbers["flops"]),
+            moved,
+            self._sum(p.kind == Kind.PARAMETER, result),
+            *(
+                self._sum(labels == label, numbers["comm_bytes"])
+                for label in sorted(set(labels.tolist()) - {""})
+            ),
+        ]
+
+    def kernels(self) -> dict[_Kernel, int]:
+        """Bytes and FLOPs of rows that compute, and how many rows are alike."""
+        p, numbers = self._columns.program, self._columns.numbers
+        at = np.flatnonzero(p.kind == Kind.COMPUTE)
+        columns = [numbers[n][at] for n in ("result_bytes", "operand_bytes", "flops")]
+        dims = self._columns.dims[at]
+        table, count = np.unique(
+            np.stack([*columns, self._region[at], *dims.T[1:]], axis=1), axis=0, return_counts=True
+        )
+        found: dict[_Kernel, int] = {}
+        for row, number in zip(table.tolist(), count.tolist(), strict=True):
+            a, b, flops, region, *product = row
+            moved = Expression.sum((self._times(a, region), self._times(b, region)))
+            sizes = tuple(self._entries[e] for e in product)
+            is_product = all(s.terms for s in sizes) and sizes[1] != Expression.constant(1)
+            kernel = (moved, self._times(flops, region), sizes if is_product else _NO_PRODUCT)
+            found[kernel] = found.get(kernel, 0) + number
+        return found
+
+    def _sum(self, rows: NDArray[np.bool_], column: NDArray[np.int64]) -> Expression:
+        at = np.flatnonzero(rows)
+        keys = np.stack([column[at], self._region[at]], axis=1)
+        table, count = np.unique(keys, axis=0, return_counts=True)
+        return Expression.sum(
+            self._times(entry, region).times(rows)
+            for (entry, region), rows in zip(table.tolist(), count.tolist(), strict=True)
+        )
+
+    def _times(self, entry: int, region: int) -> Expression:
+        """A number in all runs of a row."""
+        key = (entry, region)
+        if key not in self._products:
+            parts = (self._entries[entry], self._trips[region])
+            self._products[key] = Expression.product(parts)
+        return self._products[key]
+
+
+class _Compiler:
+    """Expressions as rows of coefficients of monomials of variables; axes have their sizes."""
+
+    def __init__(self, fixed: Mapping[Factor, int]) -> None:
+        self._fixed = fixed
+        self._monomials: dict[tuple[int, ...], int] = {}
+
+    def add(self, expressions: Sequence[Expression]) -> list[dict[int, float]]:
+        """Coefficients by monomial of each."""
+        found = []
+        for expression in expressions:
+            row: dict[int, float] = {}
+            for factors, coefficient in expression.terms:
+                value = float(coefficient)
+                for f in factors:
+                    value *= self._fixed.get(f, 1)
+                key = tuple(f for f in factors if isinstance(f, int))
+                at = self._monomials.setdefault(key, len(self._monomials))
+                row[at] = row.get(at, 0.0) + value
+            found.append(row)
+        return found
+
+    def matrix(self, rows: Sequence[Mapping[int, float]]) -> Floats:
+        """Rows of `add` as a matrix."""
+        found = np.zeros((len(rows), len(self._monomials)))
+        for number, row in enumerate(rows):
+            found[number, list(row)] = list(row.values())
+        return found
+
+    def exponents(self, variables: int) -> Floats:
+        """How often each variable is in each monomial."""
+        found = np.zeros((len(self._monomials), variables))
+        for key, row in self._monomials.items():
+            np.add.at(found[row], list(key), 1.0)
+        return found

@@ -1,0 +1,263 @@
+"""What rows that compute element by element, or copy elements, say of dimensions."""
+
+from __future__ import annotations
+
+import math
+
+from flint.ir.columns import bytes_of_type
+from flint.ir.op_class import OpClass
+from flint.tools.share.sizes.placing import embeddings, permutations
+from flint.tools.share.sizes.rows import Outcome, Rows
+from flint.tools.share.sizes.symbols import ONE, Term, joined
+
+
+def elementwise(rows: Rows, row: int) -> Outcome:
+    """Operands are as the result, aligned at the end; dimensions of 1 are spread."""
+    shape, pairs = rows.shapes[row], []
+    for read in rows.reads[row]:
+        own = rows.shapes[read]
+        if math.prod(own) == 1:
+            continue
+        tail = len(shape) - len(own)
+        if tail < 0 or any(a not in (1, b) for a, b in zip(own, shape[tail:], strict=True)):
+            return Outcome.UNKNOWN
+        aligned = zip(rows.dims[read], rows.dims[row][tail:], own, strict=True)
+        pairs += [(a, b) for a, b, size in aligned if size != 1]
+    return rows.choose(row, [pairs])
+
+
+def same(rows: Rows, row: int) -> Outcome:
+    """All that is read has the shape of the result."""
+    for read in rows.reads[row]:
+        if rows.shapes[read] != rows.shapes[row]:
+            return Outcome.UNKNOWN
+        rows.equate_rows(read, row)
+    return Outcome.DONE
+
+
+def fresh(rows: Rows, row: int) -> Outcome:
+    """Nothing is said: the result is made from nothing, or from scalars."""
+    one = all(math.prod(rows.shapes[r]) == 1 for r in rows.reads[row])
+    return Outcome.DONE if one else Outcome.UNKNOWN
+
+
+def broadcast(rows: Rows, row: int) -> Outcome:
+    """The operand's dimensions are among the result's, in their order; the last ones first."""
+    if len(rows.reads[row]) != 1:
+        return Outcome.UNKNOWN
+    read = rows.reads[row][0]
+    places = embeddings(rows.long_shape(read), rows.long_shape(row))
+    dims = rows.long_dims(row)
+    return rows.choose(
+        row,
+        [
+            list(zip(rows.long_dims(read), [dims[p] for p in where], strict=True))
+            for where in reversed(places)
+        ],
+    )
+
+
+def transpose(rows: Rows, row: int) -> Outcome:
+    """Dimensions in another order."""
+    if len(rows.reads[row]) != 1:
+        return Outcome.UNKNOWN
+    read = rows.reads[row][0]
+    ways = permutations(rows.long_shape(read), rows.long_shape(row))
+    if not ways and OpClass(int(rows.program.op[read])) is OpClass.ATTENTION_BACKWARD:
+        for other in rows.reads[read]:  # another of its results, the gradient of what it reads
+            if ways := permutations(rows.long_shape(other), rows.long_shape(row)):
+                read = other
+                break
+    dims = rows.long_dims(read)
+    if len(dims) != len(rows.long_dims(row)) and rows.view.is_plain[read]:
+        return Outcome.UNKNOWN
+    return rows.choose(
+        row, [list(zip([dims[p] for p in w], rows.long_dims(row), strict=True)) for w in ways]
+    )
+
+
+def reshape(rows: Rows, row: int) -> Outcome:
+    """The same elements in the same order; of types of equal width."""
+    if len(rows.reads[row]) != 1:
+        return Outcome.UNKNOWN
+    read, p = rows.reads[row][0], rows.program
+    wide = [bytes_of_type(p.dtypes[int(p.dtype[at])], (8,)) for at in (read, row)]
+    if wide[0] != wide[1] or math.prod(rows.shapes[read]) != math.prod(rows.shapes[row]):
+        return Outcome.UNKNOWN
+    if not rows.symbols.reshape(rows.long_dims(read), rows.long_dims(row)):
+        return Outcome.UNKNOWN
+    return Outcome.DONE
+
+
+def among(rows: Rows, row: int, read: int) -> Outcome:
+    """Dimensions of what is read, some of them, in their order: a part, or another of its results."""
+    places = embeddings(rows.long_shape(row), rows.long_shape(read))
+    dims = rows.long_dims(read)
+    own = rows.long_dims(row)
+    return rows.choose(
+        row,
+        [list(zip(own, [dims[p] for p in where], strict=True)) for where in reversed(places)],
+    )
+
+
+def slice_(rows: Rows, row: int) -> Outcome:
+    """A part of the operand: equal dimensions are equal, others no longer."""
+    if len(rows.reads[row]) != 1:
+        return Outcome.UNKNOWN
+    return part_of(rows, row, rows.reads[row][0])
+
+
+def part_of(rows: Rows, part: int, whole: int) -> Outcome:
+    """The dimensions of a part and of a whole, of equally many."""
+    if len(rows.shapes[part]) != len(rows.shapes[whole]):
+        return Outcome.UNKNOWN
+    return ends_in(rows, part, whole)
+
+
+def ends_in(rows: Rows, part: int, whole: int) -> Outcome:
+    """A part has the last dimensions of a whole, each no longer; of the others it is one."""
+    tail = len(rows.shapes[whole]) - len(rows.shapes[part])
+    if tail < 0:
+        return Outcome.UNKNOWN
+    sizes = list(zip(rows.shapes[part], rows.shapes[whole][tail:], strict=True))
+    if any(p > w for p, w in sizes):
+        return Outcome.UNKNOWN
+    for (p, w), a, b in zip(sizes, rows.dims[part], rows.dims[whole][tail:], strict=True):
+        if p == w:
+            rows.symbols.equate(a, b)
+        elif p != 1:
+            rows.within.append((b, a))
+    return Outcome.DONE
+
+
+def pad(rows: Rows, row: int) -> Outcome:
+    """The operand with more around it."""
+    array = [r for r in rows.reads[row] if math.prod(rows.shapes[r]) > 1]
+    return part_of(rows, array[0], row) if len(array) == 1 else Outcome.UNKNOWN
+
+
+def concatenate(rows: Rows, row: int) -> Outcome:
+    """Parts follow each other along one dimension; a part may be there several times."""
+    shape, reads = rows.shapes[row], rows.reads[row]
+    if not reads or any(len(rows.shapes[r]) != len(shape) for r in reads):
+        return Outcome.UNKNOWN
+    differing = {
+        i
+        for r in reads
+        for i, (a, b) in enumerate(zip(rows.shapes[r], shape, strict=True))
+        if a != b
+    }
+    if len(differing) > 1:
+        return Outcome.UNKNOWN
+    along = next(iter(differing), None)
+    if along is not None:
+        times, rest = divmod(shape[along], sum(rows.shapes[r][along] for r in reads))
+        if rest or (times > 1 and len(reads) > 1):
+            return Outcome.UNKNOWN
+        parts = [rows.dims[r][along] for r in reads] * times
+        rows.symbols.equate(rows.symbols.sum(parts), rows.dims[row][along])
+    for read in reads:
+        for i, (a, b) in enumerate(zip(rows.dims[read], rows.dims[row], strict=True)):
+            if i != along:
+                rows.symbols.equate(a, b)
+    return Outcome.DONE
+
+
+def dynamic_slice(rows: Rows, row: int) -> Outcome:
+    """A part of an operand, where scalars say; one of the loop's iterations, or so many."""
+    reads = rows.reads[row]
+    wholes = [r for r in reads if _may_hold(rows, r, row)]
+    if len(wholes) == 1:
+        return _stacked(rows, row, row, wholes[0])
+    if len(reads) == 1 and rows.shapes[reads[0]][1:] == rows.shapes[row]:
+        return _one_of(rows, row, row, reads[0])
+    return Outcome.UNKNOWN
+
+
+def _one_of(rows: Rows, row: int, part: int, stack: int) -> Outcome:
+    """One of a stack, without the dimension that they are stacked along, in the loop of `row`."""
+    first, *others = rows.dims[stack]
+    rows.equate_all(others, rows.dims[part])
+    loop = rows.loop_of(row, rows.shapes[stack][0])
+    if loop is not None:
+        rows.symbols.equate(loop, first)
+    return Outcome.DONE
+
+
+def update_slice(rows: Rows, row: int) -> Outcome:
+    """A part is written into an array of the result's shape."""
+    p = rows.program
+    reads = rows.reads[row]
+    wholes = [r for r in reads if rows.shapes[r] == rows.shapes[row]]
+    parts = [
+        r for r in reads if rows.type_bytes(r) == p.result_bytes[row] and _may_hold(rows, row, r)
+    ]
+    parts += [r for r in reads if not parts and rows.shapes[r] == rows.shapes[row][1:]]
+    if not wholes or not parts:
+        return Outcome.UNKNOWN
+    alias = int(p.alias[row])
+    whole = alias if alias in wholes else wholes[0]
+    parts = [r for r in parts if r != whole] or parts
+    rows.equate_rows(whole, row)
+    if len(rows.shapes[parts[0]]) < len(rows.shapes[row]):
+        return _one_of(rows, row, parts[0], row)
+    return _stacked(rows, row, parts[0], row)
+
+
+def ranked(rows: Rows, row: int) -> Outcome:
+    """Sorted along one dimension, or the largest k of it. Work is by the logarithm of what is kept: it is constant."""
+    arrays = [r for r in rows.reads[row] if len(rows.shapes[r]) == len(rows.shapes[row])]
+    length = int(rows.program.dims[row][3])
+    if not arrays or length < 1:
+        return Outcome.UNKNOWN
+    if rows.program.op[row] == OpClass.TOP_K and len(arrays) == 1:
+        return _largest(rows, row, arrays[0])
+    for read in arrays:
+        sizes = zip(rows.shapes[read], rows.shapes[row], strict=True)
+        for i, (a, b) in enumerate(sizes):
+            if a == b:
+                rows.symbols.equate(rows.dims[read][i], rows.dims[row][i])
+            if a != b or a == length:
+                rows.symbols.freeze(rows.dims[read][i])
+                rows.symbols.freeze(rows.dims[row][i])
+    return Outcome.DONE
+
+
+def _largest(rows: Rows, row: int, read: int) -> Outcome:
+    """The largest k of one dimension, whose length may be another one."""
+    own = rows.shapes[row]
+    cut = [i for i, (a, b) in enumerate(zip(rows.shapes[read], own, strict=True)) if a != b]
+    if len(cut) != 1:
+        return Outcome.UNKNOWN
+    (along,) = cut
+    outer = [d for i, d in enumerate(rows.dims[read]) if i != along]
+    rows.equate_all(outer, [d for i, d in enumerate(rows.dims[row]) if i != along])
+    rows.symbols.freeze(rows.dims[row][along])
+    rows.work[row] = (ONE, joined(outer), ONE, rows.dims[read][along])
+    return Outcome.DONE
+
+
+def _may_hold(rows: Rows, whole: int, part: int) -> bool:
+    a, b = rows.shapes[whole], rows.shapes[part]
+    long = math.prod(a) > 1 or (len(a) > 0 and len(a) == len(b))
+    return len(a) == len(b) and long and all(x >= y for x, y in zip(a, b, strict=True))
+
+
+def _stacked(rows: Rows, row: int, part: int, whole: int) -> Outcome:
+    """A part of a whole, in the loop of `row`: one of as many parts as the loop has iterations."""
+    sizes = zip(rows.shapes[part], rows.shapes[whole], strict=True)
+    for i, (p, w) in enumerate(sizes):
+        a, b = rows.dims[part][i], rows.dims[whole][i]
+        if p == w:
+            rows.symbols.equate(a, b)
+            continue
+        loop = rows.loop_of(row, w // p) if w % p == 0 else None
+        if loop is not None:
+            rows.symbols.equate(_times(loop, a), b)
+        elif p != 1:
+            rows.within.append((b, a))
+    return Outcome.DONE
+
+
+def _times(one: Term, other: Term) -> Term:
+    return one[0] * other[0], one[1] + other[1]

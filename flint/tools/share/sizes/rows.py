@@ -1,0 +1,161 @@
+"""Rows of a program with the terms of their dimensions, as relations between them read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import Enum, auto
+from itertools import pairwise
+
+import numpy as np
+
+from flint.ir.columns import bytes_of_type
+from flint.ir.mesh import AxisRef
+from flint.ir.program import Kind, Phase, Program, RegionKind
+from flint.tools.share.rules.view import Shape, View
+from flint.tools.share.sizes.symbols import Symbols, Term, joined
+
+
+class Outcome(Enum):
+    """What a relation found out of a row."""
+
+    DONE = auto()
+    AMBIGUOUS = auto()  #: several readings fit: what is known of other rows will tell
+    UNKNOWN = auto()  #: no reading fits
+
+
+class Rows:
+    """One program: `dims` holds the terms of each row's shape, `trips` that of each region.
+
+    Batches of a pipeline (`batches`) are here as their readers see them: one microbatch of `microbatches`.
+
+    `work` are terms of a row's four dims where a relation found them. `within` are pairs of terms of
+    which the second is no longer than the first, for what nobody says more of.
+    """
+
+    def __init__(self, program: Program, symbols: Symbols, microbatches: int = 1) -> None:
+        self.program = program
+        self.symbols = symbols
+        self.view = View(program)
+        self.shapes: list[Shape] = [program.shapes[s] for s in program.shape.tolist()]
+        self.bits = [bytes_of_type(d, (8,)) for d in program.dtypes] + [0]
+        self.batches = _batches(self.view, microbatches)
+        for row in self.batches:
+            own = self.shapes[row]
+            self.shapes[row] = (own[0] // microbatches, *own[1:])
+        self.microbatches = microbatches
+        self.dims = [tuple(symbols.new(d) for d in shape) for shape in self.shapes]
+        self.reads = _reads(self.view)
+        self.trips = [
+            symbols.new(r.trip_count) if r.kind is RegionKind.LOOP else (r.trip_count, ())
+            for r in program.regions
+        ]
+        self.work: dict[int, tuple[Term, Term, Term, Term]] = {}
+        self.within: list[tuple[Term, Term]] = []
+        self.is_last_try = False
+
+    def long(self, row: int) -> list[int]:
+        """Places of dimensions longer than 1."""
+        return [i for i, d in enumerate(self.shapes[row]) if d != 1]
+
+    def long_shape(self, row: int) -> Shape:
+        """The shape without dimensions of 1."""
+        return tuple(d for d in self.shapes[row] if d != 1)
+
+    def long_dims(self, row: int) -> list[Term]:
+        """Terms of dimensions longer than 1."""
+        pairs = zip(self.dims[row], self.shapes[row], strict=True)
+        return [t for t, d in pairs if d != 1]
+
+    def elements(self, row: int) -> Term:
+        """How many elements a row has."""
+        return joined(self.dims[row])
+
+    def bytes(self, row: int) -> Term | None:
+        """Bytes of the first result; None where elements of less than a byte do not fill bytes."""
+        bits = self.bits[int(self.program.dtype[row])]
+        coefficient, symbols = self.symbols.expand(self.elements(row))
+        if coefficient * bits % 8:
+            return None
+        return coefficient * bits // 8, symbols
+
+    def type_bytes(self, row: int) -> int:
+        """Bytes of the first result, by its type."""
+        return -(-math.prod(self.shapes[row]) * self.bits[int(self.program.dtype[row])] // 8)
+
+    def end_microbatches(self) -> None:
+        """Let batches be whole again, when all that reads them was read."""
+        for row in self.batches:
+            first, *others = self.dims[row]
+            self.dims[row] = ((first[0] * self.microbatches, first[1]), *others)
+            self.shapes[row] = (self.shapes[row][0] * self.microbatches, *self.shapes[row][1:])
+
+    def equate_all(self, one: Sequence[Term], other: Sequence[Term]) -> None:
+        """Equate terms pairwise."""
+        for a, b in zip(one, other, strict=True):
+            self.symbols.equate(a, b)
+
+    def equate_rows(self, one: int, other: int) -> None:
+        """Equate dimensions of two rows of one shape."""
+        self.equate_all(self.dims[one], self.dims[other])
+
+    def freeze(self, row: int) -> None:
+        """Make the dimensions of a row and of what it reads constant."""
+        for at in (row, *self.reads[row]):
+            for term in self.dims[at]:
+                self.symbols.freeze(term)
+
+    def loop_of(self, row: int, trips: int) -> Term | None:
+        """The trip count of the innermost loop around a row that runs so often."""
+        region = int(self.program.region[row])
+        while region >= 0:
+            if self.program.regions[region].trip_count == trips and trips > 1:
+                return self.trips[region]
+            region = self.program.regions[region].parent
+        return None
+
+    def trips_around(self, row: int) -> Term:
+        """How often a row runs: the product of the loops around it."""
+        found, region = [], int(self.program.region[row])
+        while region >= 0:
+            found.append(self.trips[region])
+            region = self.program.regions[region].parent
+        return joined(found)
+
+    def group_factor(self, row: int) -> Term:
+        """Devices in the group of a row: sizes of axes, or a number where ranks are listed."""
+        p = self.program
+        group = p.groups[int(p.group[row])]
+        if group.is_listed:
+            self.symbols.pinned |= {AxisRef(name) for name in p.mesh.names}
+            return group.size(p.mesh), ()
+        return joined(self.symbols.axis(a, p.mesh.axis_size(a)) for a in group.axes)
+
+    def choose(self, row: int, options: Sequence[Sequence[tuple[Term, Term]]]) -> Outcome:
+        """Equate the pairs of one option: the only one, or on the last try the one known best."""
+        if not options:
+            return Outcome.UNKNOWN
+        if len(options) > 1 and not self.is_last_try:
+            return Outcome.AMBIGUOUS
+        same = self.symbols.is_same
+        best = max(options, key=lambda pairs: sum(same(a, b) for a, b in pairs))
+        for a, b in best:
+            self.symbols.equate(a, b)
+        return Outcome.DONE
+
+
+def _batches(view: View, microbatches: int) -> list[int]:
+    """Arguments of a pipeline's stage that it reads a microbatch of at a time."""
+    p = view.program
+    if not view.is_pipelined or microbatches < 2:
+        return []
+    given = np.flatnonzero((p.kind == Kind.PARAMETER) & (p.phase == Phase.UNKNOWN)).tolist()
+    shapes = {row: p.shapes[int(p.shape[row])] for row in given}
+    return [row for row, shape in shapes.items() if shape and shape[0] % microbatches == 0]
+
+
+def _reads(view: View) -> list[list[int]]:
+    """What each row reads, without what it only waits for."""
+    start = np.searchsorted(view.owner, np.arange(len(view) + 1)).tolist()
+    read = view.read.tolist()
+    return [read[a:b] for a, b in pairwise(start)]

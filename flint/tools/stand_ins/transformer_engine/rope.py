@@ -1,0 +1,56 @@
+"""Rotary position embedding in one kernel each way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flint.passes.work.declared import KernelCall
+from flint.passes.work.work import Work
+from flint.tools.stand_ins.kernels import calculation, kernel
+
+__all__ = ["apply_rotary_pos_emb"]
+
+
+def _cost(call: KernelCall) -> Work:
+    """Two products and a sum for each element that is turned; a sine and a cosine of each angle."""
+    t, freqs = call.operands[:2]
+    turned = t.num_elements // t.shape[-1] * min(freqs.shape[-1], t.shape[-1])
+    return calculation(3 * turned, functions=2 * freqs.num_elements)
+
+
+@kernel("te::fused_rope_forward", "(Tensor t, Tensor freqs) -> Tensor", _cost)
+def _forward(t: Any, freqs: Any) -> torch.Tensor:
+    return t.new_empty(t.shape)
+
+
+@kernel("te::fused_rope_backward", "(Tensor grad, Tensor freqs) -> Tensor", _cost)
+def _backward(grad: Any, freqs: Any) -> torch.Tensor:
+    return grad.new_empty(grad.shape)
+
+
+class _Rope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, t: Any, freqs: Any) -> Any:
+        ctx.save_for_backward(freqs)
+        return _forward(t, freqs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return _backward(gradients[0], *ctx.saved_tensors), None
+
+
+def apply_rotary_pos_emb(
+    t: torch.Tensor,
+    freqs: torch.Tensor,
+    tensor_format: str = "sbhd",
+    start_positions: Any = None,
+    interleaved: bool = False,
+    fused: bool = False,
+    cu_seqlens: Any = None,
+    cp_size: int = 1,
+    cp_rank: int = 0,
+) -> Any:
+    """Queries or keys turned by their positions; what `freqs` does not reach stays as it is."""
+    return _Rope.apply(t, freqs)

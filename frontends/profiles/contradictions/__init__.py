@@ -1,6 +1,0 @@
-"""What a profile says against itself: refused where nothing can be made of it, else told."""
-
-from flint.frontends.profiles.contradictions.check import refuse, told
-from flint.frontends.profiles.contradictions.finding import Checked
-
-__all__ = ["Checked", "refuse", "told"]

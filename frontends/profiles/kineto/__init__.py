@@ -1,5 +1,0 @@
-"""PyTorch's profiler: Kineto's JSON, of any version, CUDA or ROCm."""
-
-from flint.frontends.profiles.kineto.read import read, recognizes
-
-__all__ = ["read", "recognizes"]

@@ -1,5 +1,0 @@
-"""Nsight Systems' SQLite exports as profiles, one for each device of each process."""
-
-from flint.frontends.profiles.nsight.reader import read, recognizes
-
-__all__ = ["read", "recognizes"]
