@@ -30,10 +30,9 @@ from flint.backends.cost.collectives import roofline_ns as wire_ns
 from flint.backends.cost.software import with_stack
 from flint.cluster.models import Chip, Cluster
 from flint.cluster.stack import Stack
+from flint.ir.arrays import Float64s
 from flint.tools.measure.fitting.kernels import CLASSES, latencies
 from flint.tools.measure.fitting.kernels import roofline_ns as trace_bound_ns
-
-Floats = NDArray[np.float64]
 
 
 class Kind(StrEnum):
@@ -49,9 +48,9 @@ class Kind(StrEnum):
 class PartTimes:
     """Rows of one part that nothing was fitted on: as priced, as measured, and a roofline's."""
 
-    priced_ns: Floats
-    measured_ns: Floats
-    bound_ns: Floats
+    priced_ns: Float64s
+    measured_ns: Float64s
+    bound_ns: Float64s
 
     def select(self, rows: NDArray[np.bool_]) -> PartTimes:
         """Some of them."""
@@ -169,7 +168,7 @@ def _calls(rows: Sequence[collective_rows.Measured], cluster: Cluster) -> PartTi
 
 
 def _kernels(
-    rows: Sequence[Measured], chip: Chip, bound: Callable[..., Floats] | None = None
+    rows: Sequence[Measured], chip: Chip, bound: Callable[..., Float64s] | None = None
 ) -> PartTimes:
     """Kernels; `bound` is the roofline of rows, that of GPUs if none is given."""
     held = [_held_out(r) for r in rows]

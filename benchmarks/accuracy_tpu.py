@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks import tpu_rows
 from benchmarks.accuracy_row import Accuracy, accuracy, as_text
@@ -19,11 +18,10 @@ from flint.backends.cost.chips.families.systolic.hardware import hardware_of
 from flint.backends.cost.chips.families.systolic.scalesim import cycles, dram_words
 from flint.backends.cost.chips.model import latency_ns
 from flint.cluster.models import Chip, Cluster
+from flint.ir.arrays import Float64s
 
-Floats = NDArray[np.float64]
 
-
-def roofline_ns(data: Measured, chip: Chip) -> Floats:
+def roofline_ns(data: Measured, chip: Chip) -> Float64s:
     """The longer of arithmetic at the peak and bytes at the bandwidth of memory."""
     peak = hardware_of(chip).peak_flops_per_ns("bf16")
     moved = data.kernels.moved_bytes

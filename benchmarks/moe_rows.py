@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from benchmarks.kernel_rows import DATA, Row, half_of, read
 from benchmarks.simumax_rows import SYSTEMS
 from flint.backends.cost.chips.families.gpu.grouped import Loads, Matrices
+from flint.ir.arrays import Float64s
 from flint.tools.measure.fitting.fit import halves, hash_of
 
-Float64s = NDArray[np.float64]
 #: Draws of each row.
 DRAWS = 5
 #: Hidden and inner size, experts of a token and experts of models without routing options.

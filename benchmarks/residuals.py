@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks import collective_rows, kernel_rows
 from benchmarks.fits.bytes import A100, of_device
@@ -33,10 +32,10 @@ from flint.backends.cost.uncertainty.interval import WIDTH
 from flint.backends.cost.uncertainty.parts import KERNELS
 from flint.cluster.models import Chip, Cluster
 from flint.cluster.residuals import FILE, Part, Trust, residual, verified_stacks
+from flint.ir.arrays import Float64s
 from flint.tools.measure.calibration.data import read_data
 from flint.tools.measure.fitting.kernels import MeasuredKernels, measured_kernels
 
-Floats = NDArray[np.float64]
 PROFILES = Path(__file__).resolve().parent / "data" / "kineto"
 #: A preset -> the one whose constants it would borrow.
 OTHER = {
@@ -83,8 +82,8 @@ class Errors:
     kernels that are off by factors are in no step's sum.
     """
 
-    logs: Floats
-    measured_ns: Floats
+    logs: Float64s
+    measured_ns: Float64s
 
     def quantile(self, share: float) -> float:
         """The value below which rows of this share of the weight lie."""

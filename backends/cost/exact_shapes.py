@@ -8,14 +8,14 @@ import numpy as np
 
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
-from flint.backends.cost.simulate.timeline import Floats
 from flint.cluster.models import Chip
+from flint.ir.arrays import Float64s
 from flint.ir.program import Program
 from flint.text import plural
 
 
 def exact_shape_notes(
-    program: Program, duration_ns: Floats, chip: Chip, tf32: Collection[KernelKind]
+    program: Program, duration_ns: Float64s, chip: Chip, tf32: Collection[KernelKind]
 ) -> tuple[str, ...]:
     """A sentence on the kernels of a program whose times are those of a table; none without one.
 

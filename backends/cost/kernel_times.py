@@ -19,7 +19,7 @@ from flint.text import Column, format_duration, plural, text_table
 
 if TYPE_CHECKING:
     from flint.backends.cost.price import Priced
-    from flint.backends.cost.simulate.timeline import Floats
+    from flint.ir.arrays import Float64s
     from flint.schemas.documents.estimate import KernelTimesDocument
 
 #: Flint's models of the chip price every kernel.
@@ -172,7 +172,9 @@ def kernel_times(
     return KernelTimes(clock * 1e9, step_ns, tuple(kinds))
 
 
-def _kinds_of(program: Program, compiled_ns: Floats, modelled_ns: Floats) -> Iterator[KindTimes]:
+def _kinds_of(
+    program: Program, compiled_ns: Float64s, modelled_ns: Float64s
+) -> Iterator[KindTimes]:
     kernels, rows = kernels_of(program)
     runs, told = program.trips[rows], program.cycles[rows] > 0
     for kind in np.unique(kernels.kind).tolist():

@@ -24,7 +24,6 @@ from flint.passes.fusion.attention import FuseAttention, attention_turns, fused_
 from flint.passes.profiles import profile as find_profile
 from flint.text import format_duration
 
-Floats = NDArray[np.float64]
 #: Shares of the step below which nothing is said.
 LEAST_SHARE = 0.01
 

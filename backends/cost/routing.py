@@ -20,18 +20,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flint.backends.cost.chips.kernels import Kernels
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, parse_json, read_bounded
 from flint.io.malformed import Malformed
 from flint.io.records import NonNegative, record_of
+from flint.ir.arrays import Float64s
 from flint.ir.op_class import OpClass
 from flint.ir.product_types import groups_of
 from flint.ir.program import Collective, Int64s, Program
 
-Float64s = NDArray[np.float64]
 BALANCED = "balanced"
 _POWER_LAW = "power-law:"
 #: Draws of a power law, and layers and experts of a file.

@@ -17,12 +17,10 @@ from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.network.rows import call_of
 from flint.backends.cost.routing import Routing, spread_of
 from flint.backends.cost.simulate.steady_state import GRID_NS
-from flint.backends.cost.simulate.timeline import Floats
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
+from flint.ir.arrays import Float64s, Mask
 from flint.ir.program import Int64s, Kind, Program
-
-Mask = NDArray[np.bool_]
 
 
 class Basis(IntEnum):
@@ -43,11 +41,11 @@ class RowPrices:
     that were put on another cluster than the others.
     """
 
-    ns: Floats
+    ns: Float64s
     missing: Mask
     basis: NDArray[np.uint8]
-    wire_ns: Floats
-    waiting_ns: Floats
+    wire_ns: Float64s
+    waiting_ns: Float64s
     replaced: Mask
 
     def on_grid(self) -> RowPrices:
@@ -80,7 +78,7 @@ class Pricing:
     slower: float = 1.0
     routing: Routing | None = None
 
-    def kernel_ns(self, kernels: Kernels, cycles: Int64s) -> Floats:
+    def kernel_ns(self, kernels: Kernels, cycles: Int64s) -> Float64s:
         """By cycles where there are such and they count, else by the chip's model.
 
         A kernel without a price is NaN, if that is no error.
@@ -91,7 +89,7 @@ class Pricing:
         found[~told] = self._by_model(kernels.select(~told))
         return found
 
-    def _by_model(self, kernels: Kernels) -> Floats:
+    def _by_model(self, kernels: Kernels) -> Float64s:
         try:
             return latency_ns(kernels, self.cluster.chip)
         except FlintError:
@@ -136,7 +134,7 @@ def model_prices(program: Program, pricing: Pricing) -> RowPrices:
     return RowPrices(found, missing, basis, wire, np.zeros(len(program)), nowhere)
 
 
-def _communication(program: Program, cluster: Cluster, placement: NetworkPlacement) -> Floats:
+def _communication(program: Program, cluster: Cluster, placement: NetworkPlacement) -> Float64s:
     from flint.backends.cost.collectives import duration_ns
 
     found = np.zeros(len(program), dtype=np.float64)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from flint.backends.chakra.writing.simulator_files import Floats, Timing, placeholder_hardware
+from flint.backends.chakra.writing.simulator_files import Timing, placeholder_hardware
 from flint.backends.cost.astrasim.files import simulated_hardware
 from flint.backends.cost.defaults import default_profile
 from flint.backends.cost.estimate import estimate
@@ -19,6 +19,7 @@ from flint.backends.cost.software import stack_for, with_stack
 from flint.backends.cost.utilisation import main_type_and_peak
 from flint.cluster.devices import cluster_of_device
 from flint.cluster.models import Cluster
+from flint.ir.arrays import Float64s
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
 from flint.passes.rewrites.small_kernels import MergeSmallKernels
@@ -94,7 +95,7 @@ def _roofline_type(workload: Workload, cluster: Cluster) -> str:
     return dtype if dtype in peaks else max(peaks, key=lambda d: peaks[d].value)
 
 
-def _merged(program: Program, duration_ns: Floats | None) -> tuple[Program, Floats]:
+def _merged(program: Program, duration_ns: Float64s | None) -> tuple[Program, Float64s]:
     if duration_ns is None:  # no rank class runs it
         return program, np.zeros(len(program))
     of_kernels = np.where(program.kind == Kind.COMPUTE, duration_ns, 0.0)

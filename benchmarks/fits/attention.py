@@ -30,9 +30,10 @@ from flint.backends.cost.chips.families.gpu.constants import (
     Constants,
     constants_of,
 )
-from flint.backends.cost.chips.families.gpu.hardware import Float64s, GpuHardware, hardware_of
+from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, hardware_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.cluster.models import Cluster
+from flint.ir.arrays import Float64s
 from flint.tools.measure.fitting.fit import Bounds, fit
 
 #: Modules whose constants these start from.

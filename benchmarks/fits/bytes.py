@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks import kernel_rows as rows
 from benchmarks import trace_kernels
@@ -32,10 +31,10 @@ from flint.backends.cost.chips.families.gpu.constants import Constants
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, hardware_of
 from flint.backends.cost.chips.kernels import Kernels
 from flint.cluster.models import Cluster
+from flint.ir.arrays import Float64s
 from flint.tools.measure.fitting.fit import Bounds, fit
 from flint.tools.measure.fitting.kernels import MeasuredKernels
 
-Float64s = NDArray[np.float64]
 Made = Mapping[str, Constant]
 Values = dict[str, float]
 Price = Callable[[Kernels, GpuHardware], Float64s]

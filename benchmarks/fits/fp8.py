@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.fits.fit import Constant, Fit
 from benchmarks.kernel_rows import Measured
@@ -26,6 +25,7 @@ from flint.backends.cost.chips.families.gpu.quantised import (
     quantised_product_ns,
 )
 from flint.cluster.models import Cluster
+from flint.ir.arrays import Float64s
 from flint.tools.measure.fitting.fit import Bounds, fit
 
 #: Modules whose constants these start from.
@@ -64,7 +64,6 @@ QUANTISE_LAUNCH_NS = 2000.0
 #: Tiles that libraries have: (narrow_rows, least_width).
 TILES = ((0.0, 64.0), (0.0, 128.0), (128.0, 64.0), (256.0, 64.0))
 SOURCE = "benchmarks.fits fp8 on aiconfigurator's {} products of {}"
-Float64s = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ from benchmarks import kernel_rows, simumax_rows
 from benchmarks.fits.fit import Constant, Fit
 from benchmarks.kernel_rows import Measured
 from flint.backends.cost.chips.families.gpu.constants import Constants, constants_of
-from flint.backends.cost.chips.families.gpu.hardware import Float64s, hardware_of
+from flint.backends.cost.chips.families.gpu.hardware import hardware_of
 from flint.backends.cost.chips.families.gpu.products import gemm_ns
 from flint.cluster.models import Cluster
+from flint.ir.arrays import Float64s
 from flint.tools.measure.fitting.fit import Bounds, fit
 
 #: Bounds and start of each constant.

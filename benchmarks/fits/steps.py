@@ -22,7 +22,6 @@ from functools import cache
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.accuracy_steps import captured
 from benchmarks.fits.fit import Constant, Fit
@@ -31,12 +30,12 @@ from flint.backends.cost.estimate import estimate
 from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack
 from flint.cluster.tables import Quantity, SourceKind
+from flint.ir.arrays import Float64s
 from flint.ir.workload import Workload
 
 #: Modules whose constants these start from.
 AFTER = ("products", "attention", "bytes", "traced_products", "networks")
 
-Floats = NDArray[np.float64]
 MOST = 16
 #: The share of the peak that products sustain, that of attention, and nanoseconds between launches.
 SHARE, ATTENTION, LAUNCH = (0.3, 1.0, 0.7), (0.1, 0.7, 0.2), (4.4e4, 7.2e4, 57e3)
@@ -102,12 +101,12 @@ def _workloads(data: str) -> list[tuple[Case, Workload]]:
     return [(case, captured(case)) for case in fitted_rows(data)]
 
 
-def _times(data: str, cluster: Cluster, stack: Stack) -> Floats:
+def _times(data: str, cluster: Cluster, stack: Stack) -> Float64s:
     rows = _workloads(data)
     return np.array([estimate(w, cluster, stack=stack).step_time_ns for _, w in rows])
 
 
-def _error(data: str, times: Floats) -> float:
+def _error(data: str, times: Float64s) -> float:
     """The mean error of a data set's rows."""
     measured = [case.measured_ns for case, _ in _workloads(data)]
     return float(np.abs(times / np.array(measured) - 1).mean())
@@ -248,7 +247,7 @@ def _eager_fit() -> Fit:
     return Fit("steps", "pytorch-eager", "", ("host_launch_ns",), rows, run, {}, quick=True)
 
 
-def launch_gaps_ns(name: str) -> Floats:
+def launch_gaps_ns(name: str) -> Float64s:
     """Times between launches of kernels of one thread of the host in a profile of data/kineto."""
     with gzip.open(DATA / "kineto" / f"{name}.json.gz", "rt") as file:
         events = json.load(file)["traceEvents"]

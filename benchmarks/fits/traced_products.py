@@ -21,9 +21,9 @@ from benchmarks.trace_kernels import kernels_on, of_class
 from flint.backends.cost.software import stack_for, with_stack
 from flint.cluster.load import PRESETS
 from flint.cluster.models import Cluster
+from flint.ir.arrays import Float64s
 from flint.tools.measure.fitting.fit import Bounds, fit
 from flint.tools.measure.fitting.kernels import (
-    Float64s,
     MeasuredKernels,
     latencies,
     settled,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.arrays import Mask as Mask  # noqa: PLC0414 (a name of this module)
 from flint.ir.op_class import Classes, OpClass
 from flint.ir.program import (
     COLUMN_TYPES,
@@ -27,7 +28,6 @@ from flint.ir.program import (
 )
 
 T = TypeVar("T")
-Mask = NDArray[np.bool_]
 Edges = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 #: Columns with one entry per row; `dims` has four, `deps` and `dep_start` are not among them.
@@ -216,9 +216,10 @@ def type_bytes(program: Program) -> Int64s:
 
 def bytes_of_type(dtype: str, shape: tuple[int, ...]) -> int:
     """Bytes of an array, at most what an int64 holds; 0 for a type that Flint does not know."""
-    return min(-(-math.prod(shape) * _bits(dtype) // 8), MOST_INT64)
+    return min(-(-math.prod(shape) * dtype_bits(dtype) // 8), MOST_INT64)
 
 
-def _bits(dtype: str) -> int:
+def dtype_bits(dtype: str) -> int:
+    """Bits of an element, which most types have in their names; 0 for a type Flint does not know."""
     found = _BITS.match(dtype)
     return int(found[1][:4]) if found else 8 * (dtype in ("bool", "pred"))

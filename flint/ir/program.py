@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, IntFlag
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.arrays import Int32s as Int32s  # noqa: PLC0414 (a name of this module)
+from flint.ir.arrays import Int64s as Int64s  # noqa: PLC0414 (a name of this module)
 from flint.ir.dims import DimsRow
 from flint.ir.mesh import Group, Mesh, Route
 from flint.ir.op_class import Collective as Collective  # noqa: PLC0414 (a name of this module)
@@ -28,9 +30,6 @@ MOST_NESTED_REGIONS = 100
 CAUSAL = -1
 #: The same, by several comparisons of positions: it may be a window, of unknown length.
 PERHAPS_A_WINDOW = -2
-
-Int64s: TypeAlias = NDArray[np.int64]
-Int32s: TypeAlias = NDArray[np.int32]
 
 
 class Kind(IntEnum):

@@ -7,6 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.arrays import Mask
 from flint.ir.columns import consumers, is_any
 from flint.ir.op_class import DATA_MOVEMENT, GENERATED, LAYOUT, OpClass
 from flint.ir.program import Kind, Phase, Program
@@ -14,7 +15,6 @@ from flint.ir.program import Kind, Phase, Program
 #: Rows that calculate nothing of what they read.
 _MOVES = LAYOUT | DATA_MOVEMENT | GENERATED | {OpClass.CONVERT}
 Phases: TypeAlias = NDArray[np.uint8]
-Mask: TypeAlias = NDArray[np.bool_]
 
 
 def with_phases(program: Program) -> Program:

@@ -6,7 +6,6 @@ written where they are.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +15,7 @@ from flint.ir.columns import (
     Mask,
     changed,
     consumers,
+    dtype_bits,
     edges,
     is_any,
     rewired,
@@ -167,18 +167,12 @@ def _candidates(program: Program) -> Mask:
     """Element-wise kernels with one result that no loop takes."""
     roles = roles_of(program, operators=False, slices=False)
     element = (roles.role == RowRole.ELEMENT) | is_any(program, OpClass.FUSED)
-    bits = np.array([_bits(name) for name in program.dtypes] or [8])
+    bits = np.array([dtype_bits(name) or 8 for name in program.dtypes] or [8])
     single = roles.results * bits[program.dtype] == program.result_bytes * 8
     placed = (program.flags & (Flag.IN_PLACE | Flag.VIEW | Flag.UNPRICED)) != 0
     found = element & single & ~placed & ~yielded(program) & (program.kind == Kind.COMPUTE)
     found &= np.diff(program.dep_start) > 0
     return np.asarray(found, dtype=np.bool_)
-
-
-def _bits(dtype: str) -> int:
-    """Bits of an element, which most types have in their names."""
-    number = re.search(r"\d+", dtype)
-    return int(number[0]) if number else 8
 
 
 def _products(program: Program) -> Mask:

@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.arrays import Float64s
 from flint.ir.columns import carried, yielded
 from flint.ir.edit import Editor, passed_over
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.base import Pass
-
-Floats = NDArray[np.float64]
 
 #: What a merged kernel takes over from the longest of its parts. `group` goes with the opcode:
 #: a slice (`sdy.all_slice`) is a kernel that has one.
@@ -45,7 +44,7 @@ class MergeSmallKernels(Pass):
     """
 
     name: ClassVar[str] = "merge-small-kernels"
-    duration_ns: Floats
+    duration_ns: Float64s
     least_ns: float = 1e3
     most_ns: float = 20e3
 
@@ -53,7 +52,7 @@ class MergeSmallKernels(Pass):
         """Return the program with one row for what is merged."""
         return self.merged(program)[0]
 
-    def merged(self, program: Program) -> tuple[Program, Floats]:
+    def merged(self, program: Program) -> tuple[Program, Float64s]:
         """The program and the duration of each of its rows, in ns."""
         duration = self.duration_ns
         if not ((duration > 0) & (duration < self.least_ns)).any():
@@ -70,7 +69,7 @@ class _Groups:
     """Which rows are merged, found in one walk. State is of the region that the walk is in."""
 
     program: Program
-    duration: Floats
+    duration: Float64s
     limits: MergeSmallKernels
     open: list[int] = field(default_factory=list)  # rows of the group that may still grow
     total: float = 0.0
@@ -110,7 +109,7 @@ class _Groups:
         return small and self.total + duration <= self.limits.most_ns
 
 
-def _merged(program: Program, duration: Floats, last: Int64s) -> Program:
+def _merged(program: Program, duration: Float64s, last: Int64s) -> Program:
     edit = Editor(program)
     edit.merge(last, sums=("flops", "result_bytes", "operand_bytes"))
     ends, longest = _longest(duration, last)
@@ -132,7 +131,7 @@ def _merged_flags(program: Program, last: Int64s) -> NDArray[np.uint8]:
     return np.where(several, together, program.flags)
 
 
-def _longest(duration: Floats, last: Int64s) -> tuple[Int64s, Int64s]:
+def _longest(duration: Float64s, last: Int64s) -> tuple[Int64s, Int64s]:
     """The last row of every group, and the row of that group that takes longest."""
     order = np.lexsort((np.arange(len(last)), duration, last))
     ends = np.append(last[order][1:] != last[order][:-1], True)[: len(last)]

@@ -7,7 +7,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from benchmarks import accuracy_kernels, kernel_rows
 from flint.backends.cost.chips.kernel_table import kernels_of
@@ -16,12 +15,12 @@ from flint.backends.cost.chips.model import latency_ns
 from flint.backends.cost.software import with_stack
 from flint.cluster.models import Chip, Cluster
 from flint.cluster.stack import Stack
+from flint.ir.arrays import Int64s
 from flint.ir.dims import AttentionDims
 from flint.ir.mesh import Mesh
 from tests.program_rows import ProgramBuilder
 
 CHIPS = ("a100-80-dgx", "h100-dgx", "h200-dgx", "b200-dgx", "l40s")
-Ints = NDArray[np.int64]
 TINY = 1 - 1e-9  # rounding
 
 
@@ -31,7 +30,7 @@ def chip_of(name: str) -> Chip:
 
 
 def attention(
-    heads: int | Ints, queries: int | Ints, keys: int | Ints, size: int = 128, *, group: int = 1,
+    heads: int | Int64s, queries: int | Int64s, keys: int | Int64s, size: int = 128, *, group: int = 1,
     causal: bool = False, cached: bool = False, kind: KernelKind = KernelKind.ATTENTION,
 ) -> Kernels:  # fmt: skip
     """Kernels of all combinations of sizes that are columns; `group` heads share keys."""

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.arrays import UInt8s, UInt64s
 from flint.ir.program import Int64s
-
-Bytes = NDArray[np.uint8]
-UInt64s = NDArray[np.uint64]
 
 # The first byte of each field of Node: its number << 3 | wire type (0 number, 2 bytes).
 _ID, _NAME, _TYPE = 0x08, 0x12, 0x18
@@ -43,7 +41,7 @@ class Heads:
     is_plain: NDArray[np.bool_]
 
 
-def read_heads(content: Bytes, spans: Int64s) -> Heads:
+def read_heads(content: UInt8s, spans: Int64s) -> Heads:
     """The heads of the records at `spans`, (count, 2) places in `content`."""
     walk = _FieldWalk(content, spans)
     ids = walk.numbers(_ID)
@@ -72,7 +70,7 @@ def read_heads(content: Bytes, spans: Int64s) -> Heads:
 class _FieldWalk:
     """One place in each record. A record whose bytes make no sense is no longer plain."""
 
-    def __init__(self, content: Bytes, spans: Int64s) -> None:
+    def __init__(self, content: UInt8s, spans: Int64s) -> None:
         self.content = content
         self.at = spans[:, 0].copy()
         self.stop = spans[:, 1]
@@ -126,7 +124,7 @@ class _FieldWalk:
         return which, start
 
 
-def _varints(content: Bytes, at: Int64s, stop: Int64s) -> tuple[UInt64s, Int64s]:
+def _varints(content: UInt8s, at: Int64s, stop: Int64s) -> tuple[UInt64s, Int64s]:
     """The numbers at `at`, and the places after them: -1 where one does not end before `stop`."""
     values = np.zeros(len(at), dtype=np.uint64)
     after = np.full(len(at), -1, dtype=np.int64)
@@ -144,7 +142,7 @@ def _varints(content: Bytes, at: Int64s, stop: Int64s) -> tuple[UInt64s, Int64s]
 
 
 def _unpack(
-    content: Bytes, start: Int64s, size: Int64s
+    content: UInt8s, start: Int64s, size: Int64s
 ) -> tuple[Int64s, UInt64s, NDArray[np.bool_]]:
     """Numbers of packed lists, each of which ends with one: (list, value, is too long)."""
     before = np.cumsum(size) - size

@@ -1,4 +1,4 @@
-"""Bytes of a trace -> its class, and the groups and ranks that stand in it."""
+"""UInt8s of a trace -> its class, and the groups and ranks that stand in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flint.backends.chakra.checking.findings import MAX_PER_CODE, Collected
 from flint.backends.chakra.reading import kinds
-from flint.backends.chakra.reading.heads import Bytes, UInt64s, read_heads
+from flint.backends.chakra.reading.heads import read_heads
 from flint.backends.chakra.reading.kinds import GroupCodes, KindTable, Record, Remark
 from flint.backends.chakra.reading.reader import records
 from flint.backends.chakra.reading.trace_class import (
@@ -24,6 +24,7 @@ from flint.backends.chakra.reading.trace_class import (
     build_structure,
 )
 from flint.backends.chakra.schema import NodeType
+from flint.ir.arrays import UInt8s, UInt64s
 from flint.ir.program import Int64s
 
 # Files that equal another but for ranks and groups are not parsed again.
@@ -32,7 +33,7 @@ from flint.ir.program import Int64s
 # places. So the first file of a length is parsed, and a later one is compared with it as a whole:
 # where only bytes of those three values differ, they alone are read.
 
-#: Bytes of files that are kept to compare with. A larger file has no reference.
+#: UInt8s of files that are kept to compare with. A larger file has no reference.
 _MOST_BYTES = 256 << 20
 #: Files of one length that are kept.
 _MOST_OF_A_LENGTH = 8
@@ -162,7 +163,7 @@ class TraceParser:
         content = np.frombuffer(data, dtype=np.uint8)
         return self._references.find(content) or self._parse(data, content, source)
 
-    def _parse(self, data: bytes, content: Bytes, source: str) -> tuple[Reference, Int64s]:
+    def _parse(self, data: bytes, content: UInt8s, source: str) -> tuple[Reference, Int64s]:
         spans: Int64s = np.fromiter(records(data, source), dtype=_SPAN)
         self._kinds.check_metadata(data[slice(*spans[0].tolist())], source)
         parts = _Communication(spans[1:])
@@ -180,7 +181,7 @@ class TraceParser:
         return reference, values
 
     def _read(
-        self, data: bytes, content: Bytes, spans: Int64s, parts: _Communication, source: str
+        self, data: bytes, content: UInt8s, spans: Int64s, parts: _Communication, source: str
     ) -> None:
         """Read some records into `parts`."""
         heads = read_heads(content, spans)

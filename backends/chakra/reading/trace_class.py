@@ -15,10 +15,10 @@ from functools import cached_property
 import numpy as np
 
 from flint.backends.chakra.checking.findings import Collected
-from flint.backends.chakra.reading.heads import UInt64s
 from flint.backends.chakra.reading.kinds import Remark
 from flint.backends.chakra.reading.slot_order import SlotOrder, find_slot_order
 from flint.backends.chakra.schema import NodeType
+from flint.ir.arrays import UInt64s
 from flint.ir.program import Int32s, Int64s
 
 # The dependency graph of one rank: unique ids, known dependencies, no cycle.

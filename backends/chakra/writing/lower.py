@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from flint.backends.chakra.schema import CommType, NodeType
 from flint.backends.chakra.writing.expand import Nodes, expand, occurrences, sorted_unique
 from flint.backends.chakra.writing.simulator_files import (
-    Floats,
     GroupNumbers,
     involved_dimensions,
     whole_micros,
 )
+from flint.ir.arrays import Float64s
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Int32s, Int64s, Kind, Program
 
@@ -100,7 +100,7 @@ class LoweredNodes:
         return len(self.type)
 
 
-def lower(program: Program, names: Names, duration_ns: Floats | None = None) -> LoweredNodes:
+def lower(program: Program, names: Names, duration_ns: Float64s | None = None) -> LoweredNodes:
     """Expand `program` and say what each node is in a trace. Numbers new groups and tags.
 
     `duration_ns` has one entry a row.
@@ -142,7 +142,7 @@ def lower(program: Program, names: Names, duration_ns: Floats | None = None) -> 
     )
 
 
-def _micros(program: Program, row: Int32s, duration_ns: Floats) -> Int64s:
+def _micros(program: Program, row: Int32s, duration_ns: Float64s) -> Int64s:
     """Durations of nodes; of measured programs what rounding takes is given on the same stream."""
     if not program.measured_ns.any():
         return whole_micros(duration_ns[row])

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flint.ir.arrays import Float64s
 from flint.ir.mesh import Group, Mesh
 from flint.ir.program import Int64s
 
@@ -256,8 +256,6 @@ slots for different ones, whatever anything lasts.
 
 # Durations of trace nodes: whole microseconds whose sum stays right.
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, eq=False)
 class Timing:
@@ -269,11 +267,11 @@ class Timing:
     """
 
     cluster: str
-    duration_ns: tuple[Floats, ...]
+    duration_ns: tuple[Float64s, ...]
     hardware: SimulatedHardware
 
 
-def whole_micros(duration_ns: Floats) -> Int64s:
+def whole_micros(duration_ns: Float64s) -> Int64s:
     """Durations of nodes in microseconds, at least 1 where a node has one at all.
 
     What rounding takes from a node its successors get: sums over nodes from the first differ by

@@ -15,17 +15,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.peaks import ON_GPU, ProductTypes
 from flint.errors import FlintError
+from flint.ir.arrays import Float64s
 from flint.ir.dims import DeclaredDims, ReductionDims, TransformDims
 
 if TYPE_CHECKING:
     from flint.cluster.models import Chip
 
-Float64s = NDArray[np.float64]
 H = TypeVar("H", bound="HasRates")
 H_contra = TypeVar("H_contra", contravariant=True)
 #: Bytes of a complex number of two f32; a real transform works on as many of half the length.

@@ -9,9 +9,9 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flint.cluster.models import Network, NetworkKind
+from flint.ir.arrays import Int64s
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,6 @@ def _ascending(chips: int, dimensions: int, least: int) -> Iterator[tuple[int, .
 # A message goes along one dimension after the other (dimension-ordered routing, as the interconnects
 # of TPUs do by default), the shorter way round a ring. Half way round it goes up.
 
-Ints = NDArray[np.int64]
-
 
 class Load(NamedTuple):
     """Links of the longest way, and messages over the fullest link in one direction."""
@@ -131,7 +129,7 @@ class Load(NamedTuple):
 
 
 def load_of(
-    source: Ints, target: Ints, shape: Sequence[int], rings: Sequence[bool], torus: Ints
+    source: Int64s, target: Int64s, shape: Sequence[int], rings: Sequence[bool], torus: Int64s
 ) -> Load:
     """The load of messages that are all sent at once.
 
@@ -155,7 +153,7 @@ def load_of(
     return Load(int(hops.max(initial=0)), fullest)
 
 
-def _numbered(places: Ints, sizes: Sequence[int], torus: Ints) -> Ints:
+def _numbered(places: Int64s, sizes: Sequence[int], torus: Int64s) -> Int64s:
     """One number for each line of chips, from 0 upwards without gaps."""
     number = torus
     for place, size in zip(places.T, sizes, strict=True):
@@ -163,7 +161,7 @@ def _numbered(places: Ints, sizes: Sequence[int], torus: Ints) -> Ints:
     return np.unique(number, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def _most_on_a_link(line: Ints, first: Ints, distance: Ints, size: int) -> int:
+def _most_on_a_link(line: Int64s, first: Int64s, distance: Int64s, size: int) -> int:
     """Of messages that go up, the largest number on one link.
 
     Each passes `distance` links, the first from `first` to the next chip, round the end if need be.

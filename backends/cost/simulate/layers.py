@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from flint.backends.chakra.writing.expand import Nodes
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
+from flint.ir.arrays import Mask
 from flint.ir.columns import consumers
 from flint.ir.program import Collective, Int64s, Kind, Program, RegionKind
 
@@ -21,7 +22,6 @@ from flint.ir.program import Collective, Int64s, Kind, Program, RegionKind
 # FSDP on its copy-in stream, XLA where it pipelines the collectives of a loop. In the compute stream
 # they would tie each gather to its place.
 
-Mask = NDArray[np.bool_]
 #: The stream of such kernels in traces.
 PREPARATION = "preparation"
 #: Bytes of the result of a kernel that counts a loop's iterations, at most.

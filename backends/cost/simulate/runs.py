@@ -13,14 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flint.backends.chakra.writing.expand import Nodes
 from flint.backends.cost.simulate.steady_state import GRID_NS
+from flint.ir.arrays import Float64s, Mask
 from flint.ir.program import Int64s, Kind, Program
 
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 #: Sums of multiples of GRID_NS are exact below.
 MOST_NS = 2.0**42
 
@@ -32,7 +30,7 @@ class Lane:
     program: Program
     nodes: Nodes
     stream: Int64s
-    duration_ns: Floats
+    duration_ns: Float64s
     limits: Sequence[int]
     turn: Sequence[int]
     peers: Mapping[int, int]
@@ -50,7 +48,7 @@ def is_exact(lanes: Sequence[Lane]) -> bool:
     return total < MOST_NS
 
 
-def place_together(lanes: Sequence[Lane]) -> list[tuple[Floats, Floats]] | None:
+def place_together(lanes: Sequence[Lane]) -> list[tuple[Float64s, Float64s]] | None:
     """Start and end of each node of each class, in ns; None if they wait for each other for ever.
 
     The times must be `is_exact`.
@@ -182,7 +180,7 @@ class _World:
                 # groups over the same axes may be of other classes
                 self.meets[first + int(c.run[node])] = ((group, met, lane.turn[node]), len(met))
 
-    def placed(self) -> list[tuple[Floats, Floats]] | None:
+    def placed(self) -> list[tuple[Float64s, Float64s]] | None:
         """Follow all streams as far as they come."""
         awake = list(range(len(self.heads)))[::-1]
         while awake:
@@ -234,7 +232,7 @@ class _World:
         awake += self.waiting.pop(meeting, ())
         return max(here.values())
 
-    def _times(self, number: int) -> tuple[Floats, Floats]:
+    def _times(self, number: int) -> tuple[Float64s, Float64s]:
         c, first = self.classes[number], self.first[number]
         base = np.array(self.base[first : first + c.count])[c.run]
         start, end = base + c.starts, base + c.ends

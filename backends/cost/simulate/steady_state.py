@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.chakra.writing.expand import Nodes
+from flint.ir.arrays import Float64s
 from flint.ir.program import Int64s, Program, RegionKind
-
-Floats = NDArray[np.float64]
 
 #: Prices are rounded to multiples of this, so that sums of them are exact up to two hours.
 GRID_NS = 2.0**-10
@@ -25,8 +24,8 @@ LEAST_TRIPS = 4
 
 
 def place_alone(
-    program: Program, nodes: Nodes, previous: list[int], limits: list[int], duration_ns: Floats
-) -> tuple[Floats, Floats]:
+    program: Program, nodes: Nodes, previous: list[int], limits: list[int], duration_ns: Float64s
+) -> tuple[Float64s, Float64s]:
     """Start and end of each node, in ns.
 
     `previous` is the node before it on its stream, `limits` one that has to have begun before; -1
@@ -58,7 +57,7 @@ class _Placing:
         nodes: Nodes,
         previous: list[int],
         limits: list[int],
-        duration_ns: Floats,
+        duration_ns: Float64s,
     ) -> None:
         self.nodes, self.program = nodes, program
         self.first, self.deps = nodes.dep_start.tolist(), nodes.deps.tolist()
@@ -118,7 +117,7 @@ class _Placing:
             if steady_trips >= LEAST_TRIPS and self.is_exact
             else None
         )
-        steps: Floats = np.zeros(0)
+        steps: Float64s = np.zeros(0)
         steady = 0
         for turn in range(trips):
             begin = low + turn * size
@@ -135,7 +134,7 @@ class _Placing:
                 self.span(high - size, high, region)
                 return
 
-    def _write(self, last: int, size: int, turns: int, steps: Floats) -> None:
+    def _write(self, last: int, size: int, turns: int, steps: Float64s) -> None:
         """So many more iterations after the one that begins with node `last`."""
         ahead = np.arange(1, turns + 1)[:, None] * steps
         begin, stop = last + size, last + size * (turns + 1)

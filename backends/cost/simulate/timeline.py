@@ -22,11 +22,10 @@ from flint.backends.cost.simulate.layers import layer_runs, preparation
 from flint.backends.cost.simulate.runs import Lane, is_exact, place_together
 from flint.backends.cost.simulate.steady_state import place_alone
 from flint.errors import FlintError
+from flint.ir.arrays import Float64s
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, Program
 from flint.passes.rewrites.combine_collectives import CombineCollectives
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class ClassWork:
 
     program: Program
     nodes: Nodes
-    duration_ns: Floats
+    duration_ns: Float64s
     stream: NDArray[np.int64]
     peers: dict[int, int] = field(default_factory=dict)
     together: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -125,8 +124,8 @@ class ClassTimeline:
     """Start and end of every node of a rank class, in nanoseconds from the start of the step."""
 
     work: ClassWork
-    start_ns: Floats
-    end_ns: Floats
+    start_ns: Float64s
+    end_ns: Float64s
 
     @property
     def total_ns(self) -> float:

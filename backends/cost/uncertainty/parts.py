@@ -18,8 +18,8 @@ from flint.ir.program import Int64s, Kind, Program
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
     from flint.backends.cost.simulate.exposure import Share
-    from flint.backends.cost.simulate.timeline import Floats
     from flint.cluster.models import Chip, Cluster, Network
+    from flint.ir.arrays import Float64s
 
 #: The part that kernels of each kind belong to; what is not here is among others.
 KERNELS: Mapping[KernelKind, Part] = {
@@ -105,7 +105,7 @@ def _counted(part: Part) -> Part:
     return Part.INSIDE if part in _COMMUNICATION else part
 
 
-def _counts(program: Program, duration_ns: Floats) -> dict[Part, float]:
+def _counts(program: Program, duration_ns: Float64s) -> dict[Part, float]:
     """By part: (sum of times)^2 / sum of squares over different kernels; collectives are one part."""
     kernels, rows = kernels_of(program)
     what = np.column_stack((_NUMBERS[kernels.kind], kernels.dims, kernels.moved_bytes))
@@ -117,7 +117,7 @@ def _counts(program: Program, duration_ns: Floats) -> dict[Part, float]:
     return found
 
 
-def _effective(what: Int64s, time_ns: Floats) -> Iterator[tuple[Part, float]]:
+def _effective(what: Int64s, time_ns: Float64s) -> Iterator[tuple[Part, float]]:
     """`what` has the number of its part in the first column, and what tells kernels apart in others."""
     if not len(what):
         return

@@ -13,15 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flint.frontends.torch_world.program.deeds import Deed, deeds_of, difference
 from flint.frontends.torch_world.record.recording import Recording
+from flint.ir.arrays import Mask
 from flint.ir.mesh import Mesh
 from flint.ir.program import Int64s
 from flint.text import plural
 
-Mask = NDArray[np.bool_]
 #: Up to so many ranks of a class are all recorded where they differ.
 MOST_RECORDED = 8
 #: Up to so many of a larger class.

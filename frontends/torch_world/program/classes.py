@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flint.errors import FlintError
-from flint.frontends.torch_world.program.alike import Mask, Ranks
+from flint.frontends.torch_world.program.alike import Ranks
 from flint.frontends.torch_world.program.build import Built, build_program
 from flint.frontends.torch_world.program.derive import derive, resized
 from flint.frontends.torch_world.program.groups import Channels, group_of, message_axes
 from flint.frontends.torch_world.program.matched import check_parts, matched
 from flint.frontends.torch_world.program.shards import Shards
 from flint.frontends.torch_world.record.recording import Comm, CommKind, Recording
+from flint.ir.arrays import Mask
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import Int64s, Program
 from flint.ir.stood_in import StoodIn

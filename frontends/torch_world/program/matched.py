@@ -13,11 +13,11 @@ from itertools import zip_longest
 import numpy as np
 
 from flint.errors import FlintError
-from flint.frontends.torch_world.program.alike import Mask
 from flint.frontends.torch_world.program.deeds import working
 from flint.frontends.torch_world.program.groups import group_of
 from flint.frontends.torch_world.program.names import opcode_of
 from flint.frontends.torch_world.record.recording import Comm, CommKind, Event, Recording
+from flint.ir.arrays import Mask
 from flint.ir.mesh import Group, Mesh
 from flint.ir.program import Collective, Int64s
 

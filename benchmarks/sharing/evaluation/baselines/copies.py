@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.sharing.evaluation.corpus import Capture
-from benchmarks.sharing.evaluation.measuring.attributes import Floats
+from flint.ir.arrays import Float64s
 from flint.ir.program import Phase
 from flint.ir.workload import Workload
 from flint.tools.share.conditions import Conditions
@@ -35,8 +35,8 @@ class Nearest:
     """
 
     captures: Sequence[Capture]
-    points: Floats
-    spread: Floats
+    points: Float64s
+    spread: Float64s
 
     def sample(self, conditions: Conditions, seed: int) -> Workload:
         """The nearest, the first of equals: chance has no part."""
@@ -49,7 +49,7 @@ class Nearest:
         return found
 
 
-def point_of(conditions: Conditions) -> Floats:
+def point_of(conditions: Conditions) -> Float64s:
     """All that the generator is told, as numbers: logarithms of totals, shares of phases."""
     asked = conditions
     sizes = asked.mesh.sizes if asked.mesh else ()

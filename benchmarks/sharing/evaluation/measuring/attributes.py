@@ -13,12 +13,10 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.arrays import Float64s, Int64s
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind, Phase, Program, RegionKind
 from flint.tools.share.rules.communication import group_sizes
-
-Floats = NDArray[np.float64]
-Int64s = NDArray[np.int64]
 
 #: Bins of an octave, and bins of a histogram of logarithms (2^64 is the last).
 PER_OCTAVE = 4
@@ -67,7 +65,7 @@ ATTRIBUTES = (
 )
 
 
-def attributes_of(program: Program) -> Mapping[str, Floats]:
+def attributes_of(program: Program) -> Mapping[str, Float64s]:
     """Each attribute of a program that has rows: one number, or a histogram that sums to 1."""
     layer = layers_of(program)
     owner, read = program.dep_owner.astype(np.int64), program.deps.astype(np.int64)
@@ -102,7 +100,7 @@ def layers_of(program: Program) -> Int64s:
     return np.array(layer, dtype=np.int64)
 
 
-def elements_of(program: Program) -> Floats:
+def elements_of(program: Program) -> Float64s:
     """Elements of the first result of each row."""
     sizes = [float(np.prod(np.array(s, dtype=np.float64))) for s in program.shapes]
     return np.array(sizes, dtype=np.float64)[program.shape]
@@ -117,13 +115,13 @@ def loop_depths(program: Program) -> Int64s:
     return np.array([*depths, 0], dtype=np.int64)[program.region]
 
 
-def _edge_classes(program: Program, owner: Int64s, read: Int64s) -> Floats:
+def _edge_classes(program: Program, owner: Int64s, read: Int64s) -> Float64s:
     classes = _CLASS_OF[program.op]
     pairs = classes[owner] * len(_CLASSES) + classes[read]
     return _shares(pairs, len(_CLASSES) ** 2)
 
 
-def _collectives(program: Program) -> Floats:
+def _collectives(program: Program) -> Float64s:
     """By kind and rounded log2 of the group's size; entry 0 is whole where nothing communicates."""
     rows = np.flatnonzero(program.kind >= Kind.COLLECTIVE)
     sizes = np.round(np.log2(group_sizes(program)[rows])).astype(np.int64)
@@ -134,12 +132,12 @@ def _collectives(program: Program) -> Floats:
     return found
 
 
-def _octaves(values: NDArray[np.generic]) -> Floats:
+def _octaves(values: NDArray[np.generic]) -> Float64s:
     bins = np.round(PER_OCTAVE * np.log2(1.0 + values.astype(np.float64))).astype(np.int64)
     return _shares(bins, _LOG_BINS)
 
 
-def _shares(values: NDArray[np.generic], bins: int, weights: Floats | None = None) -> Floats:
+def _shares(values: NDArray[np.generic], bins: int, weights: Float64s | None = None) -> Float64s:
     """A histogram that sums to 1; zeros where there is nothing."""
     inside = np.minimum(values.astype(np.int64), bins - 1)
     counts = np.bincount(inside, weights=weights, minlength=bins).astype(np.float64)

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.sharing.evaluation.corpus import largest_program
-from benchmarks.sharing.evaluation.measuring.attributes import ATTRIBUTES, Floats, attributes_of
+from benchmarks.sharing.evaluation.measuring.attributes import ATTRIBUTES, attributes_of
 from benchmarks.sharing.evaluation.measuring.cache import Arrays, Cache, digest_of
 from benchmarks.sharing.evaluation.measuring.neighbours import body_hashes, neighbour_hashes
 from benchmarks.sharing.evaluation.measuring.step_time import has_label, log_step_time
 from benchmarks.sharing.evaluation.measuring.structure import structure_bytes
 from benchmarks.sharing.evaluation.measuring.totals import totals_of
+from flint.ir.arrays import Float64s
 from flint.ir.mesh import Mesh
 from flint.ir.program import Phase
 from flint.ir.workload import Workload
@@ -36,13 +37,13 @@ class Measured:
     """
 
     digest: str
-    attributes: Mapping[str, Floats]
+    attributes: Mapping[str, Float64s]
     hashes: Mapping[View, int]
     counts: Mapping[View, np.ndarray]
     bodies: UInt64s
     neighbours: UInt64s
     structure: bytes
-    totals: Floats
+    totals: Float64s
     broken: tuple[str, ...]
 
     @property

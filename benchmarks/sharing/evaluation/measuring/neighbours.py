@@ -6,9 +6,10 @@ from itertools import islice
 
 import numpy as np
 
+from flint.ir.arrays import UInt64s
 from flint.ir.columns import edges, rewired
 from flint.ir.program import Program, RegionKind
-from flint.tools.share.leaks.hashing import UInt64s, of_multiset
+from flint.tools.share.leaks.hashing import of_multiset
 from flint.tools.share.leaks.neighbourhoods import DEPTHS, Labels, first_labels, refined
 
 #: Bodies with fewer rows are alike by chance.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.sharing.evaluation.measuring.attributes import Floats, layers_of
+from benchmarks.sharing.evaluation.measuring.attributes import layers_of
+from flint.ir.arrays import Float64s
 from flint.ir.columns import is_any
 from flint.ir.op_class import (
     ATTENTION,
@@ -34,7 +35,7 @@ GROUPS: tuple[tuple[str, Classes], ...] = (
 _KINDS = tuple(k for k in Collective if k is not Collective.NONE)
 
 
-def totals_of(program: Program) -> Floats:
+def totals_of(program: Program) -> Float64s:
     """A vector: by group of classes executions, FLOPs and bytes; by collective executions, bytes and
     size of groups; rows, layers, trips, devices, phases and where edges lead.
 
@@ -61,7 +62,7 @@ def totals_of(program: Program) -> Floats:
     )
 
 
-def _phases(program: Program, executions: Floats) -> Floats:
+def _phases(program: Program, executions: Float64s) -> Float64s:
     """Shares of executions that each phase has."""
     sums = np.bincount(program.phase, weights=executions, minlength=len(Phase))
     return np.asarray(sums / max(sums.sum(), 1.0))
@@ -71,7 +72,7 @@ def _phases(program: Program, executions: Floats) -> Floats:
 FLOPS_AT = -(len(Phase) + 4)
 
 
-def _sums(rows: np.ndarray, trips: Floats, *columns: Floats) -> list[float]:
+def _sums(rows: np.ndarray, trips: Float64s, *columns: Float64s) -> list[float]:
     """Executions of rows, and totals of columns."""
     return [float(trips[rows].sum()), *(float((trips * c)[rows].sum()) for c in columns)]
 

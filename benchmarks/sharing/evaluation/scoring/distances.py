@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import wasserstein_distance
 
-from benchmarks.sharing.evaluation.measuring.attributes import ATTRIBUTES, Attribute, Floats, Form
+from benchmarks.sharing.evaluation.measuring.attributes import ATTRIBUTES, Attribute, Form
+from flint.ir.arrays import Float64s
 
 #: Bandwidths for which the ranking is told, as multiples of the median heuristic's.
 BANDWIDTHS = (0.5, 1.0, 2.0)
@@ -25,11 +26,11 @@ _NOTHING = 1e-12
 class Sample:
     """Workloads as their attributes, entry i of each array of workload i, and weights that sum to 1."""
 
-    values: Mapping[str, Floats]
-    weights: Floats
+    values: Mapping[str, Float64s]
+    weights: Float64s
 
     @classmethod
-    def of(cls, workloads: Sequence[Mapping[str, Floats]], weights: Floats) -> Sample:
+    def of(cls, workloads: Sequence[Mapping[str, Float64s]], weights: Float64s) -> Sample:
         """Of attributes by workload. `weights` are made to sum to 1."""
         stacked = {a.name: np.stack([w[a.name] for w in workloads]) for a in ATTRIBUTES}
         return cls(stacked, weights / weights.sum())
@@ -89,21 +90,21 @@ def discrepancy(attribute: Attribute, one: Sample, other: Sample, width: float) 
     return float(np.sqrt(max(square, 0.0)))
 
 
-def _embedded(attribute: Attribute, sample: Sample) -> Floats:
+def _embedded(attribute: Attribute, sample: Sample) -> Float64s:
     """Points whose distance the kernel takes: histograms, cumulated where their bins have an order."""
     values = sample.values[attribute.name]
     ordered = attribute.form is Form.ORDERED
     return np.asarray(np.cumsum(values, axis=1) * np.sqrt(attribute.bin) if ordered else values)
 
 
-def _kernel_mean(a: Floats, b: Floats, width: float, left: Floats, right: Floats) -> float:
+def _kernel_mean(a: Float64s, b: Float64s, width: float, left: Float64s, right: Float64s) -> float:
     return float(left @ np.exp(-_squares(a, b) / (2 * width**2)) @ right)
 
 
-def _squares(a: Floats, b: Floats) -> Floats:
+def _squares(a: Float64s, b: Float64s) -> Float64s:
     squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2 * a @ b.T
     return np.maximum(squares, 0.0)
 
 
-def _mean(values: Floats, weights: Floats) -> Floats:
+def _mean(values: Float64s, weights: Float64s) -> Float64s:
     return np.asarray(weights @ values)

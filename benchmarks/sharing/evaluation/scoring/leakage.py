@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
-from benchmarks.sharing.evaluation.measuring.attributes import Floats
 from benchmarks.sharing.evaluation.measuring.measured import Measured
+from flint.ir.arrays import Float64s
 from flint.tools.share.leaks.distances import shares, structure_distances
 from flint.tools.share.leaks.fingerprints import View
 
@@ -33,7 +33,7 @@ class Shared:
         return min(max(self.shared / max(self.bits, 1), 0.0), 1.0)
 
 
-def shared_bits(made: Measured, training: Sequence[Measured], known: Floats) -> Shared:
+def shared_bits(made: Measured, training: Sequence[Measured], known: Float64s) -> Shared:
     """The bits that a program shares with that of the nearest training programs that shares most.
 
     Shared bits are C(x) + C(y) - C(xy), C the size of what LZMA makes of the structure: an estimate of
@@ -49,7 +49,7 @@ def shared_bits(made: Measured, training: Sequence[Measured], known: Floats) -> 
     return Shared(alone, found)
 
 
-def neighbourhoods(measured: Sequence[Measured]) -> Floats:
+def neighbourhoods(measured: Sequence[Measured]) -> Float64s:
     """Shares of neighbourhoods of depth 2 (op classes and edges), a row for each workload."""
     return np.stack([_shares(m) for m in measured])
 
@@ -73,5 +73,5 @@ def compressed_bits(data: bytes) -> int:
     return 8 * len(lzma.compress(data, format=lzma.FORMAT_RAW, filters=_FILTERS))
 
 
-def _shares(measured: Measured) -> Floats:
+def _shares(measured: Measured) -> Float64s:
     return np.asarray(shares(measured.counts[View.OPS]))

@@ -17,16 +17,16 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks.sharing.evaluation.measuring.attributes import Floats
 from benchmarks.sharing.evaluation.measuring.totals import FLOPS_AT
+from flint.ir.arrays import Float64s
 
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
     """Vectors of workloads (workloads, totals) and logarithms of their step times in seconds."""
 
-    totals: Floats
-    log_s: Floats
+    totals: Float64s
+    log_s: Float64s
 
     def __len__(self) -> int:
         return len(self.log_s)
@@ -45,46 +45,46 @@ class Score:
     error: float
 
 
-Predictor = Callable[[Labelled, Floats], Floats]
+Predictor = Callable[[Labelled, Float64s], Float64s]
 
 
-def _mean(train: Labelled, totals: Floats) -> Floats:
+def _mean(train: Labelled, totals: Float64s) -> Float64s:
     return np.full(len(totals), train.log_s.mean())
 
 
-def _flops(train: Labelled, totals: Floats) -> Floats:
+def _flops(train: Labelled, totals: Float64s) -> Float64s:
     line = LinearRegression().fit(train.totals[:, [FLOPS_AT]], train.log_s)
     return np.asarray(line.predict(totals[:, [FLOPS_AT]]))
 
 
-def _ridge(train: Labelled, totals: Floats) -> Floats:
+def _ridge(train: Labelled, totals: Float64s) -> Float64s:
     model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-2, 3, 11)))
     return _inside(train, model.fit(train.totals, train.log_s).predict(_near(train, totals)))
 
 
-def _neighbours(train: Labelled, totals: Floats) -> Floats:
+def _neighbours(train: Labelled, totals: Float64s) -> Float64s:
     model = KNeighborsRegressor(min(5, len(train)), weights="distance")
     whole = make_pipeline(StandardScaler(), model)
     return np.asarray(whole.fit(train.totals, train.log_s).predict(totals))
 
 
-def _boosted(train: Labelled, totals: Floats) -> Floats:
+def _boosted(train: Labelled, totals: Float64s) -> Float64s:
     model = GradientBoostingRegressor(n_estimators=150, max_depth=3, subsample=0.7, random_state=0)
     return np.asarray(model.fit(train.totals, train.log_s).predict(totals))
 
 
-def _trees(train: Labelled, totals: Floats) -> Floats:
+def _trees(train: Labelled, totals: Float64s) -> Float64s:
     model = ExtraTreesRegressor(n_estimators=200, min_samples_leaf=2, random_state=0)
     return np.asarray(model.fit(train.totals, train.log_s).predict(totals))
 
 
-def _near(train: Labelled, totals: Floats) -> Floats:
+def _near(train: Labelled, totals: Float64s) -> Float64s:
     """Totals no further than a third of the training range outside of it: lines go on for ever."""
     low, high = train.totals.min(axis=0), train.totals.max(axis=0)
     return np.clip(totals, low - (high - low) / 3, high + (high - low) / 3)
 
 
-def _inside(train: Labelled, found: Floats) -> Floats:
+def _inside(train: Labelled, found: Float64s) -> Float64s:
     """The same of predictions."""
     low, high = train.log_s.min(), train.log_s.max()
     return np.asarray(np.clip(found, low - (high - low) / 3, high + (high - low) / 3))
@@ -100,12 +100,12 @@ SURROGATES: Mapping[str, Predictor] = {
 TRIVIAL: Mapping[str, Predictor] = {"mean": _mean, "line in log FLOPs": _flops}
 
 
-def predictions(train: Labelled, test: Floats) -> Mapping[str, Floats]:
+def predictions(train: Labelled, test: Float64s) -> Mapping[str, Float64s]:
     """What each predictor says of the test workloads."""
     return {name: of(train, test) for name, of in {**SURROGATES, **TRIVIAL}.items()}
 
 
-def score(predicted: Floats, measured: Floats) -> Score:
+def score(predicted: Float64s, measured: Float64s) -> Score:
     """Predictions against labels."""
     varies = float(np.ptp(predicted)) > 0 and float(np.ptp(measured)) > 0
     return Score(

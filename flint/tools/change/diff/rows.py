@@ -8,14 +8,13 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flint.backends.cost.simulate.exposure import labels_of
+from flint.ir.arrays import Float64s
 from flint.ir.op_class import DATA_MOVEMENT, LAYOUT, OpClass
 from flint.ir.program import Collective, Kind, Program
 from flint.tools.change.diff.snapshot import family, numbers_in
 
-Floats = NDArray[np.float64]
 #: Classes whose result is what they read, in another place, part or type.
 _COPIES = LAYOUT | DATA_MOVEMENT | {OpClass.CONVERT, OpClass.FUSED_LAYOUT}
 
@@ -49,8 +48,8 @@ class ClassRows:
 
     program: Program
     share: float
-    busy_ns: Floats
-    path_ns: Floats
+    busy_ns: Float64s
+    path_ns: Float64s
 
     @cached_property
     def rows(self) -> list[int]:
@@ -63,7 +62,7 @@ class ClassRows:
         return labels_of(self.program)
 
     @cached_property
-    def costs(self) -> Floats:
+    def costs(self) -> Float64s:
         """For each row of the program, the fields of its `Cost`."""
         p, trips = self.program, self.program.trips * self.share
         communicates = p.kind > Kind.COMPUTE

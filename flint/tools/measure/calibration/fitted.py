@@ -9,10 +9,10 @@ from math import exp, log
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.arrays import Float64s
 from flint.tools.measure.fitting.determined import at_bounds, determined
 from flint.tools.measure.fitting.fit import Bounds, Predict, fit
 
-Float64s = NDArray[np.float64]
 #: What moving a constant by its own value costs, as a share of an error of 100 % of all rows: of
 #: constants that explain rows about as well, the nearest to the base's are taken.
 PRIOR = 0.01

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flint.ir.arrays import Float64s
 from flint.tools.measure.fitting.fit import Bounds, Predict
 
-Float64s = NDArray[np.float64]
 #: By how much a constant is moved, as a share of its value or of its range.
 MOVED = 0.1
 #: A constant shows where times move by this share of its own move, in the mean of squares.

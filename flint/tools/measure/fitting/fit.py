@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.arrays import Float64s
 from flint.tools.measure.fitting.simplex import lowest
 
-Float64s = NDArray[np.float64]
 #: Least, most and first value of each constant.
 Bounds = dict[str, tuple[float, float, float]]
 #: Times of all rows with some constants.

@@ -15,11 +15,10 @@ from flint.backends.cost.chips.model import Roofline, latency_ns, model_of
 from flint.cluster.models import Chip
 from flint.cluster.tables import Constant, Quantity, SourceKind, constant_of
 from flint.errors import FlintError
+from flint.ir.arrays import Float64s, Int64s
 from flint.tools.measure.fitting.fit import Bounds, hash_of
 from flint.tools.measure.measurements.rows import KernelTime
 
-Float64s = NDArray[np.float64]
-Int64s = NDArray[np.int64]
 _FIT = SourceKind.FITTED
 #: Classes of kernels that are fitted together: their kinds, and beginnings of their constants' names.
 CLASSES: Mapping[str, tuple[frozenset[KernelKind], tuple[str, ...]]] = {

@@ -20,11 +20,11 @@ from flint.backends.cost.collectives.choose import (
 )
 from flint.backends.cost.network.calls import CollectiveCall, Span
 from flint.cluster.models import Cluster
+from flint.ir.arrays import Float64s
 from flint.ir.op_class import Collective
 from flint.tools.measure.fitting.fit import Bounds, hash_of
 from flint.tools.measure.measurements.rows import CollectiveTime
 
-Float64s = NDArray[np.float64]
 #: What constants of a tier are looked for within; a range for those that are 0 in a file, too.
 RANGES = {
     "a0_ns": (200.0, 500e3),

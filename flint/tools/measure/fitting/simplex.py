@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float64s = NDArray[np.float64]
+from flint.ir.arrays import Float64s
+
 #: The simplex is done when its corners and their values differ by no more than this.
 CLOSE = 1e-4
 

@@ -12,18 +12,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flint.backends.cost.chips.kernel_table import KINDS, kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.peaks import tf32_kinds
 from flint.cluster.models import Chip
+from flint.ir.arrays import Float64s
 from flint.ir.op_class import Collective, OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.workload import Workload
 from flint.tools.measure.measurements.rows import CollectiveTime, KernelTime
 
-Float64s = NDArray[np.float64]
 #: A class for each kind: what a kernel of it is read back as.
 _OPS = {
     KernelKind.ELEMENTWISE: OpClass.ARITHMETIC,

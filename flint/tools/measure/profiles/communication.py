@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.arrays import Mask
 from flint.ir.op_class import OpClass
 from flint.tools.measure.profiles.comm_kernels import (
     BY_NAME,
@@ -20,7 +21,6 @@ from flint.tools.measure.profiles.kernels import class_of_kernel
 if TYPE_CHECKING:
     from flint.tools.measure.profiles.profile import Profile
 
-Mask = NDArray[np.bool_]
 #: A stream of which so much communicates is one of communication.
 _MOSTLY = 0.9
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Floats, Profile
+from flint.ir.arrays import Float64s
+from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Profile
 
 #: Calls that wait, by what for.
 _WAITING = (CallKind.WAIT_DEVICE, CallKind.WAIT_STREAM, CallKind.WAIT_EVENT)
@@ -143,7 +144,7 @@ class _Launched:
         self._profile, a = profile, profile.activities
         self._inside = set(rows.tolist())
         called = rows[a.call[rows] >= 0]
-        self._streams: dict[int, tuple[NDArray[np.int64], Floats, Floats]] = {}
+        self._streams: dict[int, tuple[NDArray[np.int64], Float64s, Float64s]] = {}
         for stream in np.unique(a.stream[called]).tolist():
             of = called[a.stream[called] == stream]
             of = of[np.argsort(a.start_ns[of], kind="stable")]

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.tools.measure.profiles.profile import Floats, Int32s
+from flint.ir.arrays import Float64s, Int32s
 
 #: Rows that are Python's numbers at a time.
 _PIECE = 1 << 16
 
 
-def innermost(start: Floats, end: Floats, thread: Int32s) -> Int32s:
+def innermost(start: Float64s, end: Float64s, thread: Int32s) -> Int32s:
     """For each span, in order of start, the innermost span of its thread around it, or -1."""
     found = np.full(len(start), -1, dtype=np.int32)
     open_: dict[int, list[tuple[float, int]]] = {}
@@ -28,7 +28,9 @@ def innermost(start: Floats, end: Floats, thread: Int32s) -> Int32s:
     return found
 
 
-def innermost_at(start: Floats, end: Floats, thread: Int32s, moments: Floats, of: Int32s) -> Int32s:
+def innermost_at(
+    start: Float64s, end: Float64s, thread: Int32s, moments: Float64s, of: Int32s
+) -> Int32s:
     """For each moment of a thread, in order of time, the innermost span around it, or -1."""
     found = np.full(len(moments), -1, dtype=np.int32)
     open_: dict[int, list[tuple[float, int]]] = {}

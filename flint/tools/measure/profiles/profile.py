@@ -15,14 +15,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.arrays import Float64s, Int32s, Int64s
 from flint.ir.op_class import OpClass
 from flint.ir.program import Phase
 from flint.passes.work.work import Work
 from flint.tools.measure.profiles.communication import communicating, on_its_stream
-
-Floats = NDArray[np.float64]
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
 
 
 class CallKind(IntEnum):
@@ -117,8 +114,8 @@ class Operators:
     """
 
     name: Int32s
-    start_ns: Floats
-    duration_ns: Floats
+    start_ns: Float64s
+    duration_ns: Float64s
     thread: Int32s
     parent: Int32s
     signature: Int32s
@@ -140,8 +137,8 @@ class Calls:
 
     kind: NDArray[np.uint8]
     name: Int32s
-    start_ns: Floats
-    duration_ns: Floats
+    start_ns: Float64s
+    duration_ns: Float64s
     thread: Int32s
     operator: Int32s
     stream: Int32s
@@ -160,8 +157,8 @@ class Activities:
 
     kind: NDArray[np.uint8]
     name: Int32s
-    start_ns: Floats
-    duration_ns: Floats
+    start_ns: Float64s
+    duration_ns: Float64s
     stream: Int32s
     num_bytes: Int64s
     call: Int32s
@@ -173,7 +170,7 @@ class Activities:
     compiled: Int32s
 
     @property
-    def end_ns(self) -> Floats:
+    def end_ns(self) -> Float64s:
         """When each ends."""
         return self.start_ns + self.duration_ns
 
@@ -183,8 +180,8 @@ class Marks:
     """Annotations: steps, parts of a step, modules; on the host, or as the device saw them."""
 
     name: Int32s
-    start_ns: Floats
-    duration_ns: Floats
+    start_ns: Float64s
+    duration_ns: Float64s
     thread: Int32s
     on_device: NDArray[np.bool_]
 

@@ -8,13 +8,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.arrays import Int32s, Int64s
 from flint.tools.measure.profiles.columns import Columns
 from flint.tools.measure.profiles.nesting import innermost, innermost_at
 from flint.tools.measure.profiles.profile import (
     Activities,
     Calls,
-    Int32s,
-    Int64s,
     Marks,
     Operators,
 )

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.arrays import Int32s, Int64s
 from flint.tools.measure.profiles.profile import (
     Activities,
     ActivityKind,
     CallKind,
     Calls,
-    Int32s,
-    Int64s,
 )
 
 #: Between the clocks of the host and of the device as profilers align them.

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.simulate.timeline import ClassTimeline, Floats, previous_on
+from flint.backends.cost.simulate.timeline import ClassTimeline, previous_on
+from flint.ir.arrays import Float64s
 from flint.ir.op_class import OpClass
 from flint.ir.program import Int64s, Kind
 from flint.tools.measure.replay.kinds import communicates, on_device
@@ -52,7 +53,7 @@ class Attribution:
         return busy + self.waiting_ns + self.launch_ns + self.unknown_ns
 
 
-def attribution(timeline: ClassTimeline, wire_ns: Floats) -> Attribution:
+def attribution(timeline: ClassTimeline, wire_ns: Float64s) -> Attribution:
     """What the step of a rank class belongs to. `wire_ns` goes by row, of communication."""
     total = timeline.total_ns
     pieces = _pieces(timeline, wire_ns)
@@ -69,7 +70,7 @@ def attribution(timeline: ClassTimeline, wire_ns: Floats) -> Attribution:
     return Attribution(compute, wire, waiting, launch, float(lengths[left].sum()))
 
 
-def _pieces(timeline: ClassTimeline, wire_ns: Floats) -> list[Floats]:
+def _pieces(timeline: ClassTimeline, wire_ns: Float64s) -> list[Float64s]:
     """Starts and ends (n, 2) of each kind of time, in the order in which they count."""
     work, start, end = timeline.work, timeline.start_ns, timeline.end_ns
     program, rows = work.program, work.nodes.row
@@ -95,7 +96,7 @@ def _long_pauses(timeline: ClassTimeline) -> NDArray[np.bool_]:
     return np.asarray(paused[work.nodes.row] & (lasts > _LONGEST_PAUSE_NS))
 
 
-def _wire_of(timeline: ClassTimeline, nodes: Int64s, wire_ns: Floats) -> Floats:
+def _wire_of(timeline: ClassTimeline, nodes: Int64s, wire_ns: Float64s) -> Float64s:
     """How long the bytes of each node are on the wire, at its end."""
     work = timeline.work
     rows = work.nodes.row[nodes]
@@ -104,11 +105,11 @@ def _wire_of(timeline: ClassTimeline, nodes: Int64s, wire_ns: Floats) -> Floats:
     alone = ~others & ~(received & np.isin(rows, [*work.peers]))
     ends = timeline.end_ns[nodes] - timeline.start_ns[nodes]
     modelled = np.where(wire_ns[rows] > 0, wire_ns[rows], np.inf)
-    found: Floats = np.where(alone, modelled, np.where(received, work.duration_ns[rows], ends))
+    found: Float64s = np.where(alone, modelled, np.where(received, work.duration_ns[rows], ends))
     return found
 
 
-def _ready(timeline: ClassTimeline, nodes: Int64s) -> Floats:
+def _ready(timeline: ClassTimeline, nodes: Int64s) -> Float64s:
     """When each node could have begun as far as its own rank goes."""
     work, end = timeline.work, timeline.end_ns
     previous = previous_on(work.stream[work.nodes.row])
@@ -121,7 +122,7 @@ def _ready(timeline: ClassTimeline, nodes: Int64s) -> Floats:
     return found
 
 
-def _covered(pieces: Floats, edges: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _covered(pieces: Float64s, edges: Float64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """For each time between two edges, whether one of the pieces covers it."""
     starts = np.searchsorted(edges, pieces[:, 0])
     ends = np.searchsorted(edges, pieces[:, 1])

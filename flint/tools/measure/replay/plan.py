@@ -11,13 +11,14 @@ import numpy as np
 from flint.backends.cost.chips.peaks import tf32_kinds
 from flint.backends.cost.kernel_times import COMPILER, MEASURED, MODEL, find_timing
 from flint.backends.cost.network.placement import NetworkPlacement
-from flint.backends.cost.row_prices import Mask, Pricing, RowPrices, Times
+from flint.backends.cost.row_prices import Pricing, RowPrices, Times
 from flint.backends.cost.simulate.streams import peers_of, together_of
 from flint.backends.cost.simulate.timeline import RECORDED, Policy
 from flint.backends.cost.software import stack_for, with_software_of, with_stack
 from flint.cluster.devices import cluster_of_device
 from flint.cluster.models import Cluster, Quantity, SourceKind, load_cluster
 from flint.errors import FlintError
+from flint.ir.arrays import Mask
 from flint.ir.measured_by import MeasuredBy
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload

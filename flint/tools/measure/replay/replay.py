@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flint.backends.cost.row_prices import Basis, Mask, Pricing, RowPrices, model_prices
-from flint.backends.cost.simulate.timeline import Floats
+from flint.backends.cost.row_prices import Basis, Pricing, RowPrices, model_prices
 from flint.cluster.models import Chip, Cluster
+from flint.ir.arrays import Float64s, Mask
 from flint.ir.op_class import OpClass
 from flint.ir.program import Int64s, Kind, Program
 from flint.tools.measure.replay.kinds import main_rows, on_device
@@ -49,7 +49,7 @@ class Replayed:
             waiting_ns=waiting,
         )
 
-    def _waiting_ns(self, program: Program, measured: Floats, base: RowPrices) -> Floats:
+    def _waiting_ns(self, program: Program, measured: Float64s, base: RowPrices) -> Float64s:
         alone = next((mask for one, mask in self.alone if one is program), None)
         if alone is None:
             return np.zeros(len(program))
@@ -85,14 +85,14 @@ class Modelled:
         )
 
 
-def _beside_priced(program: Program, ns: Floats) -> Mask:
+def _beside_priced(program: Program, ns: Float64s) -> Mask:
     """Rows of an operator's call whose main kernel has a price, but for that kernel."""
     mains = main_rows(program)
     rows = np.arange(len(program))
     return np.asarray((mains >= 0) & (mains != rows) & (ns[np.maximum(mains, 0)] > 0))
 
 
-def _ratios(program: Program, target_ns: Floats, base_ns: Floats) -> Floats:
+def _ratios(program: Program, target_ns: Float64s, base_ns: Float64s) -> Float64s:
     """For each row how much longer the models say it takes; 0 where they do not.
 
     What an operator launches beside its main kernel changes with that.

@@ -17,9 +17,9 @@ import numpy as np
 
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.network.rows import call_of
-from flint.backends.cost.row_prices import Basis, Mask, Pricing, RowPrices, model_prices
-from flint.backends.cost.simulate.timeline import Floats
+from flint.backends.cost.row_prices import Basis, Pricing, RowPrices, model_prices
 from flint.cluster.models import Cluster
+from flint.ir.arrays import Float64s, Mask
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.ir.workload import Workload
@@ -36,11 +36,11 @@ _LEAST_RATIO, _MOST_RATIO = 0.02, 50.0
 class _Samples(NamedTuple):
     """Kernels of one kind: the logarithms of model times and of ratios, and how often they ran."""
 
-    model: Floats
-    ratio: Floats
-    weight: Floats
+    model: Float64s
+    ratio: Float64s
+    weight: Float64s
 
-    def at(self, model_ns: Floats) -> Floats:
+    def at(self, model_ns: Float64s) -> Float64s:
         """Ratios for kernels of other times: medians, those near by counting most.
 
         So a few kernels of which a profile says less than they do change nothing.
@@ -50,7 +50,7 @@ class _Samples(NamedTuple):
         order = np.argsort(self.ratio, kind="stable")
         below = np.cumsum(weight[:, order], axis=1)
         at = (below < below[:, -1:] / 2).sum(axis=1)
-        found: Floats = np.exp(self.ratio[order][at])
+        found: Float64s = np.exp(self.ratio[order][at])
         return found
 
 
@@ -104,7 +104,9 @@ class Predicted:
             wire_ns=np.where(communicates, ns, prices.wire_ns),
         )
 
-    def _kernels(self, program: Program, base_ns: Floats, exact: Floats, ratio: Floats) -> None:
+    def _kernels(
+        self, program: Program, base_ns: Float64s, exact: Float64s, ratio: Float64s
+    ) -> None:
         kinds = kernel_kinds(program)
         _, rows = kernels_of(program)
         for row in rows.tolist():
@@ -120,7 +122,7 @@ class Predicted:
         )
 
     def _communication(
-        self, program: Program, base_ns: Floats, exact: Floats, ratio: Floats
+        self, program: Program, base_ns: Float64s, exact: Float64s, ratio: Float64s
     ) -> None:
         rows = np.flatnonzero((program.kind >= Kind.COLLECTIVE) & (base_ns > 0))
         for row in rows.tolist():
@@ -134,10 +136,10 @@ class Predicted:
 
 def _scale(
     kinds: Int64s,
-    base_ns: Floats,
+    base_ns: Float64s,
     rows: Int64s,
     samples: Mapping[Hashable, _Samples],
-    ratio: Floats,
+    ratio: Float64s,
 ) -> None:
     for kind in np.unique(kinds[rows]).tolist():
         near = samples.get(kind, samples.get("all"))
@@ -226,7 +228,7 @@ def table_of(measured: Sequence[tuple[Workload, Pricing, Sequence[Mask]]]) -> Me
     )
 
 
-def _add_kernels(program: Program, model_ns: Floats, kernels: _Sums, coarse: _Sums) -> None:
+def _add_kernels(program: Program, model_ns: Float64s, kernels: _Sums, coarse: _Sums) -> None:
     """Each operator's call: all its kernels are the time of the main one."""
     kinds, mains = kernel_kinds(program), main_rows(program)
     _, rows = kernels_of(program)
@@ -250,7 +252,7 @@ class _Turns:
     def __init__(self) -> None:
         self._slowest: dict[tuple[_CommunicationKey, int], tuple[float, float]] = {}
 
-    def add(self, program: Program, model_ns: Floats, pricing: Pricing, waits: Mask) -> None:
+    def add(self, program: Program, model_ns: Float64s, pricing: Pricing, waits: Mask) -> None:
         """All communication of a program; `waits` holds the wait for ranks that were not recorded."""
         measured = (program.kind >= Kind.COLLECTIVE) & (program.measured_ns > 0)
         turns: dict[_CommunicationKey, int] = {}

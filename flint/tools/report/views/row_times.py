@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from flint.backends.cost.simulate.exposure import exposed_pieces
-from flint.backends.cost.simulate.timeline import ClassTimeline, Floats
+from flint.backends.cost.simulate.timeline import ClassTimeline
+from flint.ir.arrays import Float64s
 from flint.ir.program import Int64s, Kind
 
 
@@ -22,8 +23,8 @@ class RowTimes:
     """
 
     count: Int64s
-    busy_ns: Floats
-    exposed_ns: Floats
+    busy_ns: Float64s
+    exposed_ns: Float64s
     idle_ns: Mapping[str, float]
 
 

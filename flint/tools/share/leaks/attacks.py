@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flint.ir.arrays import Float64s
 from flint.tools.share.leaks.calibration import EQUAL, FamilyAccuracy, Threshold, member_distances
-from flint.tools.share.leaks.distances import Floats, shares, structure_distances
+from flint.tools.share.leaks.distances import shares, structure_distances
 from flint.tools.share.leaks.fingerprints import Fingerprint, View
 from flint.tools.share.leaks.known import Entry, Known
 
@@ -83,7 +84,7 @@ def guess_family(of: Fingerprint, known: Known, view: View) -> FamilyGuess:
     )
 
 
-def guess_membership(of: Fingerprint, totals: Floats, known: Known) -> Memberships:
+def guess_membership(of: Fingerprint, totals: Float64s, known: Known) -> Memberships:
     """The distance to the nearest known workload against the thresholds of `known`."""
     own = shares(of.histograms[View.OPS])
     distances = member_distances(known.shares[View.OPS], known.totals, own, totals)
@@ -94,7 +95,7 @@ def guess_membership(of: Fingerprint, totals: Floats, known: Known) -> Membershi
     )
 
 
-def _membership(distances: Floats, entries: Sequence[Entry], threshold: Threshold) -> Membership:
+def _membership(distances: Float64s, entries: Sequence[Entry], threshold: Threshold) -> Membership:
     inside = np.flatnonzero(distances <= threshold.distance + EQUAL)
     order = inside[np.argsort(distances[inside], kind="stable")]
     found = tuple(entries[i] for i in order.tolist())

@@ -7,17 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flint.tools.share.leaks.distances import Floats, size_distances, structure_distances
+from flint.ir.arrays import Float64s, Int64s, Mask
+from flint.tools.share.leaks.distances import size_distances, structure_distances
 
 #: Share of known workloads that membership may wrongly name members, where ties allow it.
 WANTED_FALSE_POSITIVES = 0.05
 #: Distances closer than this are equal: sums of shares round.
 EQUAL = 1e-9
-
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ class Threshold:
 
 
 def family_accuracy(
-    shares: Floats, families: Sequence[str], models: Sequence[str], codes: Sequence[str]
+    shares: Float64s, families: Sequence[str], models: Sequence[str], codes: Sequence[str]
 ) -> FamilyAccuracy:
     """The accuracy of nearest neighbours among shares (workloads, buckets)."""
     family = _numbered(families)
@@ -67,7 +64,7 @@ def family_accuracy(
     )
 
 
-def _left_out(distances: Floats, family: Int64s, groups: Int64s) -> Share:
+def _left_out(distances: Float64s, family: Int64s, groups: Int64s) -> Share:
     """Workloads of the same group left out, over those whose family is in another group."""
     found = []
     for i, away in enumerate(distances):
@@ -77,12 +74,14 @@ def _left_out(distances: Floats, family: Int64s, groups: Int64s) -> Share:
     return Share(float(np.mean(found)) if found else None, len(found))
 
 
-def member_distances(shares: Floats, totals: Floats, one: Floats, of_one: Floats) -> Floats:
+def member_distances(
+    shares: Float64s, totals: Float64s, one: Float64s, of_one: Float64s
+) -> Float64s:
     """For each known workload how far one is from being it: of structure and of totals, summed."""
     return structure_distances(shares, one) + size_distances(totals, of_one)
 
 
-def member_threshold(shares: Floats, totals: Floats, groups: Sequence[object]) -> Threshold:
+def member_threshold(shares: Float64s, totals: Float64s, groups: Sequence[object]) -> Threshold:
     """The largest distance at which few known workloads pass for one of another group.
 
     Of each the nearest of another group is taken: groups are workloads themselves, or models. Where
@@ -100,7 +99,7 @@ def member_threshold(shares: Floats, totals: Floats, groups: Sequence[object]) -
     return Threshold(distance, float(np.mean(ordered <= distance + EQUAL)))
 
 
-def _right(distances: Floats, others: Bools, same: Bools) -> float:
+def _right(distances: Float64s, others: Mask, same: Mask) -> float:
     least = distances[others].min()
     tied = others & (distances <= least + EQUAL)
     return float(same[tied].mean())

@@ -13,9 +13,10 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.arrays import UInt64s
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
-from flint.tools.share.leaks.hashing import UInt64s, joined, of_bytes, of_multiset
+from flint.tools.share.leaks.hashing import joined, of_bytes, of_multiset
 from flint.tools.share.leaks.neighbourhoods import DEPTHS, Labels, first_labels, refined, sizes_of
 
 #: Numbers of a histogram of neighbourhoods.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-UInt64s: TypeAlias = NDArray[np.uint64]
+from flint.ir.arrays import UInt64s
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.errors import FlintError
+from flint.ir.arrays import Float64s, UInt64s
 from flint.ir.workload import Workload
 from flint.tools.share.leaks.calibration import (
     FamilyAccuracy,
@@ -18,9 +19,8 @@ from flint.tools.share.leaks.calibration import (
     family_accuracy,
     member_threshold,
 )
-from flint.tools.share.leaks.distances import Floats, shares
+from flint.tools.share.leaks.distances import shares
 from flint.tools.share.leaks.fingerprints import COUNTED, View, fingerprint_of, together
-from flint.tools.share.leaks.hashing import UInt64s
 from flint.tools.share.leaks.sizes import log_totals
 
 #: Fewer families say nothing about how well attacks tell them apart.
@@ -74,14 +74,14 @@ class Known:
     program_entry: NDArray[np.int64]
     program_hashes: Mapping[View, UInt64s]
     histograms: Mapping[View, NDArray[np.int64]]
-    totals: Floats
+    totals: Float64s
     measured: Measured
 
     def __len__(self) -> int:
         return len(self.entries)
 
     @cached_property
-    def shares(self) -> Mapping[View, Floats]:
+    def shares(self) -> Mapping[View, Float64s]:
         """Neighbourhoods as shares of each workload's rows."""
         return {view: shares(counts) for view, counts in self.histograms.items()}
 
@@ -126,7 +126,7 @@ def known_of(captures: Iterable[tuple[Entry, Workload]]) -> Known:
 
 
 def _measured(
-    entries: Sequence[Entry], histograms: Mapping[View, NDArray[np.int64]], totals: Floats
+    entries: Sequence[Entry], histograms: Mapping[View, NDArray[np.int64]], totals: Float64s
 ) -> Measured:
     names = [[e.family for e in entries], [e.model for e in entries], [e.code for e in entries]]
     found = {view: shares(counts) for view, counts in histograms.items()}

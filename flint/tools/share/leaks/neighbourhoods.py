@@ -13,8 +13,9 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.arrays import UInt64s
 from flint.ir.program import Program
-from flint.tools.share.leaks.hashing import UInt64s, joined, mixed, of_table
+from flint.tools.share.leaks.hashing import joined, mixed, of_table
 
 #: Depths to which neighbourhoods are hashed.
 DEPTHS = 4

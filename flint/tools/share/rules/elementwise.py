@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from flint.ir.arrays import Mask
 from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.ir.program import Flag
 from flint.tools.share.rules.rule import Rule, Told
 from flint.tools.share.rules.shapes import has_equal_elements, is_equal, spreads
-from flint.tools.share.rules.view import Mask, View
+from flint.tools.share.rules.view import View
 
 ONE = frozenset(
     {

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from flint.ir.arrays import Mask
 from flint.ir.dims import ReductionDims
 from flint.ir.op_class import DATA_MOVEMENT, LAYOUT, OpClass
 from flint.tools.share.rules.rule import Rule, Told
@@ -18,7 +19,7 @@ from flint.tools.share.rules.shapes import (
     is_permuted,
     is_within,
 )
-from flint.tools.share.rules.view import Mask, Shape, View
+from flint.tools.share.rules.view import Shape, View
 
 #: Classes whose result is made of elements of the operand.
 _COPIES = (LAYOUT | DATA_MOVEMENT) - {OpClass.UNPACK, OpClass.MOVE}

@@ -6,12 +6,13 @@ import re
 
 import numpy as np
 
+from flint.ir.arrays import Mask
 from flint.ir.dims import AttentionDims, ProductDims, ReductionDims
 from flint.ir.op_class import OpClass
 from flint.ir.product_types import groups_of
 from flint.ir.program import Int64s, Kind
 from flint.tools.share.rules.rule import Rule, Told
-from flint.tools.share.rules.view import Mask, View
+from flint.tools.share.rules.view import View
 
 #: Algorithms of so many products of rounded numbers, as `flint.ir.product_types` names them.
 _ALGORITHM = re.compile(r"(bf16|tf32|f16|f32|f64):[0-9]+$")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flint.tools.share.rules.view import Mask, View
+from flint.ir.arrays import Mask
+from flint.tools.share.rules.view import View
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,12 @@ from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flint.ir.arrays import Mask
 from flint.ir.columns import bytes_of_type, carried, is_any, type_bytes, yielded
 from flint.ir.op_class import ELEMENTWISE, Classes, OpClass
 from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, Program
 
-Mask: TypeAlias = NDArray[np.bool_]
 Shape: TypeAlias = tuple[int, ...]
 
 

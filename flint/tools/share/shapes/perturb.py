@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from flint.errors import FlintError
+from flint.ir.arrays import Float64s
 from flint.ir.workload import Workload
 from flint.tools.share.change import Change
 from flint.tools.share.shapes.confirm import Measures, is_systolic, logs, machines_for, measures_of
 from flint.tools.share.shapes.keep import MOST_KEEP
 from flint.tools.share.shapes.search import Choices, Search
-from flint.tools.share.shapes.totals import Floats, Totals
+from flint.tools.share.shapes.totals import Totals
 from flint.tools.share.sizes import Sizes
 
 #: Workloads that are made and estimated before giving up.
@@ -74,7 +75,7 @@ class _Perturbing:
         self._search = Search(self._totals, Choices.of(sizes.variables), keep, random)
         self._machines = machines_for(sizes.workload)
         self._before = measures_of(sizes.workload, self._machines)
-        self._beside: Floats = np.zeros(len(self._totals))
+        self._beside: Float64s = np.zeros(len(self._totals))
         self._nearest = float("inf")
 
     def result(self) -> Perturbed:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.tools.share.shapes.totals import Floats, Totals
+from flint.ir.arrays import Float64s
+from flint.tools.share.shapes.totals import Totals
 from flint.tools.share.sizes import Variable
 
 #: How far a variable may move, as a factor.
@@ -37,9 +38,9 @@ class Choices:
     Where there are many variables those of one value are a group: layers that are alike stay alike.
     """
 
-    values: tuple[Floats, ...]
+    values: tuple[Float64s, ...]
     group: NDArray[np.int64]
-    weight: Floats
+    weight: Float64s
 
     @classmethod
     def of(cls, variables: Sequence[Variable]) -> Choices:
@@ -60,7 +61,7 @@ class Choices:
         return len(self.values)
 
 
-def _values(value: int) -> Floats:
+def _values(value: int) -> Float64s:
     step = max(min(value & -value, _power_below(value // _PARTS)), 1)
     first = max(int(value / MOST_FACTOR) // step, 1)
     last = max(int(value * MOST_FACTOR) // step, first)
@@ -92,7 +93,7 @@ class Search:
         self._at = np.zeros((_WAYS, len(choices)), dtype=np.int64)
         self._tried: set[bytes] = set()
 
-    def next(self, beside: Floats) -> NDArray[np.int64]:
+    def next(self, beside: Float64s) -> NDArray[np.int64]:
         """The best values that were not given before."""
         self._at[::2] = 0  # other ways than before
         at, cost = self._at, self._cost(self._at, beside)
@@ -120,12 +121,12 @@ class Search:
             found[ways, which[ways]] = value[ways]
         return found
 
-    def _values(self, at: NDArray[np.int64]) -> Floats:
+    def _values(self, at: NDArray[np.int64]) -> Float64s:
         """Of each variable."""
         found = self._table[np.arange(len(self._choices))[None, :], at]
         return np.asarray(found[:, self._choices.group])
 
-    def _cost(self, at: NDArray[np.int64], beside: Floats) -> Floats:
+    def _cost(self, at: NDArray[np.int64], beside: Float64s) -> Float64s:
         values = self._values(at)
         logs = self._totals.logs(values) + beside
         over = np.maximum(np.abs(logs) / (0.85 * self._bound) - 1.0, 0.0).sum(axis=1)

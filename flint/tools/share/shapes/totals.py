@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.arrays import Float64s
 from flint.ir.program import Kind
 from flint.tools.share.axis_labels import labels_of
 from flint.tools.share.shapes.peaks import peaks
@@ -19,7 +20,6 @@ from flint.tools.share.sizes import Expression, Sizes
 from flint.tools.share.sizes.columns import Columns
 from flint.tools.share.sizes.expression import Factor
 
-Floats = NDArray[np.float64]
 #: FLOPs for each byte of memory traffic at which usual accelerators take as long for both.
 BALANCE = 200.0
 #: Sizes that units of GPUs, and of TPUs, multiply at once: m, n and k of a product are rounded up to them.
@@ -42,15 +42,15 @@ class Totals:
     moment and monomial, `moments` how many moments of each program there are.
     """
 
-    exponents: Floats
-    sums: Floats
-    moved: Floats
-    flops: Floats
-    dims: tuple[Floats, ...]
-    number: Floats
-    held: Floats
+    exponents: Float64s
+    sums: Float64s
+    moved: Float64s
+    flops: Float64s
+    dims: tuple[Float64s, ...]
+    number: Float64s
+    held: Float64s
     moments: tuple[int, ...]
-    own: Floats
+    own: Float64s
 
     @classmethod
     def of(cls, sizes: Sizes) -> Totals:
@@ -98,11 +98,11 @@ class Totals:
         start = len(self.sums) + len(TILES) * len(self.number)
         return slice(start, start + len(self.moments))
 
-    def logs(self, values: Floats) -> Floats:
+    def logs(self, values: Float64s) -> Float64s:
         """log of each total against the original's, for rows of values of the variables."""
         return np.asarray(self._logs(values) - self._own_logs)
 
-    def _most(self, held: Floats) -> Floats:
+    def _most(self, held: Float64s) -> Float64s:
         """The most of the moments of each program."""
         ends = np.cumsum(self.moments).tolist()
         parts = zip(self.moments, ends, strict=True)
@@ -110,10 +110,10 @@ class Totals:
         return np.stack(each, axis=1)
 
     @cached_property
-    def _own_logs(self) -> Floats:
+    def _own_logs(self) -> Float64s:
         return self._logs(self.own[None, :])
 
-    def _logs(self, values: Floats) -> Floats:
+    def _logs(self, values: Float64s) -> Float64s:
         products = np.exp(_times(np.log(values), self.exponents))
         moved, flops = _times(products, self.moved), _times(products, self.flops) / BALANCE
         dims = [_times(products, d) for d in self.dims]
@@ -125,7 +125,7 @@ class Totals:
         return np.asarray(np.log(np.maximum(found, 1.0)))
 
 
-def _rounded(dims: Sequence[Floats], tiles: Sequence[int]) -> Floats:
+def _rounded(dims: Sequence[Float64s], tiles: Sequence[int]) -> Float64s:
     """By how much products grow when their sizes are rounded up; a size below a tile is no tile's."""
     found = np.ones_like(dims[0])
     for size, tile in zip(dims, tiles, strict=True):
@@ -134,7 +134,7 @@ def _rounded(dims: Sequence[Floats], tiles: Sequence[int]) -> Floats:
     return found
 
 
-def _times(one: Floats, other: Floats) -> Floats:
+def _times(one: Float64s, other: Float64s) -> Float64s:
     """Rows of one by rows of the other, without threads: those of BLAS cost more than they save here."""
     return np.asarray(np.einsum("ik,jk->ij", one, other))
 
@@ -249,14 +249,14 @@ class _Compiler:
             found.append(row)
         return found
 
-    def matrix(self, rows: Sequence[Mapping[int, float]]) -> Floats:
+    def matrix(self, rows: Sequence[Mapping[int, float]]) -> Float64s:
         """Rows of `add` as a matrix."""
         found = np.zeros((len(rows), len(self._monomials)))
         for number, row in enumerate(rows):
             found[number, list(row)] = list(row.values())
         return found
 
-    def exponents(self, variables: int) -> Floats:
+    def exponents(self, variables: int) -> Float64s:
         """How often each variable is in each monomial."""
         found = np.zeros((len(self._monomials), variables))
         for key, row in self._monomials.items():

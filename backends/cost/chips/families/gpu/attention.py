@@ -36,8 +36,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.cost.chips.families.gpu.constants import HEAD_SIZES
-from flint.backends.cost.chips.families.gpu.hardware import Float64s, GpuHardware, element_bytes
+from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, element_bytes
 from flint.backends.cost.chips.kernels import Kernels
+from flint.ir.arrays import Float64s
 from flint.ir.dims import AttentionDims
 
 #: Keys of a tile of the backward pass.

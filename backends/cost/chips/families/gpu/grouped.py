@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.chips.families.gpu.hardware import Float64s, GpuHardware, element_bytes
+from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, element_bytes
 from flint.backends.cost.chips.families.gpu.products import limited_by_power
 from flint.backends.cost.chips.families.gpu.quantised import (
     NARROW,
@@ -35,6 +35,7 @@ from flint.backends.cost.chips.families.gpu.quantised import (
     STEP_BYTES,
     number_bytes,
 )
+from flint.ir.arrays import Float64s
 from flint.ir.product_types import groups_of
 
 if TYPE_CHECKING:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from flint.backends.cost.chips.families.gpu.constants import (
     Constants,
     constants_of,
@@ -19,7 +16,6 @@ from flint.backends.cost.chips.peaks import ON_GPU
 if TYPE_CHECKING:
     from flint.cluster.models import Chip
 
-Float64s = NDArray[np.float64]
 #: L2 bandwidth over that of memory where the chip file does not say. Assumed: an SM takes 64 bytes
 #: per cycle from the L2 (NVIDIA A100 whitepaper), of which copies reach about half.
 L2_BANDWIDTH_RATIO = 2.0

@@ -17,9 +17,10 @@ import math
 
 import numpy as np
 
-from flint.backends.cost.chips.families.gpu.hardware import Float64s, GpuHardware
+from flint.backends.cost.chips.families.gpu.hardware import GpuHardware
 from flint.backends.cost.chips.kernels import Kernels
 from flint.backends.cost.chips.model import fft_passes, row_elements
+from flint.ir.arrays import Float64s
 from flint.ir.dims import ReductionDims
 
 #: Integer instructions per 4 random bytes of Philox and Threefry, over what one SM executes in a

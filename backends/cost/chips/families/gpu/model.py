@@ -12,7 +12,7 @@ from flint.backends.cost.chips.families.gpu.constants import (
     libraries_of,
 )
 from flint.backends.cost.chips.families.gpu.grouped import grouped_product_ns
-from flint.backends.cost.chips.families.gpu.hardware import Float64s, GpuHardware, hardware_of
+from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, hardware_of
 from flint.backends.cost.chips.families.gpu.products import convolution_ns, gemm_ns
 from flint.backends.cost.chips.families.gpu.quantised import (
     NARROW,
@@ -21,6 +21,7 @@ from flint.backends.cost.chips.families.gpu.quantised import (
 )
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.model import ChipModel, Formulas
+from flint.ir.arrays import Float64s
 from flint.ir.product_types import groups_of
 
 

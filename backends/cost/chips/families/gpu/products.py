@@ -44,8 +44,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from flint.backends.cost.chips.families.gpu.hardware import Float64s, GpuHardware, element_bytes
+from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, element_bytes
 from flint.backends.cost.chips.kernels import Kernels
+from flint.ir.arrays import Float64s
 
 #: Heights and widths of tiles where each warp multiplies (A100, L40S, MI300X): CUTLASS's.
 WARP_TILES = (

@@ -29,10 +29,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.chips.families.gpu.hardware import Float64s, GpuHardware
+from flint.backends.cost.chips.families.gpu.hardware import GpuHardware
 from flint.backends.cost.chips.families.gpu.memory import bandwidth_ns, elementwise_ns
 from flint.backends.cost.chips.families.gpu.products import limited_by_power
 from flint.backends.cost.chips.kernels import Kernels
+from flint.ir.arrays import Float64s
 from flint.ir.dims import ProductDims
 from flint.ir.product_types import is_by_block
 

@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.cost.chips.families.systolic.hardware import (
-    Float64s,
     SystolicHardware,
     element_bytes,
 )
 from flint.backends.cost.chips.kernels import Kernels
+from flint.ir.arrays import Float64s
 from flint.ir.dims import AttentionDims
 
 #: Queries and keys of one block that a tuner tries.

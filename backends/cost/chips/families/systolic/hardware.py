@@ -6,16 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from flint.backends.cost.chips.families.systolic.constants import CLOCK, constants_of, systolic_of
 from flint.backends.cost.chips.peaks import ON_TPU
 
 if TYPE_CHECKING:
     from flint.cluster.models import Chip
 
-Float64s = NDArray[np.float64]
 #: Operations of one core's vector unit per cycle. Assumed: 4 units of 8 x 128 lanes
 #: (jax-ml/scaling-book); one core per array pair at least does as much.
 VECTOR_OPERATIONS = 4096

@@ -13,7 +13,6 @@ from flint.backends.cost.chips.families.systolic.constants import (
     constants_of,
 )
 from flint.backends.cost.chips.families.systolic.hardware import (
-    Float64s,
     SystolicHardware,
     hardware_of,
 )
@@ -21,6 +20,7 @@ from flint.backends.cost.chips.families.systolic.products import gemm_ns
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.model import ChipModel, Formulas
 from flint.backends.cost.chips.peaks import ON_TPU, ProductTypes
+from flint.ir.arrays import Float64s
 
 if TYPE_CHECKING:
     from flint.cluster.models import Chip

@@ -20,11 +20,11 @@ from __future__ import annotations
 import numpy as np
 
 from flint.backends.cost.chips.families.systolic.hardware import (
-    Float64s,
     SystolicHardware,
     element_bytes,
 )
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.ir.arrays import Float64s
 from flint.ir.dims import ProductDims
 
 #: Bytes of a sublane group: 8 sublanes of 4 bytes (bf16 tiles are 16 x 128, f32 tiles 8 x 128).

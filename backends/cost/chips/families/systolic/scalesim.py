@@ -26,17 +26,16 @@ one, whole halves are read on every turn of its ring:
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from flint.backends.cost.chips.families.systolic.constants import systolic_of
 from flint.backends.cost.chips.families.systolic.hardware import (
-    Float64s,
     SystolicHardware,
     element_bytes,
 )
 from flint.backends.cost.chips.kernels import Kernels
+from flint.ir.arrays import Float64s, Int64s
 
-Int64s = NDArray[np.int64]
 #: Dataflows by the names of chip files.
 DATAFLOWS = ("os", "ws", "is")
 

@@ -23,12 +23,12 @@ from __future__ import annotations
 import numpy as np
 
 from flint.backends.cost.chips.families.systolic.hardware import (
-    Float64s,
     SystolicHardware,
     element_bytes,
 )
 from flint.backends.cost.chips.kernels import Kernels
 from flint.backends.cost.chips.model import fft_passes, row_elements
+from flint.ir.arrays import Float64s
 from flint.ir.dims import ReductionDims
 
 #: Integer operations of Threefry-2x32 per 4 random bytes. Assumed: 20 rounds of an addition, a
