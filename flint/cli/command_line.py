@@ -1,23 +1,25 @@
-"""The commands of `flint/cli/commands`, put together.
+"""The commands of `flint/cli/commands` and those that packages register, found when they are asked for.
 
 Help texts name what there is (profiles, passes); that is read only when help is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from flint.cli import commands
 from flint.cli.console import lost_output, print_any_character, print_error, print_text
 from flint.cli.exits import end_process, guarded
 from flint.cli.signals import signals
 from flint.errors import FlintError
+from flint.plugins import COMMANDS, load, registered
 
 
 def _profiles() -> Iterable[str]:
@@ -98,8 +100,61 @@ class CommandWithTables(TyperCommand):
         return super().get_help(ctx).replace(_HYPHEN, "-")
 
 
+def _nothing() -> None:
+    """Make an application of one command a group: typer makes a command of it otherwise."""
+
+
+@cache
+def _command(name: str, found: Any) -> Any:
+    """What typer makes of a function, or of an application of several."""
+    group = typer.Typer(callback=_nothing, rich_markup_mode=None, pretty_exceptions_enable=False)
+    if isinstance(found, typer.Typer):
+        group.add_typer(found, name=name)
+    else:
+        group.command(name, cls=CommandWithTables)(guarded(found))
+    return typer.main.get_group(group).commands[name]
+
+
+class Commands(Mapping[str, Any]):
+    """The commands by name. One is imported when it is asked for, packages are when none is of ours.
+
+    Raises FlintError FL880 to FL882 for what packages register wrongly.
+    """
+
+    def __init__(self) -> None:
+        modules = (m.name for m in iter_modules(commands.__path__))
+        self._own = {m.rstrip("_"): m for m in modules}  # `import_`: Python has that word
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._own:
+            module = self._own[name]
+            return _command(name, getattr(import_module(f"{commands.__name__}.{module}"), module))
+        if name not in registered(COMMANDS):
+            raise KeyError(name)
+        return _command(name, load(COMMANDS, name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted({*self._own, *registered(COMMANDS)}))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+class Group(TyperGroup):
+    """The group of all commands."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = Commands()  # type: ignore[assignment]  # nobody adds another
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of the commands; none is imported."""
+        return list(self.commands)
+
+
 app = typer.Typer(
     name="flint",
+    cls=Group,
     help="What a JAX or PyTorch step would do on every device of a mesh that is not there.",
     epilog="Exit status: 0 fine, 1 a check found something, 2 unusable input, 70 a bug in flint.",
     no_args_is_help=True,
@@ -108,14 +163,6 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: it is the same everywhere, and rich costs 0.1 s
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def _add(name: str, command: Any) -> None:
-    """A command is a function, or an app of several."""
-    if isinstance(command, typer.Typer):
-        app.add_typer(command, name=name)
-    else:
-        app.command(name, cls=CommandWithTables)(guarded(command))
 
 
 def _print_version(wanted: bool) -> None:
@@ -140,13 +187,6 @@ def _options(
     ] = False,
 ) -> None:
     """What a JAX or PyTorch step would do on every device of a mesh that is not there."""
-
-
-for _module in iter_modules(commands.__path__):  # `import_`: a word of Python needs the underscore
-    _add(
-        _module.name.rstrip("_"),
-        getattr(import_module(f"{commands.__name__}.{_module.name}"), _module.name),
-    )
 
 
 def run() -> None:

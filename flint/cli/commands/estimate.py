@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from flint.cli.console import print_json, print_note, print_result
-from flint.cli.fidelities import Question, compare_fidelities
 from flint.cli.inputs import load_workload
 from flint.cli.options import (
     Json,
@@ -26,6 +25,7 @@ from flint.cli.progress import stages_shown
 from flint.errors import FlintError
 from flint.io.outputs import OutputKind
 from flint.text import warning_lines
+from flint.tools.simulators.commands.fidelities import Question, compare_fidelities
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

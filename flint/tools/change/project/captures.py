@@ -126,7 +126,7 @@ def capture_once(root: Path, capture: Capture, paths: Sequence[str] = ()) -> Mad
 
     Raises the FlintError that the capture raised.
     """
-    from flint.cli.worker import RESULT, WORKLOAD
+    from flint.tools.change.project.worker import RESULT, WORKLOAD
 
     with scratch_folder() as folder:
         reads, job = folder / "reads", folder / "job.json"
@@ -169,7 +169,7 @@ def _run(
 ) -> tuple[int, str]:
     """Run the worker to its end: its exit status, and what it printed, for an error of ours."""
     patience, log = Patience.from_environment(), folder / "log"
-    command = [sys.executable, "-P", "-m", "flint.cli.worker", *arguments]
+    command = [sys.executable, "-P", "-m", "flint.tools.change.project.worker", *arguments]
     with log.open("wb") as file:
         child = Child(
             command,

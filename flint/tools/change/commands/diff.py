@@ -104,7 +104,7 @@ def diff(
     collectives. Operations are matched by what they do, so that renamed functions and moved lines
     are no differences.
     """
-    from flint.cli.sides import Request, side
+    from flint.tools.change.commands.sides import Request, side
     from flint.tools.change.diff.budgets import broken, parse_budgets
     from flint.tools.change.diff.difference import compare
 

@@ -11,7 +11,28 @@ import typer
 from flint.cli.commands.estimate import PolicyName, RoutingName, StackName
 from flint.cli.console import print_json, print_text
 from flint.cli.exits import FOUND
-from flint.cli.explore_options import (
+from flint.cli.options import (
+    Arguments,
+    Chunks,
+    CompilerChoice,
+    Cut,
+    Hints,
+    Json,
+    Mapping,
+    Microbatches,
+    Partitioner,
+    PartitionerChoice,
+    Quiet,
+    Schedule,
+    ScriptArguments,
+    Settings,
+    TripCounts,
+    Verbose,
+    World,
+)
+from flint.cli.paths import Force
+from flint.errors import FlintError
+from flint.tools.explore.commands.options import (
     Against,
     Binary,
     Budget,
@@ -37,30 +58,9 @@ from flint.cli.explore_options import (
     Where,
     refuse_with_a_study_alone,
 )
-from flint.cli.explore_outputs import Outputs
-from flint.cli.explore_workers import Dask, Scheduler, workers
-from flint.cli.options import (
-    Arguments,
-    Chunks,
-    CompilerChoice,
-    Cut,
-    Hints,
-    Json,
-    Mapping,
-    Microbatches,
-    Partitioner,
-    PartitionerChoice,
-    Quiet,
-    Schedule,
-    ScriptArguments,
-    Settings,
-    TripCounts,
-    Verbose,
-    World,
-)
-from flint.cli.paths import Force
-from flint.cli.study_progress import study_shown
-from flint.errors import FlintError
+from flint.tools.explore.commands.outputs import Outputs
+from flint.tools.explore.commands.progress import study_shown
+from flint.tools.explore.commands.workers import Dask, Scheduler, workers
 
 if TYPE_CHECKING:
     from flint.tools.explore.answers.objectives import Objective

@@ -57,8 +57,8 @@ def verify(
     Captures again what changed, says what differs and why, and exits with 1 if a budget does not
     hold. A capture without budgets may not change at all; flint run --update accepts a change.
     """
-    from flint.cli.commands.run import captured_with_progress
     from flint.io.outputs import refuse_same_place
+    from flint.tools.change.commands.run import captured_with_progress
     from flint.tools.change.project.config import find_project, load_project
     from flint.tools.change.project.verify import require_accepted
     from flint.tools.change.project.verify import verify as compared

@@ -1,4 +1,4 @@
-"""One capture of a project, in a process of its own: `python -m flint.cli.worker JOB RESULT`.
+"""One capture of a project, in a process of its own: `python -m flint.tools.change.project.worker JOB RESULT`.
 
 The job is a capture of flint.toml as JSON; the process runs in the project's folder. The result is a
 folder with `workload.flint` and `result.json`: the snapshot, or the error that stopped it.

@@ -1,0 +1,1 @@
+"""The command line of this tool: diff, run and verify."""

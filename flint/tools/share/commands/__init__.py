@@ -1,0 +1,1 @@
+"""The command line of this tool: anonymize, grow, learn and synth."""
