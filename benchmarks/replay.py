@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.tables import markdown
+from flint.backends.cost.replay.kinds import on_device
 from flint.tools.measure.profiles.build import workload_of
 from flint.tools.measure.profiles.formats import read_profiles
-from flint.tools.measure.replay.kinds import on_device
 from flint.tracing import Trace
 
 DATA = Path(__file__).parent / "data" / "kineto"

@@ -8,6 +8,7 @@ if not (_HERE / "passes").is_dir():  # checkout whose Git wrote links as files (
     __path__.append(str(_HERE.parent))
 
 if _TYPE_CHECKING:
+    from flint.backends.cost.estimate import Estimate as Estimate
     from flint.cluster.models import Cluster as Cluster
     from flint.errors import FlintError as FlintError
     from flint.frontends.torch_ops.registry import torch_op as torch_op
@@ -26,10 +27,13 @@ if _TYPE_CHECKING:
     from flint.steps.step import TorchStep as TorchStep
     from flint.steps.step import WorldStep as WorldStep
     from flint.steps.step import entry as entry
+
+    # what tools add (`flint.api`), for type checkers, which read no entry points
     from flint.tools.explore.api import Answer as Answer
     from flint.tools.explore.api import explore as explore
     from flint.tools.measure.calibration.calibrate import Calibration as Calibration
     from flint.tools.measure.calibration.calibrate import calibrate as calibrate
+    from flint.tools.measure.imported import import_profiles as import_profiles
     from flint.tools.share.anonymize import Anonymized as Anonymized
     from flint.tools.share.anonymize import anonymize as anonymize
     from flint.tools.share.growing.grow import Grown as Grown
@@ -38,21 +42,17 @@ if _TYPE_CHECKING:
     from flint.tools.share.synthesize import learn as learn
     from flint.tools.share.synthesize import synth as synth
     from flint.tracing import Trace as Trace
-    from flint.tracing import import_profiles as import_profiles
     from flint.tracing import trace as trace
     from flint.tracing import trace_distributed as trace_distributed
 
 # Public names and the modules that define them: `import flint` loads none of them. There is no
 # __version__ here on purpose, see docs/decisions/0002-name-and-version.md.
 _PUBLIC = {
-    "Anonymized": "flint.tools.share.anonymize",
-    "Answer": "flint.tools.explore.api",
-    "Calibration": "flint.tools.measure.calibration.calibrate",
     "Cluster": "flint.cluster.models",
     "CostEstimate": "flint.passes.work.declared",
     "Disaggregated": "flint.steps.pools",
+    "Estimate": "flint.backends.cost.estimate",
     "FlintError": "flint.errors",
-    "Grown": "flint.tools.share.growing.grow",
     "KernelCall": "flint.passes.work.declared",
     "Layers": "flint.steps.pipeline",
     "Mesh": "flint.ir.mesh",
@@ -61,36 +61,43 @@ _PUBLIC = {
     "Program": "flint.ir.program",
     "Stage": "flint.steps.pipeline",
     "Step": "flint.steps.step",
-    "Synthetic": "flint.tools.share.synthesize",
     "TorchStep": "flint.steps.step",
     "Trace": "flint.tracing",
     "Workload": "flint.ir.workload",
     "WorldStep": "flint.steps.step",
-    "anonymize": "flint.tools.share.anonymize",
-    "calibrate": "flint.tools.measure.calibration.calibrate",
     "cost_of": "flint.passes.work.declared",
     "entry": "flint.steps.step",
-    "explore": "flint.tools.explore.api",
-    "grow": "flint.tools.share.growing.grow",
-    "import_profiles": "flint.tracing",
-    "learn": "flint.tools.share.synthesize",
-    "synth": "flint.tools.share.synthesize",
     "torch_op": "flint.frontends.torch_ops.registry",
     "trace": "flint.tracing",
     "trace_distributed": "flint.tracing",
 }
-__all__ = sorted(_PUBLIC)  # noqa: PLE0605
+
+
+def _names() -> list[str]:
+    """Public names, those of installed tools too: entry points are read when somebody asks."""
+    from flint.plugins import API, registered
+
+    return sorted({*_PUBLIC, *(name for name in registered(API) if "." not in name)})
 
 
 def __getattr__(name: str) -> object:
-    if name not in _PUBLIC:
+    if name == "__all__":
+        return _names()
+    if name.startswith("_"):
         raise AttributeError(f"module 'flint' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_PUBLIC[name]), name)
+    if name in _PUBLIC:
+        value = getattr(import_module(_PUBLIC[name]), name)
+    else:
+        from flint.plugins import API, load, registered
+
+        if name not in registered(API):
+            raise AttributeError(f"module 'flint' has no attribute {name!r}")
+        value = load(API, name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return _names()

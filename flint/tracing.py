@@ -19,6 +19,7 @@ from flint.ir.mesh import Mesh
 from flint.ir.program import Program
 from flint.ir.workload import Workload
 from flint.log import stage
+from flint.plugins import API, load
 from flint.steps.captured import Captured
 from flint.steps.fields import TRIP_COUNTS, check_value
 from flint.steps.input_kind import InputKind, input_kind
@@ -34,14 +35,12 @@ if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
     from flint.backends.cost.routing import Routing
     from flint.backends.cost.simulate.timeline import Policy
+    from flint.backends.summary.summary import Summary
     from flint.cluster.models import Cluster
     from flint.cluster.stack import Stack
     from flint.passes.pipeline.split.parts import PartitionedBody
     from flint.passes.pipeline.split.shared import SharedBodies
     from flint.steps.captured import Body, CapturedPipeline
-    from flint.tools.change.diff.difference import Difference
-    from flint.tools.measure.comparison.comparison import MeasuredComparison
-    from flint.tools.report.summary import Summary
 
 _log = logging.getLogger(__name__)
 _GSPMD = (
@@ -87,7 +86,7 @@ class Trace:
         `written` is that of what `save` returned: then communication is as in the traces, after the
         rewrites of the profile that they were written with.
         """
-        from flint.tools.report.summary import summarize
+        from flint.backends.summary.summary import summarize
 
         return summarize(self.workload, written)
 
@@ -137,7 +136,7 @@ class Trace:
         the device), FL832 (an option that measured workloads have no place for).
         """
         from flint.backends.cost.estimate import estimate
-        from flint.tools.measure.replay.plan import cluster_for
+        from flint.backends.cost.replay.plan import cluster_for
 
         return estimate(
             self.workload,
@@ -156,18 +155,13 @@ class Trace:
 
     def diff(
         self, other: Trace, cluster: str | Path | Cluster | None = None, **options: Any
-    ) -> Difference:
+    ) -> Any:
         """What `other` does that this does not, and why; with times and memory on a `cluster`.
 
-        Prints as `flint diff` does; `options` are those of `estimate`, whose errors it raises.
+        Gives a `flint.tools.change.diff.difference.Difference`, which prints as `flint diff` does;
+        `options` are those of `estimate`, whose errors it raises.
         """
-        from flint.tools.change.diff.difference import Side, compare
-
-        def side(trace: Trace) -> Side:
-            estimate = None if cluster is None else trace.estimate(cluster, **options)
-            return Side.of(trace.workload, estimate)
-
-        return compare(side(self), side(other))
+        return load(API, "Trace.diff")(self, other, cluster, **options)
 
     def compare(
         self,
@@ -176,19 +170,15 @@ class Trace:
         *,
         rank: int | None = None,
         **options: Any,
-    ) -> MeasuredComparison:
+    ) -> Any:
         """Where this measured step and a capture of the same program differ, as `flint compare` says.
 
-        The capture is priced on `cluster`, None for that of the measured device; `options` are those
-        of `estimate`. `rank` is the profiled rank that is looked at, None for the first. Raises
-        FlintError FL840 if this was not measured or the other was, FL503 for a rank without a
-        profile, and what `estimate` raises.
+        Gives a `flint.tools.measure.comparison.result.MeasuredComparison`. The capture is priced on
+        `cluster`, None for that of the measured device; `options` are those of `estimate`. `rank` is
+        the profiled rank that is looked at, None for the first. Raises FlintError FL840 if this was
+        not measured or the other was, FL503 for a rank without a profile, and what `estimate` raises.
         """
-        from flint.tools.measure.comparison.comparison import compare_measured
-        from flint.tools.measure.replay.plan import cluster_for
-
-        where = cluster_for(self.workload, cluster)
-        return compare_measured(self.workload, captured.workload, where, rank=rank, **options)
+        return load(API, "Trace.compare")(self, captured, cluster, rank=rank, **options)
 
     def save(
         self,
@@ -252,7 +242,7 @@ class Trace:
 
     def to_networkx(self) -> Any:
         """The program as a `networkx.DiGraph`, one node a row."""
-        from flint.tools.report.graph import to_networkx
+        from flint.backends.summary.graph import to_networkx
 
         return to_networkx(self.program)
 
@@ -716,29 +706,6 @@ def trace_file(
     trace = _trace_captured(path, kind, parsed, Lowering(partitioner, compiler, chip), counts)
     counts.require_taken()
     return trace
-
-
-def import_profiles(*paths: str | Path, step: int | None = None) -> Trace:
-    """The trace of a step that ran, from profiles of one or several ranks of a job.
-
-    Each path is a profile (PyTorch profiler, execution trace, xplane, Nsight Systems ..., see
-    docs/import.md), gzip or not; formats are told by content. `step` is the number of a step
-    (`ProfilerStep#N`), None the one of median duration.
-
-    Raises FlintError FL801 to FL806 (what cannot be read), FL811 (no such step), FL812 (two profiles
-    of a rank), FL813 (profiles that are not of one job).
-    """
-    from flint.tools.measure.profiles.build import workload_of
-    from flint.tools.measure.profiles.formats import read_profiles
-
-    if not paths:
-        raise FlintError("FL801", "no profile is given", help="import_profiles(path, ...)")
-    timings: dict[str, float] = {}
-    with stage("read", timings):
-        profiles = [profile for path in paths for profile in read_profiles(Path(path))]
-    with stage("build", timings):
-        workload = workload_of(profiles, step=step)
-    return Trace(workload, timings)
 
 
 def _trace_captured(

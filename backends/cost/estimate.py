@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.model import model_of
+from flint.backends.cost.estimate_numbers import ClassEstimate, EstimateNumbers
 from flint.backends.cost.exact_shapes import exact_shape_notes
 from flint.backends.cost.idle_options import idle_option_notes
-from flint.backends.cost.kernel_times import MEASURED, KernelTimes
-from flint.backends.cost.network.placement import NetworkPlacement
+from flint.backends.cost.kernel_times import MEASURED
 from flint.backends.cost.notes import (
     attention_notes,
     compiler_notes,
@@ -27,12 +27,13 @@ from flint.backends.cost.notes import (
     stood_in_notes,
 )
 from flint.backends.cost.price import Priced
+from flint.backends.cost.replay.facts import MeasuredFacts, measured_facts, recorded_notes
 from flint.backends.cost.routing import (
     BALANCED,
     Routing,
 )
 from flint.backends.cost.setting import Setting, Timed, setting_of
-from flint.backends.cost.simulate.exposure import IDLE, Share, shares
+from flint.backends.cost.simulate.exposure import Share, shares
 from flint.backends.cost.simulate.timeline import Policy, Timeline
 from flint.backends.cost.slowest import slowest_notes
 from flint.backends.cost.utilisation import (
@@ -43,105 +44,26 @@ from flint.backends.cost.utilisation import (
 )
 from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack
+from flint.errors import FlintError
 from flint.ir.program import PERHAPS_A_WINDOW
 from flint.ir.workload import Workload
+from flint.plugins import API, load
 from flint.text import warning_lines
-from flint.tools.measure.replay.facts import MeasuredFacts, measured_facts, recorded_notes
 
 if TYPE_CHECKING:
     from flint.backends.cost.memory.memory import MemoryUse
-    from flint.backends.cost.simulate.critical_path import Segment
     from flint.backends.cost.uncertainty.interval import Interval
-    from flint.schemas.documents.estimate import (
-        ClassEstimateDocument,
-        EstimateDocument,
-        MemoryDocument,
-        SegmentDocument,
-        ShareDocument,
-    )
+    from flint.schemas.documents.estimate import EstimateDocument
 
 _log = logging.getLogger(__name__)
-#: Version of the JSON form.
-SCHEMA: Final = "flint.estimate/1"
 
 
-@dataclass(frozen=True)
-class ClassEstimate:
-    """What one rank class does with the step's time and a device's memory."""
+class Estimate(EstimateNumbers):
+    """How long a step takes on a cluster, why, and how to show it.
 
-    name: str
-    ranks: int
-    end_ns: float
-    shares: tuple[Share, ...]
-    memory: MemoryUse
-
-    @property
-    def compute_ns(self) -> float:
-        """How long its devices compute."""
-        return sum(s.exposed_ns for s in self.shares if not s.over and s.kind not in IDLE)
-
-    @property
-    def exposed_ns(self) -> float:
-        """How long its devices wait for communication."""
-        return sum(s.exposed_ns for s in self.shares if s.over)
-
-
-@dataclass(frozen=True, eq=False)
-class Estimate:
-    """How long a step takes on a cluster, and why.
-
-    `mfu` counts the flops of matrix products that the model needs, `hfu` those that are executed,
-    with those that are repeated (see `utilisation.ProductFlops`); both over what the chips could do
-    in that time in `dtype`. With `unpriced` operations the time is a lower bound.
+    Its numbers are those of `EstimateNumbers`. Pages and the parts of a notebook are drawn by what is
+    registered for them (`flint.api`); they raise FlintError FL881 where nothing is.
     """
-
-    name: str
-    cluster: Cluster
-    mapping: tuple[tuple[str, ...], ...]
-    stack: Stack
-    profile: str
-    policy: Policy
-    step_time_ns: float
-    model_flops: int
-    executed_flops: int
-    repeated_flops: int
-    peak_flops_per_s: float
-    dtype: str
-    classes: tuple[ClassEstimate, ...]
-    unpriced: Mapping[str, int]
-    notes: tuple[str, ...]
-    timeline: Timeline
-    #: The compiler's times of kernels beside Flint's, where they were asked for.
-    kernel_times: KernelTimes | None
-    #: What rests on measured times, where any does, and what was changed.
-    measured: MeasuredFacts | None
-    #: What was estimated, and the kernels of the profile that became of it.
-    workload: Workload = field(repr=False)
-    kernels: Workload = field(repr=False)
-    #: Where the mesh lies in the cluster's network.
-    placement: NetworkPlacement = field(repr=False)
-    #: How tokens are spread over experts.
-    routing: str = BALANCED
-
-    @property
-    def mfu(self) -> float:
-        """Model flops utilisation, 0 to 1."""
-        return self._utilisation(self.model_flops)
-
-    @property
-    def hfu(self) -> float:
-        """Hardware flops utilisation, 0 to 1."""
-        return self._utilisation(self.executed_flops)
-
-    def _utilisation(self, flops: int) -> float:
-        ranks = sum(c.ranks for c in self.classes)
-        possible = self.peak_flops_per_s * self.step_time_ns * 1e-9 * ranks
-        return flops / possible if possible else 0.0
-
-    @property
-    def is_lower_bound(self) -> bool:
-        """Whether operations without a price were counted as nothing."""
-        return bool(self.unpriced)
 
     @cached_property
     def interval(self) -> Interval | None:
@@ -149,13 +71,6 @@ class Estimate:
         from flint.backends.cost.uncertainty.interval import interval_of
 
         return None if self.is_lower_bound or not self.step_time_ns else interval_of(self)
-
-    @cached_property
-    def critical_path(self) -> tuple[Segment, ...]:
-        """What the step time is made of, longest first; found when it is asked for."""
-        from flint.backends.cost.simulate.critical_path import critical_path
-
-        return critical_path(self.timeline, self.policy)
 
     def to_json(
         self, *, views: Collection[str] = (), rank_class: int | str | None = None
@@ -166,46 +81,14 @@ class Estimate:
         rank class to that which `rank_class` means: an index, a name, "all", or None for the
         slowest. Raises FlintError FL504 for a view, FL503 for a class that is not there.
         """
-        from flint.tools.report.views.documents import class_json, estimate_json, find_views
-        from flint.tools.report.views.rank_class import chosen_classes
+        from flint.backends.cost.estimate_json import estimate_json
 
-        asked, chosen = find_views(views), chosen_classes(self, rank_class)
-        classes = [
-            _class_json(self, n, class_json(self, n, asked) if n in chosen else {})
-            for n in range(len(self.classes))
-        ]
-        found: EstimateDocument = {
-            "schema": SCHEMA,
-            "name": self.name,
-            "cluster": self.cluster.name,
-            "derate": self.cluster.derate.value,
-            "host_launch_ns": self.cluster.host_launch_ns.value
-            if self.cluster.host_launch_ns
-            else 0.0,
-            "mapping": [(axis, size, tier) for axis, size, tier in self.mapping],
-            "stack": self.stack.name,
-            "profile": self.profile,
-            "policy": self.policy.name,
-            "routing": self.routing,
-            "step_time_ns": round(self.step_time_ns, 3),
-            "mfu": round(self.mfu, 6),
-            "hfu": round(self.hfu, 6),
-            "dtype": self.dtype,
-            "lower_bound": self.is_lower_bound,
-            "unpriced": dict(self.unpriced),
-            "classes": classes,
-            "critical_path": [cast("SegmentDocument", asdict(s)) for s in self.critical_path],
-            "notes": list(self.notes),
-        }
-        if self.workload.warnings:
-            found["warnings"] = list(self.workload.warnings)
-        if self.interval:
-            found["interval"] = self.interval.to_json()
-        if self.kernel_times:
-            found["kernel_times"] = self.kernel_times.to_json()
-        if self.measured:
-            found["measured"] = self.measured.to_json()
-        return cast("EstimateDocument", {**found, **estimate_json(self, asked)})
+        chosen = self.chosen_classes(rank_class)
+        document = estimate_json(self, self.interval)
+        if views:
+            with_views = load(API, "Estimate.to_json.views")
+            return cast("EstimateDocument", with_views(self, document, views, chosen))
+        return document
 
     def to_text(self, *, verbose: bool = False) -> str:
         """For people, without the warnings of the capture: `str` has them too.
@@ -214,7 +97,7 @@ class Estimate:
         """
         from flint.backends.cost.estimate_text import estimate_text
 
-        return estimate_text(self, verbose=verbose)
+        return estimate_text(self, self.interval, verbose=verbose)
 
     def to_html(
         self,
@@ -224,17 +107,8 @@ class Estimate:
         rank_class: int | str | None = None,
     ) -> str:
         """The page that `report` writes."""
-        if against is None:
-            from flint.tools.report.page.document import report_html
-
-            return report_html(self, rank_class=rank_class)
-        from flint.tools.change.diff.difference import Side, compare
-        from flint.tools.report.page.comparison import comparison_html
-
-        sides = (Side.of(e.workload, e) for e in (self, against))
-        return comparison_html(
-            self, against, names or ("A", "B"), rank_class=rank_class, difference=compare(*sides)
-        )
+        page = load(API, "Estimate.to_html")
+        return str(page(self, against=against, names=names, rank_class=rank_class))
 
     def report(
         self,
@@ -262,36 +136,7 @@ class Estimate:
         return "\n\n".join((self.to_text(), *warning_lines(self.workload.warnings)))
 
     def _repr_html_(self) -> str:
-        from flint.tools.report.page.small import estimate_fragment
-
-        return estimate_fragment(self)
-
-
-def _class_json(e: Estimate, number: int, views: Mapping[str, object]) -> ClassEstimateDocument:
-    c = e.classes[number]
-    found: ClassEstimateDocument = {
-        "name": c.name,
-        "ranks": c.ranks,
-        "end_ns": round(c.end_ns, 3),
-        "shares": [cast("ShareDocument", asdict(s)) for s in c.shares],
-        "memory": _memory_json(e, number),
-    }
-    return cast("ClassEstimateDocument", {**found, **views})
-
-
-def _memory_json(e: Estimate, number: int) -> MemoryDocument:
-    """The fields of a MemoryUse, those of the host only where something is there; its course."""
-    from flint.tools.report.views.documents import memory_json
-
-    memory = e.classes[number].memory
-    found = cast("MemoryDocument", {**asdict(memory), **memory_json(e, number)})
-    if not memory.host_bytes:
-        del found["host_bytes"], found["host_breakdown"]
-    if not memory.recorded:
-        del found["recorded"]
-    if not memory.runtime:
-        del found["runtime"]
-    return found
+        return str(load(API, "Estimate._repr_html_")(self))
 
 
 def estimate(
@@ -340,9 +185,30 @@ def estimate(
     setting, timed, found = _estimated(workload, cluster, options)
     notes = (
         *_all_notes(setting, timed, found.measured),
-        *idle_option_notes(found, options, lambda o: _estimated(workload, cluster, o)[2]),
+        *idle_option_notes(options, lambda o: _says_the_same(found, workload, cluster, o)),
     )
     return replace(found, notes=notes)
+
+
+def _says_the_same(
+    found: Estimate, workload: Workload, cluster: Cluster, options: Mapping[str, Any]
+) -> bool:
+    """Whether an estimate with other options has the same numbers."""
+    try:
+        other = _estimated(workload, cluster, options)[2]
+    except FlintError:
+        return False  # without the option there is no estimate
+    return _numbers(other) == _numbers(found) and other.interval == found.interval
+
+
+def _numbers(e: EstimateNumbers) -> tuple[Any, ...]:
+    """What an estimate says of time, memory and work."""
+    classes = [
+        (c.end_ns, c.shares, c.memory.peak_bytes, c.memory.breakdown, c.memory.runtime)
+        for c in e.classes
+    ]
+    work = (e.model_flops, e.executed_flops, e.peak_flops_per_s, e.dtype, dict(e.unpriced))
+    return (e.step_time_ns, classes, *work, e.kernel_times is None)
 
 
 def _estimated(

@@ -10,11 +10,11 @@ from flint.backends.chakra.writing.encode import short_scope
 from flint.backends.cost.astrasim.files import UNKNOWN_MEMORY_BYTES
 from flint.backends.cost.chips.model import model_of
 from flint.backends.cost.routing import BALANCED
-from flint.backends.cost.uncertainty.interval import PROBABILITY
+from flint.backends.cost.uncertainty.interval import PROBABILITY, Interval
 from flint.text import Column, format_bytes, format_duration, text_table
 
 if TYPE_CHECKING:
-    from flint.backends.cost.estimate import ClassEstimate, Estimate
+    from flint.backends.cost.estimate_numbers import ClassEstimate, EstimateNumbers
     from flint.backends.cost.memory.memory import MemoryUse
     from flint.backends.cost.simulate.exposure import Share
     from flint.ir.workload import Workload
@@ -45,7 +45,7 @@ MEMORY_ROWS = 16
 _MAPPING = (Column("axis"), Column("size", right=True), Column("network"))
 
 
-def estimate_text(e: Estimate, *, verbose: bool = False) -> str:
+def estimate_text(e: EstimateNumbers, interval: Interval | None, *, verbose: bool = False) -> str:
     """Step time, utilisation, the slowest class's time by kind and axes, and memory by class.
 
     `verbose` adds the first PATH_ROWS segments of the critical path, and what fills the memory where
@@ -59,7 +59,7 @@ def estimate_text(e: Estimate, *, verbose: bool = False) -> str:
         ("stack", _stack(e)),
         ("kernels", f"{_launched(e)}, communication: {e.policy.name}"),
         *((("routing", f"{e.routing}, the most loaded rank"),) if e.routing != BALANCED else ()),
-        ("step time", f"{format_duration(e.step_time_ns)}{_sure(e)}{bound}"),
+        ("step time", f"{format_duration(e.step_time_ns)}{_sure(interval)}{bound}"),
         ("MFU", f"{e.mfu:.1%} of {e.peak_flops_per_s / 1e12:,.0f} TFLOP/s {e.dtype}"),
         ("HFU", f"{e.hfu:.1%}{_beyond_the_model(e)}"),
         *(("memory", text) for text in _memories(e.classes)),
@@ -88,22 +88,21 @@ def estimate_text(e: Estimate, *, verbose: bool = False) -> str:
     return "\n\n".join(parts)
 
 
-def _sure(e: Estimate) -> str:
+def _sure(interval: Interval | None) -> str:
     """The interval that holds the measurement four times of five."""
-    interval = e.interval
     if interval is None:
         return ""
     low, high = format_duration(interval.low_ns), format_duration(interval.high_ns)
     return f" ({PROBABILITY:.0%}: {low} to {high})"
 
 
-def _stack(e: Estimate) -> str:
+def _stack(e: EstimateNumbers) -> str:
     """Whose software runs, and the libraries of which this chip has constants of their own."""
     used = model_of(e.cluster.chip).libraries()
     return e.stack.name + (f" ({', '.join(used)})" if used else "")
 
 
-def _launched(e: Estimate) -> str:
+def _launched(e: EstimateNumbers) -> str:
     if e.workload.measured_by:
         return "as recorded"
     by = e.workload.compiled_by
@@ -117,7 +116,7 @@ def _by_compiler(workload: Workload) -> Iterator[tuple[str, str]]:
         yield "", f"{format_bytes(by.memory.peak_bytes)} by the compiler's own analysis"
 
 
-def _beyond_the_model(e: Estimate) -> str:
+def _beyond_the_model(e: EstimateNumbers) -> str:
     """What executed products have that a model does not need."""
     masked = e.executed_flops - e.repeated_flops > e.model_flops
     what = (("recomputation", e.repeated_flops > 0), ("masked scores", masked))
@@ -162,7 +161,7 @@ def _on_host(memory: MemoryUse) -> str:
     return f"; {format_bytes(memory.host_bytes)} on the host" if memory.host_bytes else ""
 
 
-def _path(e: Estimate) -> str:
+def _path(e: EstimateNumbers) -> str:
     """The longest segments of the critical path, and what the others are together.
 
     Layers that differ in their number only are one here.
@@ -202,7 +201,7 @@ def _breakdown(c: ClassEstimate) -> str:
     return f"{text_table(titles, rows)}\n\npeak of {c.name} at {place}"
 
 
-def _path_cells(e: Estimate, times: list[list[float]]) -> tuple[str, str, str]:
+def _path_cells(e: EstimateNumbers, times: list[list[float]]) -> tuple[str, str, str]:
     count, ns = (sum(column) for column in zip(*times, strict=True))
     return f"{int(count):,}", format_duration(ns), f"{ns / e.step_time_ns:.1%}"
 

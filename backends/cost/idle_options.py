@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
-
-from flint.errors import FlintError
-
-if TYPE_CHECKING:
-    from flint.backends.cost.estimate import Estimate
+from typing import Any
 
 #: The options of `estimate`, as the command line calls them.
 _FLAGS = {
@@ -26,16 +21,16 @@ _FLAGS = {
 
 
 def idle_option_notes(
-    found: Estimate, options: Mapping[str, Any], estimate: Callable[[Mapping[str, Any]], Estimate]
+    options: Mapping[str, Any], changes_nothing: Callable[[Mapping[str, Any]], bool]
 ) -> tuple[str, ...]:
-    """A sentence for each given option without which `estimate` says the same as it `found`.
+    """A sentence for each given option that `changes_nothing`, asked with the other options, is true of.
 
     Of an option that is given several times each one is left out by itself.
     """
     return tuple(
         f"{said} changes nothing of this estimate"
         for said, others in _each_left_out(options)
-        if _says_the_same(found, others, estimate)
+        if changes_nothing(others)
     )
 
 
@@ -65,23 +60,3 @@ def _said(name: str, value: Any) -> str:
 def _name_of(value: Any) -> str:
     named = getattr(value, "metadata", None) or {"name": getattr(value, "name", value)}
     return str(named.get("name") or "of a workload")
-
-
-def _says_the_same(
-    found: Estimate, others: Mapping[str, Any], estimate: Callable[[Mapping[str, Any]], Estimate]
-) -> bool:
-    try:
-        other = estimate(others)
-    except FlintError:
-        return False  # without the option there is no estimate
-    return _numbers(other) == _numbers(found) and other.interval == found.interval
-
-
-def _numbers(e: Estimate) -> tuple[Any, ...]:
-    """What an estimate says of time, memory and work."""
-    classes = [
-        (c.end_ns, c.shares, c.memory.peak_bytes, c.memory.breakdown, c.memory.runtime)
-        for c in e.classes
-    ]
-    work = (e.model_flops, e.executed_flops, e.peak_flops_per_s, e.dtype, dict(e.unpriced))
-    return (e.step_time_ns, classes, *work, e.kernel_times is None)

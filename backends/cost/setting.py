@@ -16,6 +16,15 @@ from flint.backends.cost.defaults import default_profile, find_policy
 from flint.backends.cost.kernel_times import KernelTimes, cycles_per_ns, kernel_times
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.price import Priced, price
+from flint.backends.cost.replay.changes import Changes, parse_changes
+from flint.backends.cost.replay.plan import (
+    launched_by,
+    measured_table,
+    policy_of,
+    refuse_profile,
+    times_of,
+    timing_of,
+)
 from flint.backends.cost.routing import Routing, find_routing, refuse_routing
 from flint.backends.cost.row_prices import Pricing, Times
 from flint.backends.cost.simulate.timeline import Policy, Timeline, simulate
@@ -28,19 +37,10 @@ from flint.ir.workload import Workload
 from flint.log import stage
 from flint.passes.base import run_passes
 from flint.rewrite import kernels_for
-from flint.tools.measure.replay.changes import Changes, parse_changes
-from flint.tools.measure.replay.plan import (
-    launched_by,
-    measured_table,
-    policy_of,
-    refuse_profile,
-    times_of,
-    timing_of,
-)
 
 if TYPE_CHECKING:
     from flint.backends.cost.memory.memory import MemoryUse
-    from flint.tools.measure.replay.table import MeasuredTable
+    from flint.backends.cost.replay.table import MeasuredTable
 
 _log = logging.getLogger(__name__)
 

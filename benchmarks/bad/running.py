@@ -46,6 +46,8 @@ def warm_up() -> None:
     import pydantic  # noqa: F401
 
     import flint.backends.cost.estimate
+    import flint.backends.summary.explain
+    import flint.backends.summary.graph
     import flint.cli.command_line
     import flint.frontends.jax_pipeline
     import flint.passes.partition.shardy_pipeline
@@ -56,8 +58,6 @@ def warm_up() -> None:
     import flint.tools.measure.measurements.formats
     import flint.tools.measure.profiles.build
     import flint.tools.measure.profiles.formats
-    import flint.tools.report.explain
-    import flint.tools.report.graph
     import flint.tools.report.perfetto
     import flint.tools.share.leaks.known_file
     import flint.tools.share.synth.generator

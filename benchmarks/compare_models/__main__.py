@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from flint.backends.cost.replay.plan import recorded_cluster
 from flint.cluster.models import Cluster
 from flint.ir.workload import Workload
 from flint.text import Column, format_duration, text_table
@@ -11,7 +12,6 @@ from flint.tools.measure.comparison.comparison import MeasuredComparison, compar
 from flint.tools.measure.comparison.units import Unit
 from flint.tools.measure.profiles.build import workload_of
 from flint.tools.measure.profiles.formats import read_profiles
-from flint.tools.measure.replay.plan import recorded_cluster
 
 HERE = Path(__file__).resolve().parent
 PROFILES = HERE.parent / "data" / "kineto"

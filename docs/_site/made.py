@@ -33,7 +33,9 @@ _NAMES = {
     "Exploring": ("explore", "Answer"),
     "Measurements": ("calibrate", "Calibration"),
     "Sharing": ("anonymize", "Anonymized", "grow", "Grown", "synth", "Synthetic", "learn"),
-    "What comes out": ("Workload", "Program", "OpClass", "Mesh", "Cluster", "FlintError"),
+    "What comes out": (
+        *("Workload", "Program", "Estimate", "OpClass", "Mesh", "Cluster", "FlintError"),
+    ),
 }
 
 
@@ -87,7 +89,7 @@ def python_page() -> str:
     ]
     for title, names in _NAMES.items():
         parts.append(f"## {title}")
-        parts += [f"::: {flint._PUBLIC[n]}.{n}" for n in names]
+        parts += [f"::: {getattr(flint, n).__module__}.{n}" for n in names]
     return "\n\n".join(parts) + "\n"
 
 

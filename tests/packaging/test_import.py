@@ -19,6 +19,7 @@ PUBLIC = [
     "Cluster",
     "CostEstimate",
     "Disaggregated",
+    "Estimate",
     "FlintError",
     "Grown",
     "KernelCall",

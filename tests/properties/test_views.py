@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flint.backends.cost.estimate import estimate
+from flint.backends.cost.memory.over_time import memory_over_time
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
 from flint.tools.report.views.breakdown import by_kind, scope_tree
 from flint.tools.report.views.communication import communication
-from flint.tools.report.views.memory import memory_over_time
 from flint.tools.report.views.roofline import roofline
 from flint.tools.report.views.row_times import row_times
 from flint.tools.report.views.slices import timeline_slices

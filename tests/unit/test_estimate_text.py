@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flint.backends.cost.estimate import Estimate, estimate
-from flint.backends.cost.estimate_text import MEMORY_ROWS, estimate_text
+from flint.backends.cost.estimate_text import MEMORY_ROWS
 from flint.backends.cost.memory.runtime import RuntimeKind
 from flint.cli import app
 from flint.cluster.models import Cluster
@@ -68,31 +68,31 @@ def _lines(text: str, label: str) -> list[str]:
 
 
 def test_one_device_has_no_mapping(estimated: Estimate) -> None:
-    text = estimate_text(estimated)
+    text = estimated.to_text()
     assert "axis" not in text
     on_two = replace(estimated, mapping=(("data", "2", "nvlink"),))
-    assert "axis  size  network\ndata     2  nvlink" in estimate_text(on_two)
+    assert "axis  size  network\ndata     2  nvlink" in on_two.to_text()
 
 
 def test_a_class_that_does_nothing_has_no_table_of_times(estimated: Estimate) -> None:
     idle = replace(estimated, classes=(replace(estimated.classes[0], shares=()),))
-    assert "exposed" in estimate_text(estimated)
-    assert "exposed" not in estimate_text(idle)
+    assert "exposed" in estimated.to_text()
+    assert "exposed" not in idle.to_text()
 
 
 def test_memory_is_shown_with_what_the_chip_has(estimated: Estimate) -> None:
-    (shown,) = _lines(estimate_text(estimated), "memory  ")
+    (shown,) = _lines(estimated.to_text(), "memory  ")
     assert shown == "64.0 MiB + 723 MiB of the runtime of 79.1 GiB, fits"
     full = replace(
         estimated.classes[0].memory, peak_bytes=79 * GIB
     )  # what is beside it does not fit
     tight = replace(estimated, classes=(replace(estimated.classes[0], memory=full),))
-    (shown,) = _lines(estimate_text(tight), "memory  ")
+    (shown,) = _lines(tight.to_text(), "memory  ")
     assert shown == "79.0 GiB + 723 MiB of the runtime of 79.1 GiB, DOES NOT FIT"
     for kind in (RuntimeKind.ALLOCATOR, RuntimeKind.COMMUNICATORS):  # these are not certain
         beside = replace(full, runtime={str(kind): GIB})
         found = replace(estimated, classes=(replace(estimated.classes[0], memory=beside),))
-        (shown,) = _lines(estimate_text(found), "memory  ")
+        (shown,) = _lines(found.to_text(), "memory  ")
         assert shown == "79.0 GiB + 1.00 GiB of the runtime of 79.1 GiB, may not fit"
 
 
@@ -102,15 +102,15 @@ def test_of_many_classes_those_with_most_memory_are_shown(estimated: Estimate) -
         replace(c, name=f"pipe {i}", memory=replace(c.memory, peak_bytes=(i + 1) * GIB))
         for i in range(MEMORY_ROWS + 3)
     )
-    shown = _lines(estimate_text(replace(estimated, classes=many)), "memory  ")
+    shown = _lines(replace(estimated, classes=many).to_text(), "memory  ")
     assert len(shown) == MEMORY_ROWS + 1
     assert shown[0] == "pipe 3: 4.00 GiB + 723 MiB of the runtime of 79.1 GiB, fits"
     assert shown[-1] == "3 more: up to 3.00 GiB"
 
 
 def test_the_breakdown_of_the_memory_is_verbose(estimated: Estimate) -> None:
-    assert "at the peak" not in estimate_text(estimated)
-    text = estimate_text(estimated, verbose=True)
+    assert "at the peak" not in estimated.to_text()
+    text = estimated.to_text(verbose=True)
     assert _lines(text, "parameters")[0].split() == ["32.0", "MiB", "50.0%"]
     assert "peak of all at stablehlo.dot_general, layers/*/mlp, model.py:41" in text
 

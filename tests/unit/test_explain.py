@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from flint.errors import FlintError
-from flint.ir.mesh import AxisRef, Group, Mesh, Route
-from flint.ir.program import Collective, Kind, Phase, RegionKind
-from flint.tools.report.explain import (
+from flint.backends.summary.explain import (
     communication_rows,
     explain_collective,
     explain_scope,
     list_collectives,
 )
+from flint.errors import FlintError
+from flint.ir.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.program import Collective, Kind, Phase, RegionKind
 from tests.program_rows import ProgramBuilder
 
 MESH = Mesh.parse("data=4,model=2")

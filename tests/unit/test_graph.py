@@ -5,9 +5,9 @@ import json
 import networkx
 import pytest
 
+from flint.backends.summary.graph import FORMATS, to_dot, to_graphml, to_json, to_networkx
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Flag, Kind, RegionKind
-from flint.tools.report.graph import FORMATS, to_dot, to_graphml, to_json, to_networkx
 from tests.program_rows import ProgramBuilder
 
 MESH = Mesh.parse("data=4,model=2")

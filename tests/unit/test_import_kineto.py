@@ -127,7 +127,7 @@ def test_workloads_verify_and_survive_a_file(
     "name", [n for n in FILES if not n.startswith(("b200", "mi300x_sglang"))]
 )  # fmt: skip
 def test_work_is_known_of_nearly_all_kernel_time(name: str, traces: dict[str, flint.Trace]) -> None:
-    from flint.tools.report.measured import Imported
+    from flint.tools.measure.imported import Imported
 
     assert Imported.of(traces[name].workload).classes[0].known_share > 0.99
 

@@ -9,12 +9,12 @@ import numpy as np
 from flint.backends.chakra.checking.checker import check
 from flint.backends.chakra.reading.reader import Decoder, TraceNode, read_bytes, records, unpack
 from flint.backends.cost.astrasim.run import simulate_traces
+from flint.backends.summary.graph import FORMATS
 from flint.ir.op_class import OpClass
 from flint.ir.text.parser import parse_program
 from flint.ir.text.printer import print_program
 from flint.ir.workload import Workload
 from flint.tools.change.diff.difference import Side, compare
-from flint.tools.report.graph import FORMATS
 from flint.tools.report.perfetto import messages, write_perfetto
 from flint.tracing import Trace
 from tests.measured_programs import Recorded, one_rank, two_ranks, workload

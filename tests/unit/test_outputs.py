@@ -17,6 +17,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from flint.backends.summary.graph import FORMATS
 from flint.cli.command_line import app
 from flint.cli.paths import Reads, Writes, roles_of
 from flint.errors import FlintError
@@ -28,7 +29,6 @@ from flint.tools.change.project import ci
 from flint.tools.change.project.lock import Lock
 from flint.tools.explore.answers.export import write_table
 from flint.tools.explore.study.study_format import connect_to_write
-from flint.tools.report.graph import FORMATS
 from flint.tools.report.perfetto import write_perfetto
 from tests.estimates import layers
 

@@ -7,12 +7,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from flint.backends.summary.graph import FORMATS
 from flint.cli import console
 from flint.errors import FlintError
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind, RegionKind
 from flint.text import Column, one_line, printable, printable_json, text_table
-from flint.tools.report.graph import FORMATS
 from tests.program_rows import ProgramBuilder
 
 NAME = "w\x1b[31m\x00\x9b2J\u202e\ud800\n<&\"'\\[/red]é"

@@ -6,11 +6,11 @@ import pytest
 
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind
+from flint.tools.measure.imported import Imported
 from flint.tools.measure.profiles.build import workload_of
 from flint.tools.measure.profiles.builder import ProfileBuilder
 from flint.tools.measure.profiles.comm_kernels import KERNELS, OPERATORS, comm_of_kernel
 from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Profile, Signature
-from flint.tools.report.measured import Imported
 from flint.tracing import Trace
 
 #: Kernels as profilers write them, and what they are.

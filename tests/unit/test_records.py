@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import flint
+from flint.backends.cost.replay.kinds import main_rows
 from flint.errors import FlintError
 from flint.io.malformed import Malformed
 from flint.io.npz import arrays_of
@@ -27,7 +28,6 @@ from flint.tools.explore.result import Result, Status
 from flint.tools.explore.study.study import Study
 from flint.tools.explore.study.study_file import open_study
 from flint.tools.measure.profiles import nsight
-from flint.tools.measure.replay.kinds import main_rows
 from flint.tools.share.leaks.known_file import read_known
 from flint.tools.share.synth.generator import Generator
 from flint.tools.share.synth.model.row_model import RowModel

@@ -8,6 +8,8 @@ import pytest
 
 from flint.backends.chakra import check, write
 from flint.backends.chakra.writing.expand import expand
+from flint.backends.summary.explain import explain_collective, explain_scope
+from flint.backends.summary.summary import summarize
 from flint.errors import FlintError
 from flint.frontends.torch_world.program.build import build_program
 from flint.frontends.torch_world.program.groups import Channels, group_of, mesh_of
@@ -17,8 +19,6 @@ from flint.ir.program import Collective, Flag, Kind, Phase
 from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
 from flint.rewrite import rewrite
-from flint.tools.report.explain import explain_collective, explain_scope
-from flint.tools.report.summary import summarize
 from tests.recordings import collective, event, recording, stored, tensor, update
 
 MESH = Mesh(("dp", "tp"), (2, 2))

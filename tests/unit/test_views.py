@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flint.backends.cost.estimate import Estimate
+from flint.backends.cost.memory.over_time import TIME_POINTS, memory_over_time
 from flint.cli import app
 from flint.errors import FlintError
 from flint.ir.program import Kind
@@ -23,9 +24,7 @@ from flint.tools.report.views.breakdown import (
     scope_tree,
 )
 from flint.tools.report.views.communication import communication
-from flint.tools.report.views.memory import TIME_POINTS, memory_over_time
 from flint.tools.report.views.pipeline import GAP_SHARE, Lane, pipeline_schedule
-from flint.tools.report.views.rank_class import slowest_class
 from flint.tools.report.views.roofline import roofline
 from flint.tools.report.views.row_times import row_times
 from flint.tools.report.views.slices import timeline_slices
@@ -148,7 +147,7 @@ def test_communication_says_why() -> None:
 
 
 def test_roofline_has_every_kernel_once(estimated: Estimate) -> None:
-    number = slowest_class(estimated)
+    number = estimated.slowest_class
     found, c = roofline(estimated, number), estimated.classes[number]
     assert sum(p.total_ns for p in found.points) == near(
         sum(s.busy_ns for s in c.shares if not s.over and s.busy_ns), abs=1

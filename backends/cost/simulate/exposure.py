@@ -12,16 +12,16 @@ from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.network.rows import tier_of_row
-from flint.backends.cost.simulate.timeline import ClassTimeline, previous_on
-from flint.ir.op_class import OpClass
-from flint.ir.program import Collective, Int64s, Kind, Phase, Program
-from flint.tools.measure.replay.kinds import (
+from flint.backends.cost.replay.kinds import (
     COMMUNICATION,
     HOST,
     OTHER,
     kernel_kinds,
     on_device,
 )
+from flint.backends.cost.simulate.timeline import ClassTimeline, previous_on
+from flint.ir.op_class import OpClass
+from flint.ir.program import Collective, Int64s, Kind, Phase, Program
 
 #: Kinds of time in which nothing runs on a device.
 IDLE = ("wait", "host")

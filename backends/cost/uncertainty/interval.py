@@ -20,7 +20,7 @@ from flint.backends.cost.uncertainty.parts import StepPart, parts_of
 from flint.cluster.residuals import Part, Trust, residual, verified_stacks
 
 if TYPE_CHECKING:
-    from flint.backends.cost.estimate import Estimate
+    from flint.backends.cost.estimate_numbers import EstimateNumbers
     from flint.schemas.documents.estimate import IntervalDocument
 
 #: Standard deviations to each side that hold 80 % of a normal distribution.
@@ -65,7 +65,7 @@ class Interval:
         }
 
 
-def interval_of(e: Estimate) -> Interval:
+def interval_of(e: EstimateNumbers) -> Interval:
     """The interval of an estimate, and what it is made of."""
     measured = _measured_share(e)
     spreads = [_spread(p, 1 - measured) for p in parts_of(e)]
@@ -84,13 +84,13 @@ def _spread(p: StepPart, modelled: float) -> Spread:
     return Spread(p.part, p.trust, p.share * modelled, deviation)
 
 
-def _of_the_step(e: Estimate, modelled: float) -> Spread:
+def _of_the_step(e: EstimateNumbers, modelled: float) -> Spread:
     known = verified_stacks().get(e.cluster.chip.name, ())
     trust = Trust.OWN if e.stack.name in known else Trust.BORROWED
     return Spread(Part.STEP, trust, modelled, residual(Part.STEP, trust).common)
 
 
-def _measured_share(e: Estimate) -> float:
+def _measured_share(e: EstimateNumbers) -> float:
     """How much of the time of kernels and communication was measured as it is."""
     rests = e.measured.rests if e.measured else ()
     whole = sum(r.time_ns for r in rests)

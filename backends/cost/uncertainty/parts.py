@@ -16,7 +16,7 @@ from flint.cluster.tables import Quantity, SourceKind
 from flint.ir.program import Int64s, Kind, Program
 
 if TYPE_CHECKING:
-    from flint.backends.cost.estimate import Estimate
+    from flint.backends.cost.estimate_numbers import EstimateNumbers
     from flint.backends.cost.simulate.exposure import Share
     from flint.cluster.models import Chip, Cluster, Network
     from flint.ir.arrays import Float64s
@@ -72,7 +72,7 @@ class StepPart:
     kernels: float
 
 
-def parts_of(e: Estimate) -> list[StepPart]:
+def parts_of(e: EstimateNumbers) -> list[StepPart]:
     """The parts of the class that ends last, largest first; what waits for others is in none."""
     number = int(np.argmax([c.end_ns for c in e.classes]))
     work = e.timeline.classes[number].work

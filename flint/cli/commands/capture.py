@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 
     from flint.backends.chakra import WriteReport
     from flint.backends.cost.estimate import Estimate
+    from flint.backends.summary.summary import Summary
     from flint.cluster.models import Cluster
     from flint.ir.workload import Workload
     from flint.schemas.documents.capture import CaptureDocument, FilesDocument
-    from flint.tools.report.summary import Summary
     from flint.tracing import Trace
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -24,8 +24,8 @@ from flint.cli.paths import READS, Force, Writes
 from flint.cli.progress import stages_shown
 from flint.errors import FlintError
 from flint.io.outputs import OutputKind
+from flint.plugins import API, load
 from flint.text import warning_lines
-from flint.tools.simulators.commands.fidelities import Question, compare_fidelities
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -229,8 +229,16 @@ def estimate(
         looks = (("--perfetto", perfetto), ("--class", class_), ("--window", window))
         _refuse((*looks, ("--view", views), *changes), "--compare, which is a table")
         _refuse((("--timing", timing),), "--compare, which has a fidelity 'cycles'")
-        options = (_named(cluster), map_, stack, profile, overlap, unpriced is not None, binary)
-        _compared(compare, Question(path, *options), as_json=json_, quiet=quiet)
+        question = {
+            "cluster": _named(cluster),
+            "mapping": map_,
+            "stack": stack,
+            "profile": profile,
+            "policy": overlap,
+            "unpriced_is_zero": unpriced is not None,
+            "binary": binary,
+        }
+        _compared(compare, path, question, as_json=json_, quiet=quiet)
         return
     if binary is not None:
         raise FlintError("FL218", "--binary is for --compare", help="or use flint simulate")
@@ -313,10 +321,13 @@ def _refuse(options: tuple[tuple[str, object], ...], reason: str) -> None:
             raise FlintError("FL218", f"{option} is not for {reason}", help="leave it out")
 
 
-def _compared(text: str, question: Question, *, as_json: bool, quiet: bool) -> None:
+def _compared(
+    text: str, path: Path, question: dict[str, Any], *, as_json: bool, quiet: bool
+) -> None:
     """Print fidelities side by side."""
+    compare = load(API, "Estimate.fidelities")
     with stages_shown(quiet=quiet or as_json):
-        found = compare_fidelities(text, question)
+        found = compare(text, path, **question)
     if as_json:
         print_json(found.to_json())
     else:
@@ -365,9 +376,7 @@ def _view(
 
 
 def _write_perfetto(found: Estimate, view: _View, *, quiet: bool, force: bool) -> None:
-    from flint.tools.report.perfetto import write_perfetto
-
-    report = write_perfetto(
+    report = load(API, "Estimate.write_perfetto")(
         found, view.path, rank_class=view.rank_class, window_ns=view.window_ns, force=force
     )
     which = "the first" if view.window_ns is None else "those in the window"

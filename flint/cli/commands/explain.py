@@ -12,8 +12,8 @@ from flint.cli.options import Json, Quiet, Rank, Verbose
 from flint.cli.paths import READS
 
 if TYPE_CHECKING:
+    from flint.backends.summary.explain import Explanation
     from flint.schemas.documents.explain import ExplainDocument
-    from flint.tools.report.explain import Explanation
 
 SCHEMA: Final = "flint.explain/1"
 
@@ -41,9 +41,9 @@ def explain(
 
     Says which operands, shardings and source line cause a collective, and who reads it.
     """
+    from flint.backends.summary.explain import explain_collective, explain_scope, list_collectives
     from flint.cli.inputs import load_workload, program_of_rank
     from flint.errors import FlintError
-    from flint.tools.report.explain import explain_collective, explain_scope, list_collectives
 
     if (collective is not None) + (scope is not None) + list_all > 1:
         raise FlintError("FL218", "--collective, --scope and --list exclude each other")

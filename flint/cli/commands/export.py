@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """Graph formats (the keys of `flint.tools.report.graph.FORMATS`)."""
+    """Graph formats (the keys of `flint.backends.summary.graph.FORMATS`)."""
 
     JSON = "json"
     GRAPHML = "graphml"
@@ -45,9 +45,9 @@ def export(
 
     Formats are json, graphml (networkx, Gephi, yEd) and dot (Graphviz).
     """
+    from flint.backends.summary.graph import FORMATS
     from flint.cli.inputs import load_workload, program_of_rank
     from flint.errors import FlintError
-    from flint.tools.report.graph import FORMATS
 
     if json_ and output is None:
         raise FlintError(

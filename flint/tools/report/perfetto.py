@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flint.backends.chakra.writing.encode import short_scope
+from flint.backends.cost.memory.over_time import MemoryPoint, memory_over_time
 from flint.errors import FlintError
 from flint.io.outputs import OutputKind, write_output
 from flint.ir.program import Int64s, Kind, Phase, Program
-from flint.tools.report.views.memory import MemoryPoint, memory_over_time
-from flint.tools.report.views.rank_class import chosen_classes
 
 if TYPE_CHECKING:
-    from flint.backends.cost.estimate import ClassEstimate, Estimate
+    from flint.backends.cost.estimate import Estimate
+    from flint.backends.cost.estimate_numbers import ClassEstimate
     from flint.backends.cost.simulate.timeline import ClassTimeline
 
 
@@ -69,7 +69,7 @@ def write_perfetto(
     FlintError FL502 (cannot write), FL508 (a file of another stands there, without `force`), FL503 (no such class), FL504 (a window without
     length, or after the step).
     """
-    chosen = chosen_classes(estimate, rank_class)
+    chosen = estimate.chosen_classes(rank_class)
     if window_ns is not None:
         _require_window(window_ns, estimate.step_time_ns)
     pb = messages()

@@ -47,7 +47,7 @@ def read_source(path: str | Path) -> Source:
         return Source(place, SourceKind.WORKLOAD, Workload.load(place))
     if not place.exists():
         raise FlintError("FL301", f"cannot read {place}: No such file or directory")
-    from flint.tracing import import_profiles
+    from flint.tools.measure.imported import import_profiles
 
     return Source(place, SourceKind.PROFILE, import_profiles(place).workload)
 

@@ -19,8 +19,12 @@ from flint.tools.change.diff.rows import ClassRows, Cost
 from flint.tools.change.diff.snapshot import EstimateFacts, Snapshot, snapshot
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flint.backends.cost.estimate import Estimate
+    from flint.cluster.models import Cluster
     from flint.tools.change.diff.budgets import Broken
+    from flint.tracing import Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,3 +207,14 @@ def _path_ns(estimate: Estimate) -> dict[int, dict[int, float]]:
         rows = found.setdefault(piece.rank_class, {})
         rows[row] = rows.get(row, 0.0) + piece.end_ns - piece.start_ns
     return found
+
+
+def of_traces(
+    before: Trace, after: Trace, cluster: str | Path | Cluster | None = None, **options: Any
+) -> Difference:
+    """`Trace.diff`: of two traces, on a cluster where one is given; `options` are of `estimate`."""
+    estimates = (
+        None if cluster is None else t.estimate(cluster, **options) for t in (before, after)
+    )
+    sides = (Side.of(t.workload, e) for t, e in zip((before, after), estimates, strict=True))
+    return compare(*sides)

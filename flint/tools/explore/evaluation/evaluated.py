@@ -13,7 +13,8 @@ from flint.text import format_bytes
 from flint.tools.explore.result import ClassResult, Result, Role, Status
 
 if TYPE_CHECKING:
-    from flint.backends.cost.estimate import ClassEstimate, Estimate
+    from flint.backends.cost.estimate import Estimate
+    from flint.backends.cost.estimate_numbers import ClassEstimate
     from flint.backends.cost.memory.memory import MemoryUse
     from flint.backends.cost.setting import Setting, Timed
     from flint.cluster.models import Cluster

@@ -74,8 +74,8 @@ def compare(
     kernel what both do and how long, what only one side has, to what every measured millisecond
     belongs, and the three largest causes of the difference between the steps.
     """
+    from flint.backends.cost.replay.plan import cluster_for
     from flint.tools.measure.comparison.comparison import compare_measured
-    from flint.tools.measure.replay.plan import cluster_for
 
     with stages_shown(quiet=quiet or json_):
         first, second = _measured(measured, step), load_workload(captured)

@@ -18,10 +18,10 @@ from flint.io.outputs import OutputKind
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from flint.backends.summary.summary import Summary
     from flint.schemas.documents.capture import FilesDocument
     from flint.schemas.documents.import_ import ImportDocument
-    from flint.tools.report.measured import Imported
-    from flint.tools.report.summary import Summary
+    from flint.tools.measure.imported import Imported
     from flint.tracing import Trace
 
 
@@ -59,8 +59,7 @@ def import_(
     all). What is written can be checked, estimated (replayed), compared and exported as what was
     captured.
     """
-    from flint.tools.report.measured import Imported
-    from flint.tracing import import_profiles
+    from flint.tools.measure.imported import Imported, import_profiles
 
     started = time.perf_counter()
     with stages_shown(quiet=quiet or json_):

@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flint.backends.cost.estimate import Estimate, estimate
+from flint.backends.cost.replay.attribution import Attribution
+from flint.backends.cost.replay.facts import ClassFacts
+from flint.backends.cost.replay.plan import cluster_for, recorded_cluster
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.ir.workload import Workload
 from flint.tools.measure.comparison.pairing import Pairing, pair
 from flint.tools.measure.comparison.parts import Cause, causes, modelled
 from flint.tools.measure.comparison.units import Unit, total_ns, units_of
-from flint.tools.measure.replay.attribution import Attribution
-from flint.tools.measure.replay.facts import ClassFacts
-from flint.tools.measure.replay.plan import recorded_cluster
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flint.schemas.documents.compare import CompareDocument
+    from flint.tracing import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,3 +296,14 @@ def _alone(units: Sequence[Unit]) -> tuple[Alone, ...]:
         by_title.setdefault((unit.title, unit.kind), []).append(unit)
     found = [Alone(title, kind, Totals.of(group)) for (title, kind), group in by_title.items()]
     return tuple(sorted(found, key=lambda a: (-a.totals.time_ns, a.title)))
+
+
+def of_traces(
+    measured: Trace,
+    captured: Trace,
+    cluster: str | Path | Cluster | None = None,
+    **options: Any,
+) -> MeasuredComparison:
+    """`Trace.compare`: of two traces, on a cluster or that of the measured device."""
+    where = cluster_for(measured.workload, cluster)
+    return compare_measured(measured.workload, captured.workload, where, **options)

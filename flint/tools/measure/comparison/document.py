@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, cast
 
+from flint.backends.cost.replay.attribution import Attribution
 from flint.tools.measure.comparison.comparison import Alone, KindRow, MeasuredComparison, Totals
-from flint.tools.measure.replay.attribution import Attribution
 
 if TYPE_CHECKING:
     from flint.schemas.documents.compare import (

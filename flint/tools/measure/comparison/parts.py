@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flint.backends.cost.estimate import Estimate
+from flint.backends.cost.replay.attribution import Attribution
+from flint.backends.cost.replay.kinds import HOST
 from flint.text import format_duration, plural
 from flint.tools.measure.comparison.pairing import Pairing
 from flint.tools.measure.comparison.units import Unit, total_ns
-from flint.tools.measure.replay.attribution import Attribution
-from flint.tools.measure.replay.kinds import HOST
 
 _WAIT = "wait"
 Units = Sequence[Unit]

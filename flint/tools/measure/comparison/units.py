@@ -8,11 +8,11 @@ from math import prod
 
 import numpy as np
 
+from flint.backends.cost.replay.kinds import communicates, on_device
 from flint.backends.cost.simulate.exposure import labels_of
 from flint.backends.cost.simulate.timeline import ClassTimeline
 from flint.errors import FlintError
 from flint.ir.program import Int32s, Kind, Program, Row
-from flint.tools.measure.replay.kinds import communicates, on_device
 
 #: More are not matched one by one: it takes minutes.
 MOST_UNITS = 200_000

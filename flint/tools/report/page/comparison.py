@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from flint.backends.cost.memory.over_time import MemoryOverTime, memory_over_time
 from flint.text import format_duration
+from flint.tools.change.diff import difference as diff
 from flint.tools.change.diff.show import cause_text, delta_text, source, verdict
 from flint.tools.report.page import facts
 from flint.tools.report.page.charts.bars import Segment, bar, sample
@@ -27,21 +29,37 @@ from flint.tools.report.page.differences import (
     in_percent,
     joined,
 )
-from flint.tools.report.page.document import document, one_class
+from flint.tools.report.page.document import document, one_class, report_html
 from flint.tools.report.page.markup import Heading, Markup, folded, join, table, tag
 from flint.tools.report.page.section import Section, kind_colours, layered
 from flint.tools.report.page.time_sections import Alike, alike, axis_colours, pipeline
 from flint.tools.report.views.breakdown import Part, by_axes, by_kind, by_phase
 from flint.tools.report.views.communication import communication
-from flint.tools.report.views.memory import MemoryOverTime, memory_over_time
 from flint.tools.report.views.slices import SLICE_LIMIT, Slices, timeline_slices
 
 if TYPE_CHECKING:
-    from flint.backends.cost.estimate import ClassEstimate, Estimate
+    from flint.backends.cost.estimate import Estimate
+    from flint.backends.cost.estimate_numbers import ClassEstimate
     from flint.tools.change.diff.difference import Difference
 
 #: Rows of tables of what differs, and those that are shown unasked.
 ROWS, FIRST = 120, 15
+
+
+def page_html(
+    estimate: Estimate,
+    *,
+    against: Estimate | None = None,
+    names: tuple[str, str] | None = None,
+    rank_class: int | str | None = None,
+) -> str:
+    """The page of `Estimate.to_html`: on one estimate, or on it beside another one."""
+    if against is None:
+        return report_html(estimate, rank_class=rank_class)
+    found = diff.compare(*(diff.Side.of(e.workload, e) for e in (estimate, against)))
+    return comparison_html(
+        estimate, against, names or ("A", "B"), rank_class=rank_class, difference=found
+    )
 
 
 def comparison_html(

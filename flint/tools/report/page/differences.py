@@ -10,7 +10,8 @@ from flint.text import format_bytes, format_count, format_flops
 from flint.tools.report.page.markup import Heading, Markup, table, tag
 
 if TYPE_CHECKING:
-    from flint.backends.cost.estimate import ClassEstimate, Estimate
+    from flint.backends.cost.estimate import Estimate
+    from flint.backends.cost.estimate_numbers import ClassEstimate
 
 
 class Side(NamedTuple):

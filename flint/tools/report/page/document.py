@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from flint.backends.cost.memory.over_time import memory_over_time
 from flint.tools.report.page import facts, time_sections
 from flint.tools.report.page.markup import Markup, join, tag, void
 from flint.tools.report.page.memory_section import memory_section
 from flint.tools.report.page.section import Section
 from flint.tools.report.views.communication import communication
-from flint.tools.report.views.memory import memory_over_time
-from flint.tools.report.views.rank_class import chosen_classes
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
@@ -33,7 +32,7 @@ def report_html(estimate: Estimate, *, rank_class: int | str | None = None) -> s
 
 def one_class(estimate: Estimate, rank_class: int | str | None) -> int:
     """The index of the class that is meant; of "all", the slowest. Raises FlintError FL503."""
-    return chosen_classes(estimate, None if rank_class == "all" else rank_class)[0]
+    return estimate.chosen_classes(None if rank_class == "all" else rank_class)[0]
 
 
 def _sections(e: Estimate, number: int) -> list[Section]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flint.backends.cost.memory.over_time import MemoryOverTime
 from flint.text import format_bytes, format_count, format_duration
 from flint.tools.report.page.charts.bars import Segment, bar_and_table
 from flint.tools.report.page.charts.memory import memory_chart
@@ -11,7 +12,6 @@ from flint.tools.report.page.colours import MEMORY
 from flint.tools.report.page.facts import known_capacity
 from flint.tools.report.page.markup import Heading, Markup, folded, join, table, tag
 from flint.tools.report.page.section import Section, layered, share
-from flint.tools.report.views.memory import MemoryOverTime
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate

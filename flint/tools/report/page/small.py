@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from flint.text import Column, format_bytes, format_duration
+from flint.backends.summary.summary import COLLECTIVE_COLUMNS, collective_cells
+from flint.text import Column, format_bytes, format_duration, warning_lines
 from flint.tools.report.page import facts
 from flint.tools.report.page.charts.bars import Segment, bar, legend
 from flint.tools.report.page.colours import MEMORY
@@ -13,10 +14,11 @@ from flint.tools.report.page.document import asset
 from flint.tools.report.page.markup import Heading, Markup, folded, join, table, tag
 from flint.tools.report.page.section import kind_colours, kind_legend, parts_bar
 from flint.tools.report.views.breakdown import by_kind
-from flint.tools.report.views.rank_class import slowest_class
 
 if TYPE_CHECKING:
-    from flint.backends.cost.estimate import ClassEstimate, Estimate
+    from flint.backends.cost.estimate import Estimate
+    from flint.backends.cost.estimate_numbers import ClassEstimate
+    from flint.backends.summary.summary import Summary
 
 
 def fragment(*parts: object) -> str:
@@ -26,7 +28,7 @@ def fragment(*parts: object) -> str:
 
 def estimate_fragment(e: Estimate) -> str:
     """Numbers, a bar of the slowest class's time, one of the memory at the peak, and notes."""
-    slowest = e.classes[slowest_class(e)]
+    slowest = e.classes[e.slowest_class]
     fullest = max(e.classes, key=lambda c: c.memory.peak_bytes)
     return fragment(
         tag("h3", f"{e.name} on {e.cluster.name}"),
@@ -35,6 +37,21 @@ def estimate_fragment(e: Estimate) -> str:
         _memory(fullest),
         facts.notes(e).body,
     )
+
+
+def summary_fragment(summary: Summary) -> str:
+    """Facts of a summary and of its rank classes, with the communication of each."""
+    shared, several = summary.facts(), len(summary.classes) > 1
+    parts: list[object] = [list_of_facts(shared)] if several else []
+    for c in summary.classes:
+        if several:
+            parts.append(tag("h4", f"class {c.name}"))
+        own = summary.class_facts(c)
+        parts.append(list_of_facts(own if several else [*shared, *own]))
+        if c.collectives:
+            rows = collective_cells(c)
+            parts.append(table_of(COLLECTIVE_COLUMNS, rows, "communication of one rank"))
+    return fragment(*parts, *(tag("p", w) for w in warning_lines(summary.warnings)))
 
 
 def _time(c: ClassEstimate) -> Markup:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from flint.backends.cost.memory.over_time import MemoryOverTime
 from flint.text import format_bytes, format_count, format_duration, format_flops, plural
 from flint.tools.report.page.charts.bars import legend
 from flint.tools.report.page.charts.roofline import drawn_points, roofline_chart
@@ -30,14 +31,14 @@ from flint.tools.report.views.breakdown import (
     scope_tree,
 )
 from flint.tools.report.views.communication import Communication
-from flint.tools.report.views.memory import MemoryOverTime
 from flint.tools.report.views.pipeline import PipelineSchedule, pipeline_schedule
 from flint.tools.report.views.roofline import Roofline, RooflinePoint, roofline
 from flint.tools.report.views.row_times import row_times
 from flint.tools.report.views.slices import SLICE_LIMIT, timeline_slices
 
 if TYPE_CHECKING:
-    from flint.backends.cost.estimate import ClassEstimate, Estimate
+    from flint.backends.cost.estimate import Estimate
+    from flint.backends.cost.estimate_numbers import ClassEstimate
 
 #: Rows of tables: kernels, collectives, scopes, segments of the critical path.
 KERNELS, COLLECTIVES, SCOPES, PATH = 25, 60, 60, 40

@@ -13,7 +13,8 @@ from flint.backends.cost.simulate.exposure import IDLE
 from flint.tools.report.views.row_times import row_times
 
 if TYPE_CHECKING:
-    from flint.backends.cost.estimate import ClassEstimate, Estimate
+    from flint.backends.cost.estimate import Estimate
+    from flint.backends.cost.estimate_numbers import ClassEstimate
     from flint.backends.cost.simulate.exposure import Share
 
 #: A component of a scope that is a number: which of several layers.

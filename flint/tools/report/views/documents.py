@@ -39,21 +39,22 @@ def find_views(names: Collection[str]) -> tuple[View, ...]:
     return tuple(v for v in View if v in names)
 
 
-def memory_json(estimate: Estimate, number: int) -> dict[str, Any]:
-    """What is added to the memory of a rank class: its curve over time, and what is at its peak."""
-    from flint.tools.report.views.memory import memory_over_time
+def with_views(
+    estimate: Estimate, document: Mapping[str, Any], names: Collection[str], chosen: Collection[int]
+) -> Mapping[str, Any]:
+    """The JSON form `document` of an estimate with views: those of classes in the `chosen` ones.
 
-    found = memory_over_time(estimate, number)
-    return {
-        "peak_ns": found.peak_ns,
-        "over_time": [list(point) for point in found.points],
-        "buffers": [asdict(b) for b in found.buffers],
-        "buffers_left_out": found.buffers_left_out,
-        "left_out_bytes": found.left_out_bytes,
-    }
+    Raises FlintError FL504 for a name that no view has.
+    """
+    views = find_views(names)
+    classes = [
+        {**c, **(_class_json(estimate, n, views) if n in chosen else {})}
+        for n, c in enumerate(document["classes"])
+    ]
+    return {**document, "classes": classes, **_estimate_json(estimate, views)}
 
 
-def class_json(estimate: Estimate, number: int, views: Collection[View]) -> dict[str, Any]:
+def _class_json(estimate: Estimate, number: int, views: Collection[View]) -> dict[str, Any]:
     """The views of a rank class that are asked for, by their names."""
     makers = {
         View.SLICES: _slices,
@@ -64,7 +65,7 @@ def class_json(estimate: Estimate, number: int, views: Collection[View]) -> dict
     return {str(v): make(estimate, number) for v, make in makers.items() if v in views}
 
 
-def estimate_json(estimate: Estimate, views: Collection[View]) -> Mapping[str, Any]:
+def _estimate_json(estimate: Estimate, views: Collection[View]) -> Mapping[str, Any]:
     """The views that are of no one class; without a pipeline, that view is None."""
     if View.PIPELINE not in views:
         return {}

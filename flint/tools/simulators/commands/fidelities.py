@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flint.cli.inputs import load_workload
 from flint.errors import FlintError
@@ -32,15 +32,17 @@ class Question:
     binary: str | None
 
 
-def compare_fidelities(text: str, question: Question) -> Fidelities:
+def compare_fidelities(text: str, path: Path, **options: Any) -> Fidelities:
     """The fidelities that `text` names: "analytic,compiled=DIR,simulated".
 
-    DIR is another capture of the same step; without one it is that of the question. Raises
+    DIR is another capture of the same step; without one it is `path`. `options` are the other fields
+    of `Question`. Raises
     FlintError FL718 for an unknown or repeated name, what reading captures raises, and what the
     cluster or the binary does.
     """
     from flint.tools.simulators.fidelities import require_fidelity, side_by_side
 
+    question = Question(path, **options)
     pairs = [part.strip().partition("=")[::2] for part in text.split(",")]
     for name, _ in pairs:
         require_fidelity(name)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from flint.backends.cost.memory.over_time import MemoryOverTime
 from flint.text import format_bytes, format_duration
 from flint.tools.report.page.charts.axes import round_steps
 from flint.tools.report.page.charts.bars import percent
 from flint.tools.report.page.charts.picture import picture
 from flint.tools.report.page.markup import Markup, join, tag
-from flint.tools.report.views.memory import MemoryOverTime
 
 _HEIGHT = 240
 #: The plot is this high, the rest is the axis of time below it and room above.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from flint.backends.cost.memory.over_time import MemoryOverTime
 from flint.text import format_duration, one_line, plural
 from flint.tools.report.page.charts.bars import legend
 from flint.tools.report.page.colours import TITLES, families, family
 from flint.tools.report.page.markup import Markup, data, join, tag
-from flint.tools.report.views.memory import MemoryOverTime
 from flint.tools.report.views.slices import Slice, Slices
 
 #: Pixels of a stream, of the curve of memory, and of the axis of time (page.js has the same).

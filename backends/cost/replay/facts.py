@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flint.backends.cost.price import Priced
+from flint.backends.cost.replay.attribution import Attribution, attribution
 from flint.backends.cost.row_prices import Basis
 from flint.backends.cost.simulate.timeline import ClassTimeline, Timeline
 from flint.cluster.devices import cluster_of_device
@@ -17,7 +18,6 @@ from flint.ir.measured_by import MeasuredBy
 from flint.ir.op_class import OpClass
 from flint.ir.workload import Workload
 from flint.text import Column, format_duration, plural, text_table
-from flint.tools.measure.replay.attribution import Attribution, attribution
 
 if TYPE_CHECKING:
     from flint.schemas.documents.estimate import MeasuredDocument

@@ -22,7 +22,7 @@ from flint.backends.cost.memory.stored import stored
 from flint.ir.program import Int64s, Kind, Program
 
 if TYPE_CHECKING:
-    from flint.backends.cost.estimate import ClassEstimate, Estimate
+    from flint.backends.cost.estimate_numbers import ClassEstimate, EstimateNumbers
     from flint.backends.cost.memory.liveness import Buffers
     from flint.backends.cost.simulate.timeline import ClassTimeline
 
@@ -79,7 +79,7 @@ class MemoryOverTime:
     verdict: str = ""
 
 
-def memory_over_time(estimate: Estimate, number: int) -> MemoryOverTime:
+def memory_over_time(estimate: EstimateNumbers, number: int) -> MemoryOverTime:
     """The memory of a device of the rank class `number`."""
     timeline = estimate.timeline.classes[number]
     if estimate.classes[number].memory.recorded:

@@ -1,21 +1,48 @@
-"""What was measured of a workload made of profiles: kernels, their time, and how much is understood."""
+"""`import_profiles`, and what was measured: kernels, their time, and how much is understood."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.errors import FlintError
 from flint.ir.measured_by import MeasuredClass
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.workload import Workload
+from flint.log import stage
 from flint.text import Column, format_bytes, format_count, format_duration, text_table
+from flint.tracing import Trace
 
 if TYPE_CHECKING:
     from flint.schemas.documents.import_ import ImportedDocument
+
+
+def import_profiles(*paths: str | Path, step: int | None = None) -> Trace:
+    """The trace of a step that ran, from profiles of one or several ranks of a job.
+
+    Each path is a profile (PyTorch profiler, execution trace, xplane, Nsight Systems ..., see
+    docs/import.md), gzip or not; formats are told by content. `step` is the number of a step
+    (`ProfilerStep#N`), None the one of median duration.
+
+    Raises FlintError FL801 to FL806 (what cannot be read), FL811 (no such step), FL812 (two profiles
+    of a rank), FL813 (profiles that are not of one job).
+    """
+    from flint.tools.measure.profiles.build import workload_of
+    from flint.tools.measure.profiles.formats import read_profiles
+
+    if not paths:
+        raise FlintError("FL801", "no profile is given", help="import_profiles(path, ...)")
+    timings: dict[str, float] = {}
+    with stage("read", timings):
+        profiles = [profile for path in paths for profile in read_profiles(Path(path))]
+    with stage("build", timings):
+        workload = workload_of(profiles, step=step)
+    return Trace(workload, timings)
 
 
 @dataclass(frozen=True)

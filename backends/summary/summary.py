@@ -15,6 +15,7 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.workload import Workload
 from flint.passes.work.totals import CommunicationTotal, totals
+from flint.plugins import API, load
 from flint.text import (
     Column,
     format_bytes,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from flint.schemas.documents.summary import SummaryDocument
 
 _SHOWN_ARGUMENTS = 3
-_COLUMNS = (
+COLLECTIVE_COLUMNS = (
     Column("collective"),
     Column("over"),
     Column("ranks", right=True),
@@ -105,7 +106,7 @@ class Summary:
             facts = _facts_text(self.class_facts(c))
             blocks.append(f"class {c.name}\n{facts}" if len(self.classes) > 1 else facts)
             if c.collectives:
-                blocks.append(text_table(_COLUMNS, _collective_cells(c)))
+                blocks.append(text_table(COLLECTIVE_COLUMNS, collective_cells(c)))
         return "\n\n".join(blocks)
 
     def to_rich(self) -> RenderableType:
@@ -121,19 +122,7 @@ class Summary:
         return Group(*parts)
 
     def _repr_html_(self) -> str:
-        from flint.tools.report.page.markup import tag
-        from flint.tools.report.page.small import fragment, list_of_facts, table_of
-
-        shared, several = self.facts(), len(self.classes) > 1
-        parts: list[object] = [list_of_facts(shared)] if several else []
-        for c in self.classes:
-            if several:
-                parts.append(tag("h4", f"class {c.name}"))
-            own = self.class_facts(c)
-            parts.append(list_of_facts(own if several else [*shared, *own]))
-            if c.collectives:
-                parts.append(table_of(_COLUMNS, _collective_cells(c), "communication of one rank"))
-        return fragment(*parts, *(tag("p", w) for w in warning_lines(self.warnings)))
+        return str(load(API, "Summary._repr_html_")(self))
 
     def __str__(self) -> str:
         return "\n\n".join((self.to_text(), *warning_lines(self.warnings)))
@@ -262,7 +251,7 @@ def _collectives(
     return tuple(sorted(found, key=lambda t: (-t.comm_bytes, t.collective, t.over)))
 
 
-def _collective_cells(c: ClassSummary) -> list[tuple[str, ...]]:
+def collective_cells(c: ClassSummary) -> list[tuple[str, ...]]:
     return [
         (
             t.collective,
@@ -298,8 +287,8 @@ def _collectives_rich(c: ClassSummary) -> RenderableType:
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD)
-    for column in _COLUMNS:
+    for column in COLLECTIVE_COLUMNS:
         table.add_column(column.title, justify="right" if column.right else "left")
-    for cells in _collective_cells(c):
+    for cells in collective_cells(c):
         table.add_row(*map(Text, cells))
     return table

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from flint.backends.cost.replay.kinds import main_rows, on_device
 from flint.backends.cost.row_prices import Basis, Pricing, RowPrices, model_prices
 from flint.cluster.models import Chip, Cluster
 from flint.ir.arrays import Float64s, Mask
 from flint.ir.op_class import OpClass
 from flint.ir.program import Int64s, Kind, Program
-from flint.tools.measure.replay.kinds import main_rows, on_device
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,9 @@ import numpy as np
 from flint.backends.cost.chips.peaks import tf32_kinds
 from flint.backends.cost.kernel_times import COMPILER, MEASURED, MODEL, find_timing
 from flint.backends.cost.network.placement import NetworkPlacement
+from flint.backends.cost.replay.changes import Changes, Replacing, Scaling
+from flint.backends.cost.replay.replay import Modelled, Replayed, same_chip, same_network
+from flint.backends.cost.replay.table import MeasuredTable, Predicted, table_of
 from flint.backends.cost.row_prices import Pricing, RowPrices, Times
 from flint.backends.cost.simulate.streams import peers_of, together_of
 from flint.backends.cost.simulate.timeline import RECORDED, Policy
@@ -24,9 +27,6 @@ from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
 from flint.rewrite import RECORDED as RECORDED_PROFILE
 from flint.rewrite import kernels_for
-from flint.tools.measure.replay.changes import Changes, Replacing, Scaling
-from flint.tools.measure.replay.replay import Modelled, Replayed, same_chip, same_network
-from flint.tools.measure.replay.table import MeasuredTable, Predicted, table_of
 
 _DEFAULT_POLICY = "overlap"
 #: Profiles whose kernels are launched one by one.

@@ -17,13 +17,13 @@ import numpy as np
 
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.network.rows import call_of
+from flint.backends.cost.replay.kinds import kernel_kinds, main_rows, on_device
 from flint.backends.cost.row_prices import Basis, Pricing, RowPrices, model_prices
 from flint.cluster.models import Cluster
 from flint.ir.arrays import Float64s, Mask
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.ir.workload import Workload
-from flint.tools.measure.replay.kinds import kernel_kinds, main_rows, on_device
 
 #: Kind of communication, tiers with members, bytes.
 _CommunicationKey: TypeAlias = tuple[Hashable, tuple[tuple[int, int], ...], int]

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.backends.cost.replay.kinds import communicates, on_device
 from flint.backends.cost.simulate.timeline import ClassTimeline, previous_on
 from flint.ir.arrays import Float64s
 from flint.ir.op_class import OpClass
 from flint.ir.program import Int64s, Kind
-from flint.tools.measure.replay.kinds import communicates, on_device
 
 #: The stream of what the host does (see docs/decisions/0048-measured-programs.md).
 _HOST_STREAM = "host"
