@@ -14,13 +14,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from flint.errors import FlintError
+from flint.frontends.torch_world.packages.finder import WITHOUT, packages_found
 from flint.frontends.torch_world.program.build import build_program
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.process import record
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import CAUSAL, Collective, Flag, Kind, Phase, Program, Row
-from flint.tools.stand_ins.finder import WITHOUT, packages_found
 from flint.tools.stand_ins.transformer_engine import attention
 
 MESH = Mesh(("data", "model"), (2, 2))

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from flint.frontends.torch_world.packages.kernels import calculation, kernel
+from flint.frontends.torch_world.packages.notes import tell
 from flint.passes.work.work import Work
-from flint.tools.stand_ins.kernels import calculation, kernel
-from flint.tools.stand_ins.notes import tell
 
 __all__ = ["Buffer", "Config", "EventHandle", "EventOverlap"]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from flint.frontends.torch_world.packages.kernels import calculation, kernel
 from flint.ir.op_class import OpClass
 from flint.passes.work import formulas
 from flint.passes.work.declared import KernelCall
 from flint.passes.work.work import Work
-from flint.tools.stand_ins.kernels import calculation, kernel
 
 __all__ = [
     "MultiTensorApply",

@@ -1,39 +1,15 @@
-"""Which packages are stood in for, and what stands behind each of their modules."""
+"""Which packages are stood in for, and what stands behind each of their modules.
+
+`pyproject.toml` registers them (`flint.stand_ins`) by the names that programs import.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 
+from flint.frontends.torch_world.packages.package import Package
 
-@dataclass(frozen=True)
-class Package:
-    """A package that is stood in for.
-
-    `modules` maps its modules to Flint's modules whose public names they have; a key that ends in
-    `.*` stands for all modules below. `imports` are modules that others import by themselves.
-    `namespace` is that of its operators, `stack` the stack of software that a program runs on which
-    calls them, if there is only one.
-    """
-
-    name: str
-    version: str
-    distribution: str
-    modules: Mapping[str, Sequence[str]]
-    imports: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    namespace: str = ""
-    stack: str = ""
-
-
-def module_of(package: Package, name: str) -> Sequence[str] | None:
-    """What stands behind a module; None if there is no such module."""
-    found = package.modules.get(name)
-    if found is None:
-        above = [key for key in package.modules if key.endswith(".*") and name.startswith(key[:-1])]
-        found = package.modules[max(above, key=len)] if above else None
-    return found
-
-
+_package = partial(Package, source="flint.tools.stand_ins")
 _TE = "transformer_engine"
 _PYTORCH = f"{_TE}.pytorch"
 _MODULES = (
@@ -47,7 +23,7 @@ _MODULES = (
     *(f"{_TE}.attention", f"{_TE}.fp8", f"{_TE}.distributed", f"{_TE}.permutation"),
     *(f"{_TE}.cross_entropy", f"{_TE}.padding"),
 )
-_TRANSFORMER_ENGINE = Package(
+TRANSFORMER_ENGINE = _package(
     name=_TE,
     version="2.6.0",
     distribution="transformer-engine",
@@ -85,7 +61,7 @@ _TRANSFORMER_ENGINE = Package(
         _PYTORCH: ("fp8", "distributed", "attention", "module", "ops", "tensor", "optimizers"),
     },
 )
-_APEX = Package(
+APEX = _package(
     name="apex",
     version="0.1",
     distribution="apex",
@@ -105,19 +81,16 @@ _APEX = Package(
 
 def _extension(name: str, behind: str) -> Package:
     """An extension of Apex that is a module of its own."""
-    return Package(name=name, version="0.1", distribution="apex", modules={name: (behind,)})
+    return _package(name=name, version="0.1", distribution="apex", modules={name: (behind,)})
 
 
-_EXTENSIONS = (
-    _extension("amp_C", "multi_tensor"),
-    _extension("fused_weight_gradient_mlp_cuda", "apex.gradients"),
-    *(
-        _extension(f"scaled_{kind}softmax_cuda", "apex.softmax")
-        for kind in ("", "masked_", "upper_triang_masked_")
-    ),
-)
+AMP_C = _extension("amp_C", "multi_tensor")
+WEIGHT_GRADIENT = _extension("fused_weight_gradient_mlp_cuda", "apex.gradients")
+SOFTMAX = _extension("scaled_softmax_cuda", "apex.softmax")
+MASKED_SOFTMAX = _extension("scaled_masked_softmax_cuda", "apex.softmax")
+CAUSAL_SOFTMAX = _extension("scaled_upper_triang_masked_softmax_cuda", "apex.softmax")
 _FLASH = "flash_attn"
-_FLASH_ATTENTION = Package(
+FLASH_ATTENTION = _package(
     name=_FLASH,
     version="2.8.3",
     distribution="flash-attn",
@@ -138,13 +111,13 @@ _FLASH_ATTENTION = Package(
     },
 )
 #: flash-attn 3, which is a module by itself.
-_FLASH_ATTENTION_3 = Package(
+FLASH_ATTENTION_3 = _package(
     name="flash_attn_interface",
     version="3.0.0",
     distribution="flash-attn-3",
     modules={"flash_attn_interface": (f"{_FLASH}.interface",)},
 )
-_XFORMERS = Package(
+XFORMERS = _package(
     name="xformers",
     version="0.0.32",
     distribution="xformers",
@@ -156,7 +129,7 @@ _XFORMERS = Package(
     },
 )
 _KERNELS = ("triton_.launches", "triton_.host")
-_TRITON = Package(
+TRITON = _package(
     name="triton",
     version="3.5.0",
     distribution="triton",
@@ -172,25 +145,12 @@ _TRITON = Package(
         "triton.runtime.jit": _KERNELS,
         "triton.runtime.autotuner": _KERNELS,
     },
+    around="triton_.wrapping:triton_unwrapped",
     imports={"triton": ("language", "runtime"), "triton.runtime": ("autotuner", "jit")},
 )
-_DEEP_EP = Package(
+DEEP_EP = _package(
     name="deep_ep",
     version="1.2.1",
     distribution="deep-ep",
     modules={"deep_ep": ("deep_ep",), "deep_ep.utils": ("deep_ep",)},
 )
-#: Packages by the name that a program imports.
-PACKAGES: Mapping[str, Package] = {
-    p.name: p
-    for p in (
-        *(_TRANSFORMER_ENGINE, _APEX, *_EXTENSIONS),
-        *(_FLASH_ATTENTION, _FLASH_ATTENTION_3, _XFORMERS, _TRITON, _DEEP_EP),
-    )
-}
-
-
-def packages_at_work(operators: Iterable[str]) -> tuple[Package, ...]:
-    """The packages that have operators of their own among these (`te.gemm.default`)."""
-    used = {name.partition(".")[0] for name in operators}
-    return tuple(p for p in PACKAGES.values() if p.namespace in used)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from flint.tools.stand_ins.attention import Square, attend, causal_mask
-from flint.tools.stand_ins.notes import tell
+from flint.frontends.torch_world.packages.attention import Square, attend, causal_mask
+from flint.frontends.torch_world.packages.notes import tell
 
 __all__ = [
     "AttentionBias",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flint.errors import FlintError
+from flint.frontends.torch_world.packages.package import packages_at_work
 from flint.frontends.torch_world.program.alike import Ranks
 from flint.frontends.torch_world.program.build import Built, build_program
 from flint.frontends.torch_world.program.derive import derive, resized
@@ -26,7 +27,6 @@ from flint.ir.program import Int64s, Program
 from flint.ir.stood_in import StoodIn
 from flint.ir.workload import RankClass
 from flint.passes.axes import positions_along
-from flint.tools.stand_ins.table import packages_at_work
 
 #: Records the given ranks, each in its own process.
 Record = Callable[[Sequence[int]], Sequence[Recording]]

@@ -59,9 +59,9 @@ def outcome_of(job: Job) -> Outcome:
 
         check_version()
         gc.disable()  # objects of a recording all live to its end
+        from flint.frontends.torch_world.packages.finder import packages_found
         from flint.frontends.torch_world.record.run import run
         from flint.frontends.torch_world.record.switches import switches_not_followed
-        from flint.tools.stand_ins.finder import packages_found
 
         told: dict[str, None] = {}
         with packages_found(told.setdefault):
@@ -116,12 +116,14 @@ def _preload() -> None:
 
         check_version()
         import flint.frontends.torch_world.record.run
-        import flint.frontends.torch_world.record.switches
-        import flint.tools.stand_ins.finder  # noqa: F401 - all are for the forks
+        import flint.frontends.torch_world.record.switches  # noqa: F401 - all are for the forks
         from flint.frontends.torch_ops.table import load_table
         from flint.frontends.torch_private import FakeTensorMode
+        from flint.frontends.torch_world.packages.finder import packages_found
 
         FakeTensorMode()  # the first imports as much again
+        with packages_found(lambda _: None):  # so does this
+            pass
         load_table()
     except (FlintError, ImportError):
         return

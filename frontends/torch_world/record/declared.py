@@ -15,12 +15,12 @@ from torch.utils.flop_counter import flop_registry
 from flint.frontends.torch_declared import by_formula, with_defaults
 from flint.frontends.torch_ops.table import load_table
 from flint.frontends.torch_private import OpOverload, schema_of
+from flint.frontends.torch_world.packages.kernels import KERNELS, Works
 from flint.frontends.torch_world.program.work import is_known
 from flint.frontends.torch_world.record.recording import TensorInfo
 from flint.passes.extract.tensors import dtype_name
 from flint.passes.work.declared import ArrayType, KernelCall, declaration_of
 from flint.passes.work.work import Work
-from flint.tools.stand_ins.kernels import KERNELS, Works
 
 #: Arguments, keyword arguments and result of a call to what is declared of it.
 _Declares = Callable[[Sequence[Any], Mapping[str, Any], object], Works]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from flint.frontends.torch_world.packages.package import packages
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.patching import Function, Patches
-from flint.tools.stand_ins.multi_tensor import multi_tensor_adam
 
 DEEPSPEED = Patches()
 BUILDERS = "deepspeed.ops.op_builder.builder"
-_KERNELS = {"fused_adam": SimpleNamespace(multi_tensor_adam=multi_tensor_adam)}
+#: Its extensions, and those of Apex that have the same kernels under the same names.
+_ALIKE = {"fused_adam": "amp_C"}
 
 
 @DEEPSPEED.replaces(f"{BUILDERS}:OpBuilder.load")
@@ -19,6 +20,9 @@ def load(session: Session, original: Function) -> Function:
     """There is no compiler of CUDA here; kernels without a stand-in ask for it, and fail by name."""
 
     def loaded(builder: Any, verbose: bool = True) -> Any:
-        return _KERNELS.get(builder.name) or original(builder, verbose)
+        package = packages().get(_ALIKE.get(builder.name, ""))
+        if package is None:
+            return original(builder, verbose)
+        return SimpleNamespace(**package.names(package.name))
 
     return loaded

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from flint.frontends.torch_world.packages.kernels import kernel, rows_of
 from flint.ir.op_class import OpClass
 from flint.ir.product_types import product_type
 from flint.passes.work import formulas
 from flint.passes.work.declared import KernelCall
 from flint.passes.work.work import Work
-from flint.tools.stand_ins.kernels import kernel, rows_of
 
 __all__ = ["wgrad_gemm_accum_fp16", "wgrad_gemm_accum_fp32"]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from flint.frontends.torch_world.packages.kernels import kernel
 from flint.ir.op_class import OpClass
 from flint.passes.work import formulas
 from flint.passes.work.declared import KernelCall
 from flint.passes.work.work import Work
-from flint.tools.stand_ins.kernels import kernel
 
 __all__ = ["backward", "forward", "get_batch_per_block"]
 #: A product with the scale, and what softmax costs for each element; backward likewise.

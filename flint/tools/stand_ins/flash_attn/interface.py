@@ -7,18 +7,18 @@ from typing import Any
 
 import torch
 
-from flint.ir.product_types import product_type
-from flint.passes.work import formulas
-from flint.passes.work.declared import KernelCall
-from flint.passes.work.work import Work
-from flint.tools.stand_ins.attention import (
+from flint.frontends.torch_world.packages.attention import (
     Square,
     attend,
     batch_square,
     causal_mask,
     packed_square,
 )
-from flint.tools.stand_ins.kernels import kernel
+from flint.frontends.torch_world.packages.kernels import kernel
+from flint.ir.product_types import product_type
+from flint.passes.work import formulas
+from flint.passes.work.declared import KernelCall
+from flint.passes.work.work import Work
 
 __all__ = [
     "flash_attn_func",

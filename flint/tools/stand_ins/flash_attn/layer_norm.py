@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from flint.frontends.torch_world.packages.kernels import kernel
 from flint.ir.op_class import OpClass
 from flint.passes.work import formulas
 from flint.passes.work.declared import KernelCall
 from flint.passes.work.work import Work
-from flint.tools.stand_ins.kernels import kernel
 
 __all__ = ["RMSNorm", "layer_norm_fn", "rms_norm", "rms_norm_fn"]
 #: Operations of an element, as of PyTorch's norms; one more for the residual.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from flint.tools.stand_ins.kernels import calculation, kernel
+from flint.frontends.torch_world.packages.kernels import calculation, kernel
 
 __all__ = ["CrossEntropyLoss", "cross_entropy_loss"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from flint.tools.stand_ins.attention import (
+from flint.frontends.torch_world.packages.attention import (
     Square,
     attend,
     causal_mask,

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from flint.tools.stand_ins.attention import Square, kernels_of
-from flint.tools.stand_ins.kernels import calculation, kernel
+from flint.frontends.torch_world.packages.attention import Square, kernels_of
+from flint.frontends.torch_world.packages.kernels import calculation, kernel
 
 __all__ = ["attend_in_ring"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from flint.tools.stand_ins.kernels import calculation, kernel
+from flint.frontends.torch_world.packages.kernels import calculation, kernel
 from flint.tools.stand_ins.transformer_engine.groups import gather_rows, size_of
 
 __all__ = ["parallel_cross_entropy"]

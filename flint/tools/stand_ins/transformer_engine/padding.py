@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from flint.tools.stand_ins.kernels import copies, kernel
+from flint.frontends.torch_world.packages.kernels import copies, kernel
 from flint.tools.stand_ins.transformer_engine.fp8 import FP8GlobalStateManager
 
 __all__ = ["Fp8Padding", "Fp8Unpadding"]

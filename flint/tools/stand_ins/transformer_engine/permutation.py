@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from flint.errors import FlintError
+from flint.frontends.torch_world.packages.kernels import calculation, kernel
 from flint.passes.work.declared import KernelCall
 from flint.passes.work.work import Work
-from flint.tools.stand_ins.kernels import calculation, kernel
 
 __all__ = [
     "moe_permute",

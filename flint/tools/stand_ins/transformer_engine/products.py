@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
+from flint.frontends.torch_world.packages.kernels import calculation, copies, kernel
 from flint.ir.op_class import OpClass
 from flint.ir.product_types import by_block, product_type
 from flint.passes.work import formulas
 from flint.passes.work.declared import KernelCall
 from flint.passes.work.work import Work
-from flint.tools.stand_ins.kernels import calculation, copies, kernel
 
 __all__ = [
     "amax",

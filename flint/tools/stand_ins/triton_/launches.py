@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
+from flint.frontends.torch_world.packages.kernels import kernel
+from flint.frontends.torch_world.packages.notes import tell
 from flint.passes.work.declared import KernelCall, declaration_of
 from flint.passes.work.work import Work
-from flint.tools.stand_ins.kernels import kernel
-from flint.tools.stand_ins.notes import tell
 from flint.tools.stand_ins.triton_.stores import accesses_of
 
 __all__ = ["Autotuner", "Config", "Heuristics", "JITFunction", "autotune", "heuristics", "jit"]

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
+from flint.frontends.torch_world.packages.kernels import kernel, rows_of
 from flint.ir.op_class import OpClass
 from flint.ir.product_types import grouped
 from flint.passes.work import formulas
 from flint.passes.work.declared import KernelCall
 from flint.passes.work.work import Work
-from flint.tools.stand_ins.kernels import kernel, rows_of
 from flint.tools.stand_ins.transformer_engine.layers.base import (
     TransformerEngineBaseModule,
 )

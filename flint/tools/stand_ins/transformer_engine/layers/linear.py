@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from flint.errors import FlintError
-from flint.tools.stand_ins.kernels import rows_of
-from flint.tools.stand_ins.notes import tell
+from flint.frontends.torch_world.packages.kernels import rows_of
+from flint.frontends.torch_world.packages.notes import tell
 from flint.tools.stand_ins.transformer_engine.groups import (
     all_reduce,
     gather_rows,

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from flint.frontends.torch_private import FakeTensor, without_modes
+from flint.frontends.torch_world.packages.attention import Square, attend
+from flint.frontends.torch_world.packages.notes import tell
 from flint.frontends.torch_world.runtime.patching import after_import
-from flint.tools.stand_ins.attention import Square, attend
-from flint.tools.stand_ins.notes import tell
 
 MODULE = "torch.nn.attention.flex_attention"
 #: Pairs of queries and keys that a mask is asked for; of longer sequences some rows of blocks are.

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
+from flint.frontends.torch_world.packages.kernels import kernel
+from flint.frontends.torch_world.packages.notes import tell
 from flint.ir.product_types import product_type
 from flint.ir.program import CAUSAL
 from flint.passes.work import formulas
 from flint.passes.work.declared import KernelCall
 from flint.passes.work.work import Work
-from flint.tools.stand_ins.kernels import kernel
-from flint.tools.stand_ins.notes import tell
 
 #: Namespaces under which reports show attention.
 NAMESPACES = ("te", "flash_attn", "xformers", "flex")

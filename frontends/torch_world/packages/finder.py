@@ -13,7 +13,7 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -21,16 +21,14 @@ from typing import Any
 
 import torch
 
-from flint.tools.stand_ins.flex import flex_replaced
-from flint.tools.stand_ins.notes import listen
-from flint.tools.stand_ins.table import PACKAGES, Package, module_of
-from flint.tools.stand_ins.triton_.wrapping import triton_unwrapped
+from flint.frontends.torch_world.packages.flex import flex_replaced
+from flint.frontends.torch_world.packages.notes import listen
+from flint.frontends.torch_world.packages.package import Package, packages
 
 #: Names of packages that are not stood in for, with commas between, or `all`.
 WITHOUT = "FLINT_WITHOUT"
 _TORCH = os.path.dirname(os.path.realpath(torch.__file__)) + os.sep
 _IMPORTERS = ("importlib", os.path.realpath(__file__))
-_HERE = "flint.tools.stand_ins"
 
 
 @contextmanager
@@ -41,7 +39,11 @@ def packages_found(told: Callable[[str], None]) -> Iterator[None]:
     sys.meta_path.append(finder)
     importlib.invalidate_caches()
     try:
-        with flex_replaced(), triton_unwrapped():
+        with ExitStack() as stack:
+            stack.enter_context(flex_replaced())
+            for package in packages().values():
+                if (recording := package.recording()) is not None:
+                    stack.enter_context(recording)
             yield
     finally:
         sys.meta_path.remove(finder)
@@ -56,6 +58,7 @@ class _Finder(MetaPathFinder):
     """The last finder: what is installed was found before."""
 
     def __init__(self) -> None:
+        self._packages = packages()  # before it is asked for distributions, of which these are some
         self.imported: list[Package] = []
         self._left_out = set(os.environ.get(WITHOUT, "").replace(" ", "").split(","))
         self.made: list[str] = []
@@ -64,19 +67,18 @@ class _Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
         """The stand-in for a module, if there is one."""
-        package = PACKAGES.get(fullname.partition(".")[0])
+        package = self._packages.get(fullname.partition(".")[0])
         if package is None or self._leaves_out(package.name) or _asked_by_torch():
             return None
-        found = module_of(package, fullname)
-        if found is None:
+        if package.behind(fullname) is None:
             return None
-        return ModuleSpec(fullname, _Loader(self, package, found), is_package=True)
+        return ModuleSpec(fullname, _Loader(self, package), is_package=True)
 
     def find_distributions(self, context: Any = None) -> Iterable[importlib.metadata.Distribution]:
         """What `importlib.metadata` says of the packages: of one by its name, or of all."""
         name = getattr(context, "name", None)
         wanted = name.lower().replace("-", "_") if name else None
-        for package in PACKAGES.values():
+        for package in self._packages.values():
             known = (package.name, package.distribution.replace("-", "_"))
             if (wanted is None or wanted in known) and not self._leaves_out(package.name):
                 yield _Distribution(package)
@@ -100,8 +102,8 @@ def _sentence(packages: Sequence[Package]) -> str:
 
 
 class _Loader(Loader):
-    def __init__(self, finder: _Finder, package: Package, behind: Sequence[str]) -> None:
-        self._finder, self._package, self._behind = finder, package, behind
+    def __init__(self, finder: _Finder, package: Package) -> None:
+        self._finder, self._package = finder, package
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
         """The usual one."""
@@ -114,10 +116,7 @@ class _Loader(Loader):
         module.__file__ = f"{name.replace('.', '/')}.py"
         if name == self._package.name:
             vars(module)["__version__"] = self._package.version
-        for behind in self._behind:
-            source = importlib.import_module(f"{_HERE}.{behind}")
-            for public in source.__all__:
-                setattr(module, public, getattr(source, public))
+        vars(module).update(self._package.names(name))
         self._finder.tell(self._package, name)
         for inner in self._package.imports.get(name, ()):
             importlib.import_module(f"{name}.{inner}")
