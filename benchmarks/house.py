@@ -1,188 +1,246 @@
-"""Measure how a checkout is built: files, functions, folders, and what trips a newcomer.
+"""Measure the house: lines, files, functions, names, circles, and what a command loads.
 
-    python -m benchmarks.house
-    python -m benchmarks.house --root ../old-checkout --names
+    python -m benchmarks.house               # each number beside its budget and its bar
+    python -m benchmarks.house --update      # lower the budgets to what is measured; never raises one
+    python -m benchmarks.house --names       # what is behind the counts as well
 
-Prints markdown. Works on any checkout of Flint, whatever its layout: nothing of it is imported, and
-the links in `flint/` are not followed. The first table counts the product (flint, frontends,
-passes, backends), then the product with benchmarks and examples; everything after it is of the
-product. `--names` lists the names behind the counts.
+The budgets are in `benchmarks/house.toml`, and `tests/unit/test_house.py` fails when a number is
+over its budget. Lines of code are held in hundreds, so that a line more or less is no matter.
 
-Definitions. A function's lines run from `def` to its end; inner functions count. A module is
-imported by another one wherever the statement stands; `__init__.py` files are left out of that
-share. p99 is the smallest length that 99 % of the functions do not exceed. Private names and
-opcode strings are found without types, so they are lower bounds; see `structure/findings.py`.
+Definitions. A function's lines run from `def` to its end; inner functions count. A class name is
+reused if two modules of the product define it, and public without a leading underscore. A circle is
+a group of modules that import each other, imports inside of functions counted and those for type
+checkers not. What a command loads are Flint's modules in `sys.modules` when it is done, in the
+process of the command: a JAX step of 512 devices that is captured, and then estimated.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-import statistics
+import json
+import re
+import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.structure import findings
-from benchmarks.structure.sources import PRODUCT, Source, importers, read_sources
+from benchmarks.sources import (
+    PRODUCT,
+    Source,
+    bare_any,
+    circles,
+    function_lines,
+    read_sources,
+    reused_classes,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
-#: More modules than this in one folder are hard to survey.
-CROWDED = 15
-_SCOPES = {
-    "product": PRODUCT,
-    "with benchmarks and examples": (*PRODUCT, "benchmarks", "examples"),
-}
+BUDGETS = ROOT / "benchmarks" / "house.toml"
+TOOLS = "flint/tools/"
+LONG_FUNCTION, LONG_FILE = 60, 500
+_LOADED = """
+import json, sys
+from flint.cli import app
+code = app(prog_name="flint", standalone_mode=False)
+files = {m.__file__ for n, m in sys.modules.items() if n.split(".")[0] == "flint" and m.__file__}
+print(json.dumps(sorted(files)))
+sys.exit(code)
+"""
+_NUMBER = re.compile(r"(?P<key>\w+) = (?P<number>[\d_]+)(?P<rest>.*)", re.DOTALL)
+_BAR = re.compile(r"#\s*bar ([\d_]+)")
+_TABLE = re.compile(r"\[(\w+)\]")
+#: What to do about a number that is over its budget.
+HELP = (
+    "Look first for what can be deleted (python -m benchmarks.house --names says what is counted). To "
+    "raise a budget, change the number in benchmarks/house.toml and write the reason in a line above it."
+)
+
+#: A table of `house.toml` -> a key in it -> a number.
+Numbers = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What the counts count, for people who want to lower them."""
+
+    long_functions: list[str]
+    long_files: list[str]
+    reused: list[str]
+    circles: list[str]
 
 
 def main() -> int:
-    """Measure one checkout and print its tables."""
+    """Print the table; 1 when a number is over its budget."""
     options = _options()
-    scopes = {title: read_sources(options.root, folders) for title, folders in _SCOPES.items()}
-    print_sizes(scopes)
-    product = scopes["product"]
-    print_folders(product)
-    print_reused("class names in more than one module", findings.reused_classes(product), options)
-    print_reused("file names used more than once", findings.reused_files(product), options)
-    print_annotations(product)
-    print_private(product)
-    print_opcodes(product)
-    return 0
-
-
-def print_sizes(scopes: dict[str, list[Source]]) -> None:
-    """The table of sizes: one row a scope."""
-    rows = [(title, *sizes(sources)) for title, sources in scopes.items()]
-    print_table(
-        (
-            "",
-            "files / lines",
-            "lines a file, median / most",
-            "function: median, mean, p99, most",
-            "imported by exactly one module",
-            "largest flat folder",
-        ),
-        rows,
-    )
-
-
-def sizes(sources: Sequence[Source]) -> tuple[str, ...]:
-    """The cells of one row."""
-    lines = [source.lines for source in sources]
-    users = importers(sources)
-    modules = [source.module for source in sources if not source.is_package]
-    once = sum(len(users[module]) == 1 for module in modules)
-    folder, most = findings.per_folder(sources).most_common(1)[0]
-    return (
-        f"{len(lines)} / {sum(lines) / 1000:.1f}k",
-        f"{statistics.median(lines):.0f} / {max(lines)}",
-        ", ".join(_lengths(sorted(n for s in sources for n in findings.function_lines(s)))),
-        f"{percent(once, len(modules))} ({once} of {len(modules)})",
-        f"{most} ({folder})",
-    )
-
-
-def _lengths(ordered: list[int]) -> tuple[str, ...]:
-    """Median, mean, p99 and most of lengths in rising order."""
-    p99 = ordered[math.ceil(0.99 * len(ordered)) - 1]
-    return (
-        f"{statistics.median(ordered):.0f}",
-        f"{statistics.mean(ordered):.1f}",
-        str(p99),
-        str(ordered[-1]),
-    )
-
-
-def print_folders(sources: Sequence[Source]) -> None:
-    """How many modules lie directly in each folder, the fullest first."""
-    counted = findings.per_folder(sources)
-    crowded = sum(number > CROWDED for number in counted.values())
-    print(f"\n**Folders**: {len(counted)}, of which {crowded} hold more than {CROWDED} modules\n")
-    ordered = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
-    print_table(("folder", "modules"), [(f"`{name}`", str(n)) for name, n in ordered])
-
-
-def print_reused(title: str, found: dict[str, list[str]], options: argparse.Namespace) -> None:
-    """The count and the most frequent names; all of them and where they are with `--names`."""
-    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
-    print(f"\n**{title[0].upper()}{title[1:]}**: {len(found)}\n")
+    sources = read_sources(ROOT, (*PRODUCT, "tests", "benchmarks"))
+    measured = measure(sources)
+    text = BUDGETS.read_text(encoding="utf-8")
+    if options.update:
+        text = lowered(text, measured)
+        BUDGETS.write_text(text, encoding="utf-8")
+    print_table(text, measured)
     if options.names:
-        for name, places in ordered:
-            print(f"- `{name}` x{len(places)}: {', '.join(places)}")
-    else:
-        print(", ".join(f"`{name}` x{len(places)}" for name, places in ordered[:12]))
+        for title, names in vars(behind(product_of(sources))).items():
+            print(f"\n{title.replace('_', ' ')}: {len(names)}", *names, sep="\n- ")
+    found = over_budget(tomllib.loads(text), measured)
+    print(*["", *found, HELP] if found else [], sep="\n")
+    return bool(found)
 
 
-def print_annotations(sources: Sequence[Source]) -> None:
-    """The share of bare `Any` in each top folder, and in each folder of the frontends."""
-    counted: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+def measure(sources: Sequence[Source]) -> dict[str, dict[str, int]]:
+    """Every number that has a budget, in the tables of `house.toml`."""
+    return {**count(sources), "loaded": loaded()}
+
+
+def count(sources: Sequence[Source]) -> dict[str, dict[str, int]]:
+    """What the text says: of the product, and lines and files of tests and benchmarks too."""
+    rooms: dict[str, list[Source]] = {"core": [], "product": product_of(sources)}
     for source in sources:
-        bare, all_of_them = findings.bare_any(source)
-        for folder in _reported_folders(source):
-            counted[folder][0] += bare
-            counted[folder][1] += all_of_them
-    print("\n**Annotations that are bare `Any`**\n")
-    rows = [
-        (f"`{folder}`", str(bare), str(number), percent(bare, number))
-        for folder, (bare, number) in sorted(counted.items())
-    ]
-    print_table(("folder", "bare `Any`", "annotations", "share"), rows)
+        rooms.setdefault(room(source), []).append(source)
+    product = rooms["product"]
+    found = behind(product)
+    return {
+        "lines": {name: _hundreds(sum(s.lines for s in inside)) for name, inside in rooms.items()},
+        "files": {name: len(inside) for name, inside in rooms.items()},
+        "structure": {
+            "longest_function": max(function_lines(product).values(), default=0),
+            "functions_over_60": len(found.long_functions),
+            "files_over_500": len(found.long_files),
+            "reused_public_names": len(found.reused),
+            "circles": len(found.circles),
+            "bare_any": sum(map(bare_any, product)),
+        },
+    }
 
 
-def _reported_folders(source: Source) -> list[str]:
-    top, *rest = source.path.parts
-    return [top, f"{top}/{rest[0]}"] if top == "frontends" and len(rest) > 1 else [top]
+def product_of(sources: Sequence[Source]) -> list[Source]:
+    """Those that are installed."""
+    return [source for source in sources if source.path.parts[0] in PRODUCT]
 
 
-def print_private(sources: Sequence[Source]) -> None:
-    """Modules that touch private names of torch and jax, those that do most first."""
-    own = findings.own_private_names(sources)
-    found = [(source.path, findings.private_names(source, own)) for source in sources]
-    touching = [(path, private) for path, private in found if private]
-    touching.sort(key=lambda item: (-item[1].reached - item[1].likely, -item[1].named, item[0]))
-    print(f"\n**Private names of torch, jax and jaxlib**: {len(touching)} modules touch some\n")
-    rows = [(f"`{p}`", str(n.reached), str(n.likely), str(n.named)) for p, n in touching]
-    headings = ("module", "imports and attributes", "likely attributes", "in strings")
-    print_table(headings, [*rows, ("all", *_column_sums(rows))])
+def room(source: Source) -> str:
+    """Which budget a file's lines belong to: a tool's, the core's, tests or benchmarks."""
+    path = source.path.as_posix()
+    if path.startswith(TOOLS):
+        name, *below = path.removeprefix(TOOLS).split("/")
+        return name if below else "core"
+    return "core" if source.path.parts[0] in PRODUCT else source.path.parts[0]
 
 
-def print_opcodes(sources: Sequence[Source]) -> None:
-    """Modules that take opcodes for strings, those that do most first."""
-    folders = [source for source in sources if source.path.parts[0] in ("passes", "backends")]
-    found = [(source.path, findings.opcode_strings(source)) for source in folders]
-    touching = [(path, opcodes) for path, opcodes in found if opcodes]
-    touching.sort(key=lambda item: (-item[1].literals - item[1].tables, item[0]))
-    print(f"\n**Opcodes as strings in passes and backends**: {len(touching)} modules\n")
-    rows = [(f"`{path}`", str(o.literals), str(o.tables)) for path, o in touching]
-    headings = ("module", "string literals", "uses of `.opcodes`")
-    print_table(headings, [*rows, ("all", *_column_sums(rows))])
+def behind(product: Sequence[Source]) -> Behind:
+    """The functions, files, names and circles that the counts are of."""
+    lengths = function_lines(product).items()
+    longest = sorted(((n, name) for name, n in lengths if n > LONG_FUNCTION), reverse=True)
+    return Behind(
+        long_functions=[f"{n} {name}" for n, name in longest],
+        long_files=[f"{s.lines} {s.path}" for s in product if s.lines > LONG_FILE],
+        reused=[
+            f"{name}: {', '.join(modules)}"
+            for name, modules in sorted(reused_classes(product).items())
+            if not name.startswith("_")
+        ],
+        circles=[", ".join(group) for group in circles(product)],
+    )
 
 
-def _column_sums(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    columns = list(zip(*rows, strict=True))[1:]
-    return [str(sum(int(cell) for cell in column)) for column in columns]
+def loaded() -> dict[str, int]:
+    """Modules and lines that are loaded by `flint capture` of a JAX step, then `flint estimate`."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = str(ROOT / "examples" / "llama_jax.py")
+        sizes = [f"--set={size}" for size in ("num_layers=2", "seq=128")]
+        captured = loaded_by("capture", model, "--mesh=64x8", *sizes, f"--output={folder}/traces")
+        estimated = loaded_by("estimate", f"{folder}/traces", "--cluster=h100-dgx")
+    return {
+        "capture_modules": len(captured),
+        "capture_lines": _hundreds(_lines(captured)),
+        "estimate_modules": len(estimated),
+        "estimate_lines": _hundreds(_lines(estimated)),
+    }
 
 
-def percent(part: int, whole: int) -> str:
-    """A share without decimals; nothing of nothing is 0 %."""
-    return f"{100 * part / max(whole, 1):.0f} %"
+def loaded_by(*arguments: str) -> list[Path]:
+    """The files of Flint that a command loads. RuntimeError: the command failed."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADED, *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"flint {' '.join(arguments)} failed:\n{done.stderr}")
+    return [Path(name) for name in json.loads(done.stdout.splitlines()[-1])]
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table of markdown: the first column is words, the others numbers."""
-    print("| " + " | ".join(headings) + " |")
-    print("|---|" + "--:|" * (len(headings) - 1))
-    for row in rows:
-        print("| " + " | ".join(row) + " |")
+def _lines(files: Sequence[Path]) -> int:
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+
+
+def _hundreds(lines: int) -> int:
+    """Rounded up."""
+    return -(-lines // 100) * 100
+
+
+def over_budget(budgets: Numbers, measured: Numbers) -> list[str]:
+    """A sentence for each number that is over its budget, or has none."""
+    found = []
+    for table, key, number in _each(measured):
+        budget = budgets.get(table, {}).get(key)
+        if budget is None:
+            found.append(f"[{table}] {key} is {number} and has no budget.")
+        elif number > budget:
+            found.append(
+                f"[{table}] {key} is {number}, {number - budget} over its budget of {budget}."
+            )
+    return found
+
+
+def lowered(text: str, measured: Numbers) -> str:
+    """`house.toml` with budgets that are higher than what is measured lowered to it."""
+    lines = []
+    table = ""
+    for line in text.splitlines(keepends=True):
+        if heading := _TABLE.match(line):
+            table = heading[1]
+        elif match := _NUMBER.match(line):
+            budget = int(match["number"])
+            number = min(budget, measured.get(table, {}).get(match["key"], budget))
+            line = f"{match['key']} = {number}{match['rest']}"
+        lines.append(line)
+    return "".join(lines)
+
+
+def print_table(text: str, measured: Numbers) -> None:
+    """Markdown: what is measured, its budget, and the bar that stands in the comment."""
+    budgets = tomllib.loads(text)
+    bars = dict(_bars(text))
+    print("| | measured | budget | bar |\n|---|--:|--:|--:|")
+    for table, key, budget in _each(budgets):
+        number = measured.get(table, {}).get(key, "gone")
+        print(f"| {table}: {key} | {number} | {budget} | {bars.get((table, key), '')} |")
+
+
+def _bars(text: str) -> Iterator[tuple[tuple[str, str], str]]:
+    table = ""
+    for line in text.splitlines():
+        if heading := _TABLE.match(line):
+            table = heading[1]
+        elif (match := _NUMBER.match(line)) and (bar := _BAR.search(match["rest"])):
+            yield (table, match["key"]), bar[1]
+
+
+def _each(numbers: Numbers) -> Iterator[tuple[str, str, int]]:
+    for table, values in numbers.items():
+        yield from ((table, key, number) for key, number in values.items())
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--root", type=Path, default=ROOT, help="a checkout; this one by default")
-    parser.add_argument("--names", action="store_true", help="where the reused names are")
+    parser.add_argument(
+        "--update", action="store_true", help="lower the budgets to what is measured"
+    )
+    parser.add_argument("--names", action="store_true", help="what is behind the counts")
     return parser.parse_args()
 
 

@@ -43,7 +43,7 @@ from benchmarks.mutation.reach import REACHED, Reach, mark_copy
 from benchmarks.mutation.rooms import ROOMS, Plan
 from benchmarks.mutation.tokens import Mutant, mutants
 from benchmarks.mutation.worker import Outcome, Task
-from benchmarks.structure.sources import PRODUCT, read_sources
+from benchmarks.sources import PRODUCT, read_sources
 
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = Path(__file__).parent / "data" / "mutants_equivalent.toml"

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.mutation.tokens import Mutant
-from benchmarks.structure.findings import FunctionNode
-from benchmarks.structure.sources import Source
+from benchmarks.sources import FunctionNode, Source
 
 #: Where the functions of a marked copy say that they are entered.
 REACHED = "flint/reached.txt"

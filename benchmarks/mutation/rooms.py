@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from benchmarks.mutation.ledger import digest
-from benchmarks.structure.sources import PRODUCT, Source, imported_names, importers, read_sources
+from benchmarks.sources import PRODUCT, Source, imported_names, importers, read_sources
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.structure.sources import PRODUCT, read_sources
+from benchmarks.sources import PRODUCT, read_sources
 
 #: Most memory a fork may use, and address space it may have beyond that of the process that forks:
 #: tests make arrays of 10 GB that nothing touches.

@@ -15,7 +15,7 @@ from benchmarks.mutation.ledger import Entry, Equivalent, Ledger, read_equivalen
 from benchmarks.mutation.reach import Reach, marked
 from benchmarks.mutation.rooms import ROOMS, Plan, matches
 from benchmarks.mutation.tokens import mutants
-from benchmarks.structure.sources import Source
+from benchmarks.sources import Source
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,17 +1,21 @@
-"""The Python files of a checkout, parsed, and which of them import which."""
+"""The Python files of a checkout, parsed: their functions and classes, and who imports whom."""
 
 from __future__ import annotations
 
 import ast
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
+import networkx
+
 #: Folders that are installed below the package `flint`, where links lead to them.
 LINKED = ("frontends", "passes", "backends")
 PRODUCT = ("flint", *LINKED)
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _SKIPPED = {"__pycache__", "build", "dist"}
 
 
@@ -70,24 +74,74 @@ def _python_files(folder: Path) -> Iterator[Path]:
         yield from (path for path in paths if not path.is_symlink())
 
 
-def importers(sources: Sequence[Source]) -> dict[str, set[str]]:
+def function_lines(sources: Sequence[Source]) -> dict[str, int]:
+    """Each `def`, methods and inner ones too, as `path:line name` -> lines from `def` to its end."""
+    return {
+        f"{source.path}:{node.lineno} {node.name}": (node.end_lineno or node.lineno)
+        - node.lineno
+        + 1
+        for source in sources
+        for node in ast.walk(source.tree)
+        if isinstance(node, FunctionNode)
+    }
+
+
+def reused_classes(sources: Sequence[Source]) -> dict[str, list[str]]:
+    """Class names, private ones too, that more than one module defines -> those modules."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for source in sources:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].add(source.module)
+    return {name: sorted(modules) for name, modules in found.items() if len(modules) > 1}
+
+
+def bare_any(source: Source) -> int:
+    """How many parameters, results and variables are annotated with `Any` and nothing more."""
+    found = [
+        node.annotation if isinstance(node, ast.arg | ast.AnnAssign) else node.returns
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.arg | ast.AnnAssign | FunctionNode)
+    ]
+    texts = [ast.unparse(node).strip("'\"") for node in found if node is not None]
+    return sum(text in ("Any", "typing.Any") for text in texts)
+
+
+def circles(sources: Sequence[Source]) -> list[list[str]]:
+    """Modules that import each other, over others too; imports inside of functions count.
+
+    Not what only a type checker sees, nor the package `flint`, which finds its names lazily.
+    """
+    graph = networkx.DiGraph(
+        (user, module)
+        for module, users in importers(sources, while_checking_types=False).items()
+        for user in users
+        if module != "flint"
+    )
+    found = (sorted(group) for group in networkx.strongly_connected_components(graph))
+    return sorted(group for group in found if len(group) > 1)
+
+
+def importers(
+    sources: Sequence[Source], *, while_checking_types: bool = True
+) -> dict[str, set[str]]:
     """Module -> the modules that import it, anywhere in their text, functions included.
 
-    `from package import name` imports the module `package.name` where there is one, and not the
+    `while_checking_types` counts imports under `if TYPE_CHECKING` too. `from package import name` imports the module `package.name` where there is one, and not the
     package, whose `__init__` usually says nothing.
     """
     found: dict[str, set[str]] = {source.module: set() for source in sources}
     for source in sources:
-        for name in imported_names(source):
+        for name in imported_names(source, while_checking_types=while_checking_types):
             module = name if name in found else name.rpartition(".")[0]
             if module in found and module != source.module:
                 found[module].add(source.module)
     return found
 
 
-def imported_names(source: Source) -> Iterator[str]:
+def imported_names(source: Source, *, while_checking_types: bool = True) -> Iterator[str]:
     """Dotted names of what it imports: modules, and names in modules."""
-    for node in ast.walk(source.tree):
+    for node in _walk(source.tree, while_checking_types):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -102,3 +156,17 @@ def absolute(node: ast.ImportFrom, source: Source) -> str:
     parts = source.package.split(".")
     kept = parts[: len(parts) - node.level + 1]
     return ".".join([*kept, node.module] if node.module else kept)
+
+
+def _walk(tree: ast.AST, while_checking_types: bool) -> Iterator[ast.AST]:
+    """Every node; those in the body of `if TYPE_CHECKING` only if they are asked for."""
+    yield tree
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.If) and _checks_types(child) and not while_checking_types:
+            yield from (node for other in child.orelse for node in ast.walk(other))
+        else:
+            yield from _walk(child, while_checking_types)
+
+
+def _checks_types(node: ast.If) -> bool:
+    return ast.unparse(node.test).rpartition(".")[2].lstrip("_") == "TYPE_CHECKING"
