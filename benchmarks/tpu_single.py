@@ -1,10 +1,16 @@
 """Single kernels as XLA's TPU compiler schedules them: products, and splash attention.
 
-Run by tpu_compiler.py (`--products`, `--splash`); each child compiles one program for a TPU v6e.
+    pip install --target plugins --no-deps libtpu==0.0.52
+    python -m benchmarks.tpu_single products --plugins plugins > products.csv
+    python -m benchmarks.tpu_single splash --plugins plugins > splash.csv
+
+Makes the tables of benchmarks/data/tpu_schedules for TPUs that need not be there. Each child compiles
+one program.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import re
@@ -23,6 +29,9 @@ SPLASH = (
 HEADS, SEQUENCE = 8, 2048
 #: Multiplications of one instruction of an array: 8 rows with 128 x 128 weights.
 PUSHED = 8 * 128 * 128
+#: First argument of a process that compiles.
+CHILD = "compile"
+LIBRARY = "libtpu/libtpu.so"
 _REGION = re.compile(r"(Start|End) region (\d+)")
 _ADDRESS = re.compile(r"^\s*0x([0-9a-f]+)\s")
 
@@ -101,11 +110,22 @@ def body_bundles(text: str) -> int:
 def _child(
     plugins: Path, chip: str, arguments: list[str], flags: str
 ) -> subprocess.CompletedProcess[str]:
-    from tpu_compiler import child_environment
-
-    environment = {**os.environ, **child_environment(plugins), "LIBTPU_INIT_ARGS": flags}
-    command = [sys.executable, __file__, chip, *arguments]
+    environment = {**os.environ, **_child_environment(plugins), "LIBTPU_INIT_ARGS": flags}
+    command = [sys.executable, __file__, CHILD, chip, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def _child_environment(plugins: Path) -> dict[str, str]:
+    """What libtpu has to be told where there is no TPU."""
+    return {
+        "JAX_PLATFORMS": "cpu",
+        "TPU_LIBRARY_PATH": str((plugins / LIBRARY).resolve()),
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": "v6e-16",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_WORKER_ID": "0",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    }
 
 
 Shape = tuple[int, int, int]
@@ -188,5 +208,19 @@ def _splash_gradient(sequence: int, block: int) -> Callable[..., Any]:
     return jax.grad(loss, argnums=(0, 1, 2))
 
 
+def main() -> None:
+    """Print one of the tables; or, in a child, compile one program of it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("table", choices=("products", "splash"))
+    parser.add_argument("--plugins", type=Path, default=Path("plugins"))
+    options = parser.parse_args()
+    if not (options.plugins / LIBRARY).exists():
+        parser.error(f"{options.plugins} has no libtpu; the first line of the help installs it")
+    {"products": print_products, "splash": print_splash}[options.table](options.plugins)
+
+
 if __name__ == "__main__":
-    _compile(sys.argv[1], sys.argv[2], sys.argv[3:])
+    if sys.argv[1:2] == [CHILD]:
+        _compile(sys.argv[2], sys.argv[3], sys.argv[4:])
+    else:
+        main()

@@ -1,7 +1,7 @@
 """Golden files, text that a test compares whole; and how hypothesis chooses its examples.
 
 The profile `fixed` gives the same examples to everyone, at every run. `explore` draws new ones:
-`python -m benchmarks.explore_properties` runs the property tests with it for as long as asked.
+`python -m pytest -m hypothesis --hypothesis-profile explore --hypothesis-seed=1`, and other seeds.
 """
 
 from collections.abc import Callable
