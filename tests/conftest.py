@@ -4,12 +4,16 @@ The profile `fixed` gives the same examples to everyone, at every run. `explore`
 `python -m pytest -m hypothesis --hypothesis-profile explore --hypothesis-seed=1`, and other seeds.
 """
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import warm
 
 _GOLDEN = Path(__file__).parent / "golden"
 
@@ -27,6 +31,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="rewrite the files under tests/golden; say why in the commit that holds them",
     )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if sys.platform == "linux":
+        subprocess.Popen = warm.Popen  # type: ignore[misc]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    marked = any(item.get_closest_marker(name) for name in ("cold", "long"))
+    warm.forks().on = not marked  # before module fixtures, which start children as well
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    warm.forks().end()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -121,6 +121,7 @@ def test_there_is_no_version_that_sympy_could_take_for_python_flint() -> None:
     assert not hasattr(flint, "__version__")
 
 
+@pytest.mark.cold
 def test_module_runs_and_prints_a_version() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "flint", "--version"],

@@ -156,6 +156,7 @@ def test_version_is_that_of_the_distribution(monkeypatch):
     )
 
 
+@pytest.mark.cold
 def test_python_dash_m_flint():
     path = os.pathsep.join(p for p in sys.path if p)
     result = subprocess.run(

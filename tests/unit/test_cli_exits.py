@@ -94,6 +94,7 @@ def test_a_reader_that_leaves_is_not_an_error():
     assert process.wait(timeout=30) == 0
 
 
+@pytest.mark.cold
 @pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("clusters", "list")])
 def test_a_full_disk_under_stdout_is_an_error(arguments):
     with open("/dev/full", "wb") as full:

@@ -20,6 +20,8 @@ pytest.importorskip("jax")
 import flint
 from flint.passes.partition.worker import Worker, the_worker
 
+pytestmark = pytest.mark.cold
+
 MODULE = b"func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
 
 

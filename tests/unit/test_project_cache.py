@@ -87,6 +87,7 @@ def test_inputs_are_those_of_the_model(project: Path) -> None:
     assert entry.made_with["jax"]
 
 
+@pytest.mark.cold
 def test_nothing_changed_takes_little_time(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import subprocess
     import sys

@@ -1,0 +1,365 @@
+"""Child processes of tests that start at once: forks of a process that has imported what takes long.
+
+`subprocess.Popen` asks here while tests run (`tests/conftest.py`). A fork has the arguments,
+environment, folder, descriptors and process group of a process that was started anew, is a child of
+the test, and ends as the interpreter ends. What cannot be had by a fork is started anew: other
+programs, an environment that Python or JAX read as they start, a folder that hides a library.
+Tests of how processes start, and long ones, are marked so that they get no forks (`cold`, `long`).
+
+The server is this file run as a program: it imports nothing of the tests.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import inspect
+import io
+import json
+import os
+import random
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TextIO, cast
+
+ROOT = Path(__file__).resolve().parents[1]
+_RECORDER = "flint.frontends.torch_world.record.child"
+_SCRIPTS = "flint.frontends.jax_world.child"
+#: The modules that are run by forks, and which server has imported what they need: those that run
+#: PyTorch programs have no JAX, as their errors say.
+SERVERS = {
+    "flint": "jax",
+    "flint.passes.partition.child": "jax",
+    _SCRIPTS: "jax",
+    _RECORDER: "torch",
+}
+#: Variables that nothing reads before a fork has its own.
+_FREE = ("FLINT_", "PYTEST_", "XDG_", "TORCHINDUCTOR_", "TMPDIR", "PYTHONPATH", "OMP_NUM_THREADS")
+_FREE += ("COLUMNS", "LINES", "NO_COLOR", "TERM", "HOME", "PATH", "TF_CPP_MIN_LOG_LEVEL", "WARM_")
+_PLATFORMS = "JAX_PLATFORMS"
+_SET_SUBREAPER, _GET_SUBREAPER = 36, 37
+
+
+class _Command(NamedTuple):
+    """What is asked of a Python interpreter."""
+
+    module: str
+    arguments: tuple[str, ...]
+    safe_path: bool
+
+
+def _command(words: Sequence[object]) -> _Command | None:
+    """`python [-P] -m MODULE ARGUMENTS`; None for all else."""
+    if not words or isinstance(words, str | bytes) or words[0] != sys.executable:
+        return None
+    texts = [os.fspath(word) for word in words[1:]]  # type: ignore[call-overload]
+    safe = texts[:1] == ["-P"]
+    rest = texts[safe:]
+    if rest[:1] != ["-m"] or rest[1:2] == [] or rest[1] not in SERVERS:
+        return None
+    return _Command(rest[1], tuple(rest[2:]), safe)
+
+
+class Server:
+    """A process that has imported what a kind of child needs, and forks children for this one."""
+
+    def __init__(self, connection: socket.socket, environment: Mapping[str, str]) -> None:
+        self._lock = threading.Lock()
+        self._socket = connection
+        self._process: subprocess.Popen[bytes] | None = None
+        self.environment = environment
+        self.modules = frozenset(json.loads(connection.recv(1 << 20)))
+
+    @classmethod
+    def started(cls, kind: str) -> Server:
+        """A new one, which ends when its connection is closed."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {k: v for k, v in os.environ.items() if k != _PLATFORMS}
+        with theirs:
+            process = _COLD(
+                [sys.executable, "-P", __file__, kind, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                process_group=0,
+                pass_fds=(theirs.fileno(),),
+                env={**environment, "OMP_NUM_THREADS": "1"},
+            )
+        found = cls(ours, environment)
+        found._process = process
+        return found
+
+    def fork(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
+        """The process id of a new child of this process."""
+        with self._lock, _adopting():
+            socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
+            answer = self._socket.recv(64)
+        assert answer, "the server has ended"
+        return int(answer)
+
+    def end(self) -> None:
+        """Nothing is forked any more; the children that run go on."""
+        self._socket.close()
+        if self._process is not None:
+            self._process.wait()
+
+
+@contextmanager
+def _adopting() -> Iterator[None]:
+    """Orphans below become children of this process, as `waitpid` and their `getppid` want it."""
+    system, before = ctypes.CDLL(None), ctypes.c_int()
+    system.prctl(_GET_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    system.prctl(_SET_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        system.prctl(_SET_SUBREAPER, before.value, 0, 0, 0)
+
+
+class Forks:
+    """The servers of a run of tests, started when they are needed, and whether they are asked."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self._servers: dict[str, Server] = {}
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+
+    def server(self, command: _Command, given: Mapping[str, Any]) -> Server | None:
+        """The one that makes a fork for a command; None if a process has to be started anew."""
+        unusual = ("preexec_fn", "startupinfo", "shell", "start_new_session", "executable", "gids")
+        if not self.on or os.getpid() != self._owner or any(given.get(name) for name in unusual):
+            return None
+        if not given["close_fds"] or any(given[name] not in (-1, None) for name in _IDENTITY):
+            return None
+        kind = "torch" if "--world" in command.arguments else SERVERS[command.module]
+        with self._lock:
+            if kind not in self._servers:
+                self._servers[kind] = Server.started(kind)
+            found = self._servers[kind]
+        environment = os.environ if given["env"] is None else given["env"]
+        if not _same(environment, found.environment, command):
+            return None
+        folders = [] if command.safe_path else [given["cwd"] or os.getcwd()]
+        folders += _folders_of(environment)
+        return None if any(_hides(folder, found) for folder in folders) else found
+
+    def use(self, kind: str, server: Server) -> None:
+        """Ask a server that is there already."""
+        self._servers[kind] = server
+        self.on = True
+
+    def end(self) -> None:
+        """End the servers."""
+        self.on = False
+        for server in self._servers.values():
+            server.end()
+        self._servers.clear()
+
+
+_IDENTITY = ("uid", "gid", "umask")
+
+
+def _same(asked: Mapping[str, str], had: Mapping[str, str], command: _Command) -> bool:
+    """Whether two environments differ only in what is read late."""
+    if command.module != _SCRIPTS and _PLATFORMS in asked:
+        return False
+    names = {name for name in {*asked, *had} if asked.get(name) != had.get(name)} - {_PLATFORMS}
+    return all(name.startswith(_FREE) for name in names)
+
+
+def _folders_of(environment: Mapping[str, str]) -> list[str]:
+    """The folders of PYTHONPATH."""
+    return [f for f in environment.get("PYTHONPATH", "").split(os.pathsep) if f]
+
+
+def _hides(folder: object, server: Server) -> bool:
+    """Whether a folder, searched first, has a module that the server has from elsewhere."""
+    place = Path(str(folder))
+    if place.resolve() == ROOT or not place.is_dir():
+        return False
+    return any(name.partition(".")[0] in server.modules for name in os.listdir(place))
+
+
+@cache
+def forks() -> Forks:
+    """Those of this process."""
+    return Forks()
+
+
+_COLD = subprocess.Popen
+_SIGNATURE = inspect.signature(_COLD._execute_child)  # type: ignore[attr-defined]
+
+
+class Popen(_COLD):  # type: ignore[type-arg]
+    """A `subprocess.Popen` whose process may be a fork of one that is warm."""
+
+    def _execute_child(self, *given: Any) -> None:
+        asked = _SIGNATURE.bind(self, *given).arguments
+        command = _command(asked["args"])
+        server = forks().server(command, asked) if command is not None else None
+        if command is None or server is None:
+            super()._execute_child(*given)  # type: ignore[misc]
+            return
+        ends = (asked["p2cread"], asked["c2pwrite"], asked["errwrite"])
+        descriptors = {n: n if end == -1 else end for n, end in enumerate(ends)}
+        descriptors |= {number: number for number in asked["pass_fds"]}
+        request = {
+            **command._asdict(),
+            "descriptors": list(descriptors),
+            "cwd": os.fspath(asked["cwd"] or os.getcwd()),
+            "env": dict(os.environ if asked["env"] is None else asked["env"]),
+            "group": os.getpgrp() if asked["process_group"] == -1 else asked["process_group"],
+        }
+        self.pid = server.fork(request, list(descriptors.values()))
+        self._child_created = True
+        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(asked[name] for name in pipes))  # type: ignore[attr-defined]
+
+
+# --- in the server --------------------------------------------------------------------------------
+
+
+def _import_torch() -> None:
+    from flint.frontends.torch_world.record.child import _preload
+
+    _preload()
+
+
+def _import_jax() -> None:
+    import jax  # noqa: F401
+    import networkx  # noqa: F401
+
+    import flint.backends.cost.estimate
+    import flint.cli
+    import flint.frontends.jax_world.run
+    import flint.frontends.plugin_libraries
+    import flint.passes.partition.shardy_pipeline
+    import flint.tracing  # noqa: F401
+
+
+def _serve(connection: socket.socket) -> dict[str, Any]:
+    """Fork for each request; returns what is asked in a fork, and never in the server."""
+    names = {name.partition(".")[0] for name in sys.modules} - {"__main__"}
+    connection.send(json.dumps(sorted(names)).encode())
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 64)
+        if not message:
+            os._exit(0)
+        ready, say = os.pipe()
+        between = os.fork()
+        if between == 0:
+            parent = os.getpid()
+            if os.fork() == 0:
+                connection.detach()
+                request: dict[str, Any] = json.loads(message)
+                os.setpgid(0, request["group"])
+                os.write(say, str(os.getpid()).encode())
+                _take(descriptors, request["descriptors"])
+                while os.getppid() == parent:  # it ends at once, and the test is the parent then
+                    time.sleep(0.0001)
+                return request
+            os._exit(0)
+        os.waitpid(between, 0)
+        connection.send(os.read(ready, 64))
+        for descriptor in (ready, say, *descriptors):
+            os.close(descriptor)
+
+
+def _with_own_server(request: dict[str, Any]) -> dict[str, Any]:
+    """Let a command start warm children as well: of a fork that is as this process is now."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):
+            os.dup2(nothing, number)
+        return _serve(theirs)
+    theirs.close()
+    environment = {k: v for k, v in os.environ.items() if k != _PLATFORMS}
+    forks().use("torch", Server(ours, environment))
+    subprocess.Popen = Popen  # type: ignore[misc]
+    return request
+
+
+def _take(received: Sequence[int], wanted: Sequence[int]) -> None:
+    """Give descriptors the numbers that they have for the program."""
+    import fcntl
+
+    above = max(*received, *wanted) + 1
+    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, above) for descriptor in received]
+    os.closerange(3, above)
+    for source, number in zip(high, wanted, strict=True):
+        os.dup2(source, number)
+        os.close(source)
+
+
+def _become(request: Mapping[str, Any], bare_path: Sequence[str]) -> None:
+    """Be the program that was asked for, as far as a program can tell."""
+    platforms = request["env"].get(_PLATFORMS)
+    if platforms is not None:
+        import jax
+
+        jax.config.update("jax_platforms", platforms)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    first = [] if request["safe_path"] else [os.getcwd()]
+    sys.path[:] = [*first, *map(os.path.abspath, _folders_of(request["env"])), *bare_path]
+    sys.path_importer_cache.clear()
+    importlib.invalidate_caches()
+    tempfile.tempdir = None
+    random.seed()
+    sys.argv = ["-m", *request["arguments"]]
+    sys.stdin = sys.__stdin__ = _stream(0, sys.stdin)
+    sys.stdout = sys.__stdout__ = _stream(1, sys.stdout)
+    sys.stderr = sys.__stderr__ = _stream(2, sys.stderr)
+    # Said of a module that is run and has been imported: this one has, on purpose.
+    warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)
+
+
+def _stream(number: int, before: TextIO) -> TextIO:
+    """A standard stream as the interpreter opens it; the one before knows another file."""
+    bare = bool(os.environ.get("PYTHONUNBUFFERED")) and number > 0
+    file = open(number, "wb" if number else "rb", buffering=0 if bare else -1, closefd=False)  # noqa: SIM115
+    found = io.TextIOWrapper(
+        cast("IO[bytes]", file),
+        encoding=before.encoding,
+        errors=before.errors,
+        newline="\n" if number else None,
+        line_buffering=number == 2 or file.isatty(),
+        write_through=bare,
+    )
+    found.mode = "w" if number else "r"
+    return found
+
+
+def main() -> None:
+    """`python -P warm.py KIND SOCKET`: import, serve until the other end is closed."""
+    kind, connection = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
+    given = set(map(os.path.abspath, _folders_of(os.environ)))
+    bare_path = [folder for folder in sys.path if os.path.abspath(folder) not in given]
+    {"torch": _import_torch, "jax": _import_jax}[kind]()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.collect()
+    gc.freeze()
+    request = _serve(connection)
+    if request["module"] == "flint" and kind == "torch":
+        request = _with_own_server(request)
+    _become(request, bare_path)
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
