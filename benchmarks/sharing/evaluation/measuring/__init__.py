@@ -1,1 +1,0 @@
-"""What is measured of one workload, real or made."""

@@ -1,1 +1,0 @@
-"""What is said of a set of workloads: distances, novelty, use, leakage."""
