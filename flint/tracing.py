@@ -208,7 +208,7 @@ class Trace:
         timing: Timing | None = None
         if self.workload.measured_by:
             from flint.backends.cost.trace_timing import measured_kernels
-            from flint.cluster.models import load_cluster
+            from flint.cluster.named import load_cluster
 
             _require_kernels(granularity)
             on = None if cluster is None else load_cluster(cluster)
@@ -224,7 +224,7 @@ class Trace:
         else:
             _require_kernels(granularity)
             from flint.backends.cost.trace_timing import timed_kernels
-            from flint.cluster.models import load_cluster
+            from flint.cluster.named import load_cluster
 
             nodes, timing = timed_kernels(
                 self.workload,

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 
 from flint.backends.cost.chips.kernel_table import kernels_of
-from flint.backends.cost.chips.kernels import KernelKind
+from flint.backends.cost.chips.kernels import KernelKind, measured_ns
 from flint.cluster.models import Chip
 from flint.ir.arrays import Float64s
 from flint.ir.program import Program
@@ -25,7 +25,7 @@ def exact_shape_notes(
     if table is None:
         return ()
     kernels, rows = kernels_of(program, tf32=tf32)
-    known = ~np.isnan(table.times_of(kernels))
+    known = ~np.isnan(measured_ns(table, kernels))
     runs = program.trips[rows]
     times = duration_ns[rows] * runs
     total = float(times.sum())

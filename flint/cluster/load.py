@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flint.cluster.errors import key_lines, line_of
+from flint.cluster.kernel_times import read_table
 from flint.cluster.lent import lent
 from flint.errors import FlintError, nearest
 from flint.io.bounded import FileKind, is_file, read_bounded
@@ -164,8 +165,6 @@ def _read_measured(document: dict[str, Any], path: Path, text: str) -> None:
     """Put the table of measured kernels in the place of its name: a base's is beside the base."""
     chip = document.get("chip")
     if isinstance(chip, dict) and "measured_kernels" in chip:
-        from flint.backends.cost.chips.measured import read_table
-
         place = f"{path}:{line_of(('chip', 'measured_kernels'), key_lines(text))}"
         chip["measured_kernels"] = read_table(chip["measured_kernels"], path.parent, place)
 

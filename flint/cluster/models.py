@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -18,8 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from flint.backends.cost.chips.measured import KernelTable
 from flint.cluster.errors import changed_error, cluster_error, wrong
+from flint.cluster.kernel_times import KernelTable
 from flint.cluster.load import document_of, find_cluster_file, preset_names
 from flint.cluster.tables import (
     MOST,
@@ -34,7 +33,6 @@ from flint.cluster.tables import (
     SourceKind,
     with_families,
 )
-from flint.errors import FlintError
 
 __all__ = [  # Quantity and SourceKind too: models are made of them
     "Chip",
@@ -62,8 +60,6 @@ Table = Annotated[
 ]
 #: No network connects more chips.
 MOST_CHIPS = 2**40
-#: Endings of ASTRA-sim's network files.
-_ASTRASIM = (".yml", ".yaml")
 
 
 @with_families
@@ -278,32 +274,3 @@ class Cluster(Model):
     def tier(self, name: str) -> int:
         """Index into `network` of the tier called `name`; -1 if there is none."""
         return next((i for i, n in enumerate(self.network) if n.name == name), -1)
-
-
-def is_astrasim(cluster: str | os.PathLike[str]) -> bool:
-    """Whether a name is that of ASTRA-sim's network file."""
-    return str(cluster).lower().endswith(_ASTRASIM)
-
-
-def load_cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
-    """The cluster that a user names: "h100-dgx", "ours.toml", "network.yml" or a Cluster.
-
-    ASTRA-sim's network file is read with the system.json beside it. Raises FlintError FL701 for a
-    file or a changed Cluster that cannot be used, FL702 for a name that no preset has, or something that is no name, and
-    FL706 for ASTRA-sim's files.
-    """
-    if isinstance(cluster, Cluster):
-        return cluster.checked()
-    if not isinstance(cluster, str | os.PathLike):
-        raise FlintError(
-            "FL702",
-            f"a cluster is no {type(cluster).__name__}",
-            help='give the name of a preset ("h100-dgx"), the path of a TOML file, or a '
-            "flint.Cluster",
-        )
-    if not is_astrasim(cluster):
-        return Cluster.load(cluster if isinstance(cluster, str) else Path(cluster))
-    from flint.backends.cost.astrasim.files import read_astrasim
-
-    path = Path(cluster)
-    return read_astrasim(path, path.with_name("system.json"))

@@ -1,28 +1,24 @@
 """Tables of a cluster file: numbers with their sources, names that may stand there, families of chips.
 
-What a table [chip.NAME] says of a GPU, of systolic arrays ... is said by a family of chips: one
-module, or one package, of `FAMILIES`, which holds its table (a `ChipFamily`) beside its prices (a
-`ChipModel`). Nothing else names it: what is put there may stand in cluster files.
+What a table [chip.NAME] says of a GPU, of systolic arrays ... is said by a family of chips: a package
+registers it (`flint.chip_families`) with its table (a `ChipFamily`) and its prices. Nothing here
+names one: what is registered may stand in cluster files.
 """
 
 from __future__ import annotations
 
 import math
-import pkgutil
 import re
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from importlib import import_module
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from flint.cluster.errors import unknown, wrong
-
-if TYPE_CHECKING:
-    from flint.backends.cost.chips.model import ChipModel
-    from flint.cluster.models import Chip
+from flint.errors import FlintError
+from flint.plugins import CHIP_FAMILIES, load, registered
 
 #: Beyond these nothing is a quantity of hardware, and times overflow.
 LEAST, MOST = 1e-30, 1e30
@@ -99,9 +95,6 @@ ELEMENT_TYPES = (
     *("ui2", "ui4", "ui8", "ui16", "ui32", "ui64"),
     *("complex64", "complex128"),
 )
-#: Where families are found. It is the one place in which a lower floor knows of a higher one: by
-#: its name, so that a chip is one module and not two.
-FAMILIES = "flint.backends.cost.chips.families"
 M = TypeVar("M", bound=Model)
 
 
@@ -158,29 +151,27 @@ _TIER: Constants = {
     "host_bytes_per_s": positive("what members that reach each other through a host send together"),
     "sockets_bytes_per_s": positive("the same of groups of more than half of a domain"),
 }
-
-
-class _OfNetworks(Constants):
-    """Those that every tier has, and then those that algorithms of collectives declare."""
-
-    def _all(self) -> Constants:
-        # here, not above: they read clusters
-        from flint.backends.cost.collectives.algorithm import constants
-
-        return {**_TIER, **constants()}
-
-    def __getitem__(self, name: str) -> Constant:
-        return self._all()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-
+#: What algorithms of collectives and their protocols read beside these
+#: (`flint.backends.cost.collectives`): those of protocols are 0 where a tier does not have them.
+OF_ALGORITHMS: Constants = {
+    "p2p_a0_ns": Constant("what all-to-alls of large messages start later"),
+    "p2p_efficiency": Constant(
+        "of the bandwidth that large messages of an all-to-all get together", most=1
+    ),
+    "p2p_peer_ns": Constant("start of each message of an all-to-all to another domain"),
+    "nvls_a0_ns": Constant("start of a reduction in the switch", assumed=50000.0),
+    "nvls_member_ns": Constant("what each member adds to that"),
+    "nvls_efficiency": share("of the bandwidth that it gets", assumed=0.7),
+    "nvls_from": Constant("members from which it is used", least=2, assumed=5.0),
+    "message_a0_ns": Constant("what the protocol of large messages starts later"),
+    "message_efficiency": Constant("of the bandwidth that a large message gets", most=1),
+    "p2p_low_bytes_per_s": Constant("rate of the protocol of small messages, to each peer"),
+    "low_efficiency": Constant("of the bandwidth that the protocol of small messages gets", most=1),
+    "bulk_a0_ns": Constant("what the protocol of many bytes starts later"),
+    "bulk_a1_ns": Constant("what each of its steps takes longer"),
+}
 #: Constants of a tier of the network.
-NETWORK: Constants = _OfNetworks()
+NETWORK: Constants = {**_TIER, **OF_ALGORITHMS}
 
 
 def constant_of(known: Constants, name: str) -> Constant | None:
@@ -249,24 +240,40 @@ class ChipFamily(Model):
     if TYPE_CHECKING:
         constants: dict[str, Quantity]
 
-    @abstractmethod
-    def model(self, chip: Chip) -> ChipModel:
-        """The prices of a chip with this table. It imports them: whoever reads a file needs none."""
+
+class Family(NamedTuple):
+    """A family of chips, as packages register it by the name of its table.
+
+    `model` gives the prices of a chip that has the table: a `flint.backends.cost.chips.model.ChipModel`.
+    It imports them: whoever reads a file needs none.
+    """
+
+    table: type[ChipFamily]
+    model: Callable[[Any], Any]
 
 
-def families() -> tuple[type[ChipFamily], ...]:
-    """The tables that a chip may have, sorted by their names."""
-    for module in pkgutil.iter_modules(import_module(FAMILIES).__path__):
-        import_module(f"{FAMILIES}.{module.name}")
-    found = ChipFamily.__subclasses__()
-    for family in found:  # which grows: a family may be a change of another
-        found += family.__subclasses__()
-    return tuple(sorted(found, key=lambda family: family.table))
+@cache
+def families() -> Mapping[str, Family]:
+    """The families that chips may be of, by the names of their tables, sorted.
+
+    Raises FlintError FL880 and FL882 for what packages register wrongly.
+    """
+    found: dict[str, Family] = {
+        name: load(CHIP_FAMILIES, name) for name in registered(CHIP_FAMILIES)
+    }
+    for name, family in found.items():
+        if family.table.table != name:
+            raise FlintError(
+                "FL882",
+                f"the chip family {name} has the table '{family.table.table}': its name should be that",
+                help="register it by the name of its table",
+            )
+    return found
 
 
 def with_families(chip: type[M]) -> type[M]:
     """The model of a chip with a key for each family, none of which has to be there."""
-    keys: dict[str, Any] = {family.table: (family | None, None) for family in families()}
+    keys: dict[str, Any] = {n: (f.table | None, None) for n, f in families().items()}
     return create_model(
         chip.__name__, __base__=chip, __module__=chip.__module__, __doc__=chip.__doc__, **keys
     )

@@ -52,7 +52,9 @@ def _classes() -> dict[str, type]:
     ]
     found = [c for m in modules for c in vars(m).values() if is_typeddict(c)]
     shared = [c for m in _ELSEWHERE for _, c in inspect.getmembers(m, inspect.isclass)]
-    return {c.__name__: c for c in (*found, *shared, *tables.families())}
+    return {
+        c.__name__: c for c in (*found, *shared, *(f.table for f in tables.families().values()))
+    }
 
 
 def _schema_name(cls: type) -> str:

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("jax")
 from benchmarks.compilers.kernels import Done, captured_side, difference
 from benchmarks.compilers.programs import samples
-from flint.cluster.models import load_cluster
+from flint.cluster.named import load_cluster
 from flint.passes.partition import partitioner
 
 MEASURED = json.loads(Path(__file__).with_name("compiled_kernels_xla_gpu.json").read_text())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flint.backends.chakra.schema import CommType
 from flint.backends.cost.astrasim.ring import Collectives, Dimension, Fabric
-from flint.backends.cost.astrasim.system import SystemFile
+from flint.cluster.astrasim.system import SystemFile
 
 MIB = 1 << 20
 AR, AG, RS = CommType.ALL_REDUCE, CommType.ALL_GATHER, CommType.REDUCE_SCATTER

@@ -11,7 +11,7 @@ import pytest
 import flint
 from flint.backends.cost.estimate import estimate
 from flint.backends.cost.memory.memory import step_memory
-from flint.cluster.models import load_cluster
+from flint.cluster.named import load_cluster
 from flint.ir.program import Kind
 from flint.ir.workload import Workload
 from flint.passes.work.totals import totals

@@ -20,7 +20,7 @@ from benchmarks.bad.running import write_files
 from benchmarks.bad.sound import wrong_number
 from flint import import_profiles
 from flint.backends.chakra import check, write
-from flint.cluster.models import load_cluster
+from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.ir.workload import Workload
 from tests.properties.test_invariants import sample

@@ -16,12 +16,11 @@ from flint.backends.cost.chips.families.gpu.constants import (
 )
 from flint.backends.cost.chips.families.systolic.constants import CONSTANTS as SYSTOLIC
 from flint.backends.cost.chips.kernel_table import element_type
-from flint.backends.cost.collectives.algorithm import constants
 from flint.backends.cost.collectives.choose import Speed
 from flint.cluster.errors import key_lines
 from flint.cluster.load import PRESETS
 from flint.cluster.models import Cluster, SourceKind
-from flint.cluster.tables import ELEMENT_TYPES, NETWORK
+from flint.cluster.tables import ELEMENT_TYPES, NETWORK, OF_ALGORITHMS
 from flint.errors import FlintError
 from flint.passes.extract.tensors import dtype_name
 
@@ -300,8 +299,8 @@ def test_every_constant_of_every_preset_is_a_known_one_and_none_is_missing():
     assert set(NEEDED) <= found <= {*NEEDED, *INSTEAD, *UNLESS_SAID}
     assert systolic == set(SYSTOLIC)
     every_tier = {f.name for f in fields(Speed)} - {"bandwidth", "domain", "declared"}
-    assert {*NETWORK} == {*every_tier, *constants()}
-    assert not every_tier & set(constants())
+    assert {*NETWORK} == {*every_tier, *OF_ALGORITHMS}
+    assert not every_tier & set(OF_ALGORITHMS)
 
 
 @pytest.mark.parametrize("element", [e for e in ELEMENT_TYPES if e != "tf32"])

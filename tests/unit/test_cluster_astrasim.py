@@ -11,8 +11,9 @@ from flint.backends.chakra.writing.simulator_files import (
     simulator_files,
     system_file,
 )
-from flint.backends.cost.astrasim.files import GB, read_astrasim, simulated_hardware
+from flint.backends.cost.astrasim.files import simulated_hardware
 from flint.backends.cost.network.placement import NetworkPlacement
+from flint.cluster.astrasim.files import GB, read_astrasim
 from flint.cluster.models import Cluster, NetworkKind, SourceKind
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Mesh

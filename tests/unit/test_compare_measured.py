@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flint.cluster.models import load_cluster
+from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh

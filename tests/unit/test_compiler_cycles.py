@@ -20,7 +20,7 @@ pytest.importorskip("jaxlib", reason="XLA's parser of HLO text is in jaxlib")
 
 from flint.backends.cost.estimate import Estimate, estimate
 from flint.cli import app
-from flint.cluster.models import load_cluster
+from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.frontends.files.hlo import read_hlo
 from flint.ir.compiled_by import CompiledBy

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flint.backends.cost.notes import compiler_notes
-from flint.cluster.models import load_cluster
+from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.ir.builder import ProgramBuilder
 from flint.ir.compiled_by import CompiledBy, CompilerMemory

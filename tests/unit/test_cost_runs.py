@@ -11,7 +11,7 @@ import pytest
 from flint.backends.cost.estimate import estimate
 from flint.backends.cost.simulate.timeline import POLICIES, Timeline, simulate
 from flint.capturing import CaptureOptions, captured
-from flint.cluster.models import load_cluster
+from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.ir.workload import Workload
 from flint.steps.options import PipelineOptions

@@ -12,7 +12,8 @@ from typer.testing import CliRunner, Result
 
 from flint.backends.cost.simulate.timeline import POLICIES
 from flint.cli import app
-from flint.cluster.models import Cluster, load_cluster
+from flint.cluster.models import Cluster
+from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind

@@ -14,7 +14,7 @@ import flint
 from flint.backends.chakra.reading.reader import read
 from flint.backends.cost.estimate import estimate
 from flint.cli import app
-from flint.cluster.models import load_cluster
+from flint.cluster.named import load_cluster
 from flint.ir.program import Kind
 from flint.ir.workload import RankClass, Workload
 from flint.tools.share.leaks.strings import surviving_strings

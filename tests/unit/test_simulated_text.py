@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flint.backends.cost.astrasim.ring import Dimension, Fabric
 from flint.backends.cost.astrasim.step import SimulatedStep, Waiting
-from flint.backends.cost.astrasim.system import SystemFile
+from flint.cluster.astrasim.system import SystemFile
 from flint.errors import FlintError
 from flint.io.processes import Patience
 from flint.tools.simulators import reasons

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from flint.backends.chakra.checking.liveness import Deadlock
 from flint.backends.chakra.reading.trace_files import TraceSet
 from flint.backends.chakra.writing.simulator_files import BANDWIDTHS, LATENCIES
-from flint.backends.cost.astrasim.files import read_fabric, read_system
+from flint.backends.cost.astrasim.files import read_fabric
 from flint.backends.cost.astrasim.ring import Dimension, Fabric
 from flint.backends.cost.astrasim.run import require_modelled, run_traces
 from flint.backends.cost.astrasim.step import NeverEndsError, Waiting
-from flint.backends.cost.astrasim.system import SystemFile
 from flint.backends.cost.astrasim.traces import TraceReader
+from flint.cluster.astrasim.files import read_system
+from flint.cluster.astrasim.system import SystemFile
 from flint.errors import FlintError
 
 

@@ -19,7 +19,7 @@ from flint.backends.chakra.schema import CommType, NodeType
 from flint.backends.chakra.writing.lower import LoweredNodes, Names
 from flint.backends.chakra.writing.simulator_files import SimulatedHardware, system_file
 from flint.backends.cost.astrasim.ring import Collectives, Dimension, Fabric
-from flint.backends.cost.astrasim.system import SystemFile
+from flint.cluster.astrasim.system import SystemFile
 from flint.ir.program import Program
 
 #: What a node takes part in: (group numbers or None for a message, tag).

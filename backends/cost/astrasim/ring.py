@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from flint.backends.chakra.schema import CommType
-from flint.backends.cost.astrasim.system import SystemFile
+from flint.cluster.astrasim.system import SystemFile
 from flint.ir.program import Int64s
 
 #: Handling of a packet, in ns, in a group smaller than the network: ASTRA-sim's "fast" memory bus.

@@ -18,7 +18,7 @@ from pathlib import Path
 from flint.backends.chakra.reading.trace_files import Membership, TraceSet, find_traces
 from flint.backends.chakra.schema import CommType, NodeType
 from flint.backends.cost.astrasim.disturbance import UNDISTURBED, Disturbance
-from flint.backends.cost.astrasim.files import read_fabric, read_system, settings_beside
+from flint.backends.cost.astrasim.files import read_fabric, settings_beside
 from flint.backends.cost.astrasim.grouping import Grouping, find_grouping
 from flint.backends.cost.astrasim.ring import Collectives, Fabric
 from flint.backends.cost.astrasim.step import (
@@ -28,8 +28,9 @@ from flint.backends.cost.astrasim.step import (
     Waiting,
     work_text,
 )
-from flint.backends.cost.astrasim.system import SystemFile
 from flint.backends.cost.astrasim.traces import Meeting, MessageEnd, RankTrace, TraceReader
+from flint.cluster.astrasim.files import read_system
+from flint.cluster.astrasim.system import SystemFile
 from flint.errors import FlintError
 
 

@@ -13,7 +13,7 @@ from flint.backends.chakra.reading.reader import Decoder, TraceNode, read_bytes,
 from flint.backends.chakra.reading.trace_files import Membership, TraceSet
 from flint.backends.chakra.schema import CommType, NodeType
 from flint.backends.cost.astrasim.disturbance import UNDISTURBED, Disturbance
-from flint.backends.cost.astrasim.system import SystemFile
+from flint.cluster.astrasim.system import SystemFile
 from flint.errors import FlintError
 
 #: Collectives that it simulates.

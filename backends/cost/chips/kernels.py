@@ -9,6 +9,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.cluster.kernel_times import KernelTable, Key
 from flint.ir.program import Int64s
 
 
@@ -97,3 +98,33 @@ class Kernels:
         return (
             np.zeros_like(self.elements) if self.indexed is None else self.indexed * self.elements
         )
+
+
+#: Kinds whose dimensions and type say all.
+_PLAIN = ("gemm", "convolution")
+
+
+def keys_of(kernels: Kernels) -> list[Key]:
+    """What each kernel is found by in a table of measured times."""
+    names = [KernelKind(k).name.lower() for k in kernels.kind.tolist()]
+    rows = zip(
+        names,
+        kernels.dtype.tolist(),
+        kernels.dims.tolist(),
+        kernels.causal.tolist(),
+        kernels.read_bytes.tolist(),
+        kernels.written_bytes.tolist(),
+        (kernels.indexed_elements > 0).tolist(),
+        strict=True,
+    )
+    return [
+        Key(kind, kernels.dtypes[dtype], b, m, n, k, causal, read * said, written * said, indexed)
+        for kind, dtype, (b, m, n, k), causal, read, written, indexed in rows
+        for said in (0 if kind in _PLAIN else 1,)
+    ]
+
+
+def measured_ns(table: KernelTable, kernels: Kernels) -> NDArray[np.float64]:
+    """The time of each kernel in a table, NaN for those that were not measured."""
+    found = [table.times.get(key, np.nan) for key in keys_of(kernels)]
+    return np.array(found, dtype=np.float64)

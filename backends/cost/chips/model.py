@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 import numpy as np
 
-from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.backends.cost.chips.kernels import KernelKind, Kernels, measured_ns
 from flint.backends.cost.chips.peaks import ON_GPU, ProductTypes
+from flint.cluster.tables import families
 from flint.errors import FlintError
 from flint.ir.arrays import Float64s
 from flint.ir.dims import DeclaredDims, ReductionDims, TransformDims
@@ -100,7 +101,11 @@ class Roofline(ChipModel):
 
 def model_of(chip: Chip) -> ChipModel:
     """The model of a chip, which the table in its cluster file has."""
-    return Roofline(chip) if chip.family is None else chip.family.model(chip)
+    if chip.family is None:
+        return Roofline(chip)
+    found = families()[chip.family.table].model(chip)
+    assert isinstance(found, ChipModel)
+    return found
 
 
 def latency_ns(kernels: Kernels, chip: Chip) -> Float64s:
@@ -111,7 +116,7 @@ def latency_ns(kernels: Kernels, chip: Chip) -> Float64s:
     modelled = model_of(chip).latency_ns(kernels)
     if chip.measured_kernels is None:
         return modelled
-    measured = chip.measured_kernels.times_of(kernels)
+    measured = measured_ns(chip.measured_kernels, kernels)
     return np.where(np.isnan(measured), modelled, measured)
 
 

@@ -8,8 +8,8 @@ those that every tier has. Of all that can run a call the fastest is taken: see 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from flint.backends.cost.collectives import algorithms as folder
 from flint.backends.cost.network.calls import Span
 from flint.cluster.models import Network, NetworkKind
-from flint.cluster.tables import Constant
 from flint.ir.op_class import Collective
 
 if TYPE_CHECKING:
@@ -117,7 +116,6 @@ class Algorithm:
     schedule: Callable[[Task], LinkUse]
     where: Callable[[Task], bool] = lambda _: True
     libraries: frozenset[str] = frozenset()
-    constants: Mapping[str, Constant] = field(default_factory=dict)
     protocols: Callable[[Way, Task], list[Way]] = lambda schedule, _: [schedule]
 
     def ways(self, task: Task) -> list[Way]:
@@ -147,7 +145,6 @@ class AcrossTiers:
     networks: frozenset[NetworkKind]
     schedules: Callable[[Sequence[Task]], Sequence[LinkUse]]
     only_way: frozenset[Collective] = frozenset()
-    constants: Mapping[str, Constant] = field(default_factory=dict)
     protocols: Callable[[Way, Task], list[Way]] = lambda schedule, _: [schedule]
 
     def ways(self, tasks: Sequence[Task]) -> list[tuple[Way, ...]]:
@@ -187,9 +184,3 @@ def algorithms() -> tuple[Algorithm, ...]:
 def across_tiers() -> tuple[AcrossTiers, ...]:
     """Those that run over several tiers."""
     return tuple(a for a in _registered() if isinstance(a, AcrossTiers))
-
-
-@cache
-def constants() -> dict[str, Constant]:
-    """The constants of a tier that algorithms read beyond those that every tier has, by name."""
-    return {name: c for a in _registered() for name, c in a.constants.items()}

@@ -25,10 +25,10 @@ from flint.backends.cost.collectives.algorithm import (
     Way,
     across_tiers,
     algorithms,
-    constants,
 )
 from flint.backends.cost.network.calls import CollectiveCall, Span
 from flint.cluster.models import Cluster, Network, NetworkKind
+from flint.cluster.tables import OF_ALGORITHMS
 from flint.ir.op_class import Collective
 
 #: What is taken where a tier's file has no constants. A switch: about the mean of the fitted chips,
@@ -269,7 +269,7 @@ def speed_of(network: Network) -> Speed:
 
     A step takes `a1_ns`; without it, the latency of one message.
     """
-    declared = {name: constant.assumed for name, constant in constants().items()}
+    declared = {name: constant.assumed for name, constant in OF_ALGORITHMS.items()}
     values = {**_NO_HOST, **(_SWITCH if network.kind is NetworkKind.SWITCH else _DIRECT)}
     values["a1_ns"] = network.latency_ns.value
     for name, quantity in network.constants.items():

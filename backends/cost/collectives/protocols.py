@@ -11,35 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from flint.cluster.tables import Constant
-
 if TYPE_CHECKING:
     from flint.backends.cost.collectives.algorithm import LinkUse, Task, Way
-
-
-def _share(meaning: str) -> Constant:
-    """A share, which is 0 where a tier does not have the protocol."""
-    return Constant(meaning, most=1)
-
-
-#: What rings and trees read; times are added to those of small messages.
-COLLECTIVES = {
-    "low_efficiency": _share("of the bandwidth that the protocol of small messages gets"),
-    "bulk_a0_ns": Constant("what the protocol of many bytes starts later"),
-    "bulk_a1_ns": Constant("what each of its steps takes longer"),
-}
-#: What messages read.
-MESSAGES = {
-    "message_a0_ns": Constant("what the protocol of large messages starts later"),
-    "message_efficiency": _share("of the bandwidth that a large message gets"),
-    "p2p_low_bytes_per_s": Constant("rate of the protocol of small messages, to each peer"),
-}
-#: What all-to-alls read beside it.
-ALL_TO_ALLS = {
-    "p2p_a0_ns": Constant("what all-to-alls of large messages start later"),
-    "p2p_efficiency": _share("of the bandwidth that large messages of an all-to-all get together"),
-    "p2p_peer_ns": Constant("start of each message of an all-to-all to another domain"),
-}
 
 
 def of_collective(schedule: Way, task: Task) -> list[Way]:

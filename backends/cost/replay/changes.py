@@ -21,7 +21,8 @@ from flint.backends.cost.network.calls import CollectiveCall
 from flint.backends.cost.network.rows import call_of, tier_of_row
 from flint.backends.cost.replay.kinds import HOST, kernel_kinds, on_device
 from flint.backends.cost.row_prices import Pricing, RowPrices, model_prices
-from flint.cluster.models import Cluster, load_cluster
+from flint.cluster.models import Cluster
+from flint.cluster.named import load_cluster
 from flint.errors import FlintError, nearest
 from flint.ir.arrays import Float64s, Mask
 from flint.ir.op_class import OpClass

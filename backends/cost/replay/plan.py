@@ -19,7 +19,8 @@ from flint.backends.cost.simulate.streams import peers_of, together_of
 from flint.backends.cost.simulate.timeline import RECORDED, Policy
 from flint.backends.cost.software import stack_for, with_software_of, with_stack
 from flint.cluster.devices import cluster_of_device
-from flint.cluster.models import Cluster, Quantity, SourceKind, load_cluster
+from flint.cluster.models import Cluster, Quantity, SourceKind
+from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.ir.arrays import Mask
 from flint.ir.measured_by import MeasuredBy

@@ -98,7 +98,7 @@ def capture(
     Prints a summary, with -c an estimate on that cluster, and with -o writes execution traces for
     every rank.
     """
-    from flint.cluster.models import load_cluster
+    from flint.cluster.named import load_cluster
     from flint.io.scratch import remove_leftovers
     from flint.steps.options import PipelineOptions
 

@@ -59,7 +59,7 @@ def show(
     verbose: Verbose = 0,
 ) -> None:
     """Show a cluster: each number with its kind and source."""
-    from flint.cluster.models import load_cluster
+    from flint.cluster.named import load_cluster
 
     cluster = load_cluster(name)
     if json_:

@@ -337,7 +337,7 @@ def _compared(
 def _simulated(path: Path, network: str, *, as_json: bool) -> None:
     """Run the traces at `path` by the rules of ASTRA-sim and print what it would say."""
     from flint.backends.cost.astrasim.run import simulate_traces
-    from flint.cluster.models import is_astrasim
+    from flint.cluster.named import is_astrasim
 
     if not is_astrasim(network):
         raise FlintError(

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flint.backends.chakra.reading.trace_files import TraceSet, find_traces
-from flint.backends.cost.astrasim.files import read_fabric, read_system, settings_beside
+from flint.backends.cost.astrasim.files import read_fabric, settings_beside
 from flint.backends.cost.astrasim.ring import Fabric
+from flint.cluster.astrasim.files import read_system
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, is_file, read_bounded
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flint.backends.cost.astrasim.files import read_system
 from flint.backends.cost.astrasim.run import simulate_traces
 from flint.backends.cost.astrasim.step import NeverEndsError, SimulatedStep, Spent
-from flint.backends.cost.astrasim.system import SystemFile
 from flint.backends.cost.simulate.exposure import IDLE
+from flint.cluster.astrasim.files import read_system
+from flint.cluster.astrasim.system import SystemFile
 from flint.errors import FlintError
 from flint.ir.mesh import Mesh
 from flint.text import Column, format_duration, text_table

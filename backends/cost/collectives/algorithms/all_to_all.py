@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from flint.backends.cost.collectives.algorithm import Algorithm, LinkUse, Task
-from flint.backends.cost.collectives.protocols import ALL_TO_ALLS, of_all_to_all
+from flint.backends.cost.collectives.protocols import of_all_to_all
 from flint.cluster.models import NetworkKind
 from flint.ir.op_class import Collective
 
@@ -49,7 +49,6 @@ ALGORITHMS = (
         collectives=frozenset({Collective.ALL_TO_ALL}),
         networks=frozenset({NetworkKind.SWITCH}),
         schedule=_schedule,
-        constants=ALL_TO_ALLS,
         protocols=lambda schedule, task: of_all_to_all(schedule, task, _peers),
     ),
 )

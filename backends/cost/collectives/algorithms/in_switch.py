@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from flint.backends.cost.collectives.algorithm import Algorithm, LinkUse, Task
 from flint.cluster.models import NetworkKind
-from flint.cluster.tables import Constant, share
 from flint.ir.op_class import Collective
 
 
@@ -35,11 +34,5 @@ ALGORITHMS = (
         where=lambda task: (
             task.network.in_network_reduction and task.span.size >= task.speed.declared["nvls_from"]
         ),
-        constants={
-            "nvls_a0_ns": Constant("start of a reduction in the switch", assumed=50000.0),
-            "nvls_member_ns": Constant("what each member adds to that"),
-            "nvls_efficiency": share("of the bandwidth that it gets", assumed=0.7),
-            "nvls_from": Constant("members from which it is used", least=2, assumed=5.0),
-        },
     ),
 )

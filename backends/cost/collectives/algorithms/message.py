@@ -31,7 +31,6 @@ ALGORITHMS = (
         collectives=MESSAGES,
         networks=frozenset(NetworkKind),
         schedule=_schedule,
-        constants=protocols.MESSAGES,
         protocols=protocols.of_message,
     ),
 )

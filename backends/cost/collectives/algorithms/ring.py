@@ -12,7 +12,7 @@ from flint.backends.cost.collectives.algorithm import (
     LinkUse,
     Task,
 )
-from flint.backends.cost.collectives.protocols import COLLECTIVES, of_collective
+from flint.backends.cost.collectives.protocols import of_collective
 from flint.cluster.models import NetworkKind
 from flint.ir.op_class import Collective
 
@@ -70,7 +70,6 @@ ALGORITHMS = (
         collectives=_AROUND,
         networks=_SWITCHES,
         schedule=lambda task: ring(task.collective, task.comm_bytes, task.span.size),
-        constants=COLLECTIVES,
         protocols=of_collective,
     ),
     AcrossTiers(

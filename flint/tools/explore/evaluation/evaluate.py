@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from flint.backends.cost.estimate import estimate_of, ranking_notes
 from flint.backends.cost.setting import Setting, setting_of
 from flint.capturing import CaptureOptions, Check, captured, captured_from
-from flint.cluster.models import load_cluster
+from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.frontends.contained import contained
 from flint.ir.mesh import Mesh

@@ -25,7 +25,8 @@ from pydantic import ValidationError
 from flint.cluster.errors import help_of, said_of
 from flint.cluster.lent import lent_source
 from flint.cluster.load import preset_names
-from flint.cluster.models import Cluster, load_cluster
+from flint.cluster.models import Cluster
+from flint.cluster.named import load_cluster
 from flint.cluster.tables import Quantity, SourceKind
 from flint.errors import FlintError
 from flint.tools.explore.machine.chips import changed_chip

@@ -142,12 +142,11 @@ def _of_chip(table: str) -> Iterator[tuple[str, Target]]:
         short = written == _PEAKS[0]
         for dtype in ELEMENT_TYPES:
             yield f"{written}.{dtype}", Target(Part.PEAKS, dtype, is_short=short)
-    for family in families():
-        if family.table == table:
-            for name, target in _quantities(family, Part.FAMILY):
-                yield f"{table}.{name}", target
-            for name in names_of(_known(table)):
-                yield f"{table}.constants.{name}", Target(Part.CHIP_CONSTANTS, name)
+    if table in families():
+        for name, target in _quantities(families()[table].table, Part.FAMILY):
+            yield f"{table}.{name}", target
+        for name in names_of(_known(table)):
+            yield f"{table}.constants.{name}", Target(Part.CHIP_CONSTANTS, name)
 
 
 def _quantities(model: Any, part: Part, tier: str = "") -> Iterator[tuple[str, Target]]:
@@ -168,7 +167,7 @@ def _is_quantity(annotation: Any) -> bool:
 
 
 def _known(table: str) -> Constants:
-    return next(family.known for family in families() if family.table == table)
+    return families()[table].table.known
 
 
 def _numbered(path: str, known: Mapping[str, Target]) -> Target | None:
@@ -181,5 +180,4 @@ def _numbered(path: str, known: Mapping[str, Target]) -> Target | None:
 
 
 def _first(table: str) -> str:
-    is_one = any(family.table == table for family in families())
-    return names_of(_known(table))[0] if is_one and _known(table) else ""
+    return names_of(_known(table))[0] if table in families() and _known(table) else ""

@@ -10,7 +10,8 @@ from typing import Any
 
 from flint.cluster.lent import lent
 from flint.cluster.load import PRESETS, find_cluster_file, merged, without_replaced
-from flint.cluster.models import Cluster, is_astrasim, load_cluster
+from flint.cluster.models import Cluster
+from flint.cluster.named import is_astrasim, load_cluster
 from flint.tools.explore.machine.cluster_changes import changed
 from flint.tools.explore.point import Pairs
 

@@ -40,7 +40,7 @@ def _pipeline(name: str, value: str) -> None:
 
 
 def _cluster(name: str, value: str) -> None:
-    from flint.cluster.models import load_cluster
+    from flint.cluster.named import load_cluster
 
     load_cluster(value)
 
@@ -71,7 +71,7 @@ def _routing(name: str, value: str) -> None:
 
 def _refuse_same_clusters(dimensions: Sequence[Dimension]) -> None:
     """Raise FlintError FL860 for two names of one cluster: its points would count twice."""
-    from flint.cluster.models import load_cluster
+    from flint.cluster.named import load_cluster
 
     names: dict[str, str] = {}
     for name in (v for d in dimensions if d.field is Field.CLUSTER for v in d.values):
@@ -87,7 +87,7 @@ def _refuse_same_clusters(dimensions: Sequence[Dimension]) -> None:
 
 def _check_changes(dimensions: Sequence[Dimension]) -> None:
     """A change that one of the clusters can have may stay; the others are refused one by one."""
-    from flint.cluster.models import load_cluster
+    from flint.cluster.named import load_cluster
     from flint.tools.explore.machine.cluster_changes import PARTS, changed
     from flint.tools.explore.machine.values import read_change
 

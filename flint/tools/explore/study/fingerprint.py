@@ -43,7 +43,7 @@ class Fingerprints:
 
 
 def _cluster(name: str) -> str:
-    from flint.cluster.models import load_cluster
+    from flint.cluster.named import load_cluster
 
     return load_cluster(name).model_dump_json() if name else ""
 

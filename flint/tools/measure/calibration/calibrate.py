@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.cost.software import stack_for, with_stack
-from flint.cluster.models import Chip, Cluster, Quantity, load_cluster
+from flint.cluster.models import Chip, Cluster, Quantity
+from flint.cluster.named import load_cluster
 from flint.cluster.stack import Stack
 from flint.errors import FlintError
 from flint.schemas.documents.calibration import (

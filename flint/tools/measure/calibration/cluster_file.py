@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flint.backends.cost.chips.measured import MOST_SHAPES, Key, as_csv, keys_of
+from flint.backends.cost.chips.kernels import keys_of
+from flint.cluster.kernel_times import MOST_SHAPES, Key, as_csv
 from flint.cluster.load import preset_aliases, preset_names
 from flint.cluster.models import Cluster
 from flint.errors import FlintError

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flint.errors import FlintError
+from flint.plugins import READERS, load, registered
 from flint.tools.measure.profiles import execution_trace, kineto, nsight, xplane
 from flint.tools.measure.profiles.foreign import foreign
 from flint.tools.measure.profiles.profile import Profile
@@ -15,7 +16,10 @@ from flint.tools.measure.profiles.source import head_of
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One way of writing profiles: `recognizes` looks at the first 64 KiB, unpacked."""
+    """One way of writing profiles: `recognizes` looks at the first 64 KiB, unpacked.
+
+    Packages register others (`flint.readers`).
+    """
 
     name: str
     recognizes: Callable[[bytes], bool]
@@ -37,6 +41,11 @@ FORMATS: tuple[Format, ...] = (
 )
 
 
+def formats() -> tuple[Format, ...]:
+    """Those of other packages, by their names, and then Flint's own."""
+    return (*(load(READERS, name) for name in registered(READERS)), *FORMATS)
+
+
 def read_profiles(path: Path) -> tuple[Profile, ...]:
     """Profiles of a file, one for each rank that it holds.
 
@@ -53,7 +62,7 @@ def holds_profile(path: Path) -> bool:
     """
     head = head_of(path) if path.is_file() else b""
     says_kineto = b'"traceEvents"' in head or b"schemaVersion" in head
-    return any(f.recognizes(head) and (f.read is not kineto.read or says_kineto) for f in FORMATS)
+    return any(f.recognizes(head) and (f.read is not kineto.read or says_kineto) for f in formats())
 
 
 def format_of(path: Path) -> Format:
@@ -61,12 +70,12 @@ def format_of(path: Path) -> Format:
     head = head_of(path)
     if error := foreign(path, head):
         raise error
-    for form in FORMATS:
+    for form in formats():
         if form.recognizes(head):
             return form
     what = "it is empty" if not head else f"it begins with {head[:16]!r}"
     raise FlintError(
         "FL801",
         f"{path} is no profile that Flint reads: {what}",
-        help="what is read: " + ", ".join(form.name for form in FORMATS),
+        help="what is read: " + ", ".join(form.name for form in formats()),
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from flint.backends.cost.estimate import estimate
 from flint.cluster.load import preset_names
-from flint.cluster.models import load_cluster
+from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload

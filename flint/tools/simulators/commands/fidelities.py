@@ -59,7 +59,7 @@ class _Columns:
     """Makes the columns. A capture that several of them need is read and estimated once."""
 
     def __init__(self, question: Question, names: frozenset[str]) -> None:
-        from flint.cluster.models import load_cluster
+        from flint.cluster.named import load_cluster
 
         self.cluster = load_cluster(question.cluster)
         self._question = question

@@ -237,7 +237,7 @@ def _products(
     """Products of a captured program in SCALE-Sim."""
     from flint.backends.cost.defaults import default_profile
     from flint.cli.inputs import load_workload
-    from flint.cluster.models import load_cluster
+    from flint.cluster.named import load_cluster
     from flint.rewrite import kernels_for
     from flint.tools.simulators.products import array_of, products_of
     from flint.tools.simulators.scale_sim import ScaleSim, find_interpreter
@@ -262,10 +262,10 @@ def _estimator(
 
     Raises FlintError FL701, FL702 or FL706 for a cluster that was given and cannot be used.
     """
-    from flint.backends.cost.astrasim.files import read_astrasim
     from flint.cli.inputs import load_workload
+    from flint.cluster.astrasim.files import read_astrasim
     from flint.cluster.load import find_cluster_file
-    from flint.cluster.models import load_cluster
+    from flint.cluster.named import load_cluster
     from flint.tracing import Trace
 
     given = None if cluster is None else load_cluster(cluster)

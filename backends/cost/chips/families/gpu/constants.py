@@ -27,7 +27,6 @@ from flint.cluster.tables import (
 from flint.errors import FlintError, nearest
 
 if TYPE_CHECKING:
-    from flint.backends.cost.chips.model import ChipModel
     from flint.cluster.models import Chip
 
 #: Efficiencies of attention by head size; chips have those that were measured on them.
@@ -238,11 +237,6 @@ class Gpu(ChipFamily):
     """Libraries that run; of two, the later one has the word. Without any, a stack says."""
     like: Annotated[str, AfterValidator(_has_constants)] = ""
     """The chip whose constants it takes."""
-
-    def model(self, chip: Chip) -> ChipModel:
-        from flint.backends.cost.chips.families.gpu.model import GpuModel
-
-        return GpuModel(chip)
 
 
 @dataclass(frozen=True)

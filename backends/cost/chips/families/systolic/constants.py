@@ -22,7 +22,6 @@ from flint.cluster.tables import (
 from flint.errors import FlintError
 
 if TYPE_CHECKING:
-    from flint.backends.cost.chips.model import ChipModel
     from flint.cluster.models import Chip
 
 #: The constant that no chip borrows.
@@ -87,11 +86,6 @@ class Systolic(ChipFamily):
         default_factory=dict
     )
     """Constants of the model; missing ones are those of a reference chip."""
-
-    def model(self, chip: Chip) -> ChipModel:
-        from flint.backends.cost.chips.families.systolic.model import ScaleSimModel, SystolicModel
-
-        return ScaleSimModel(chip) if self.mode == "scalesim" else SystolicModel(chip)
 
 
 def systolic_of(chip: Chip) -> Systolic:

@@ -16,17 +16,11 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, read_bounded
 from flint.io.malformed import Malformed
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from flint.backends.cost.chips.kernels import Kernels
 
 COLUMNS = (
     *("kind", "dtype", "batch", "m", "n", "k", "causal"),
@@ -36,8 +30,6 @@ COLUMNS = (
 INDEXED = "indexed"
 #: Shapes of one file.
 MOST_SHAPES = 100_000
-#: Kinds whose dimensions and type say all.
-_PLAIN = ("gemm", "convolution")
 
 
 class Key(NamedTuple):
@@ -71,35 +63,6 @@ class KernelTable:
 
     def __hash__(self) -> int:
         return hash(self.digest)
-
-    def times_of(self, kernels: Kernels) -> NDArray[np.float64]:
-        """The time of each kernel, NaN for those that were not measured."""
-        import numpy as np
-
-        found = [self.times.get(key, np.nan) for key in keys_of(kernels)]
-        return np.array(found, dtype=np.float64)
-
-
-def keys_of(kernels: Kernels) -> list[Key]:
-    """The key of each kernel."""
-    from flint.backends.cost.chips.kernels import KernelKind
-
-    names = [KernelKind(k).name.lower() for k in kernels.kind.tolist()]
-    rows = zip(
-        names,
-        kernels.dtype.tolist(),
-        kernels.dims.tolist(),
-        kernels.causal.tolist(),
-        kernels.read_bytes.tolist(),
-        kernels.written_bytes.tolist(),
-        (kernels.indexed_elements > 0).tolist(),
-        strict=True,
-    )
-    return [
-        Key(kind, kernels.dtypes[dtype], b, m, n, k, causal, read * said, written * said, indexed)
-        for kind, dtype, (b, m, n, k), causal, read, written, indexed in rows
-        for said in (0 if kind in _PLAIN else 1,)
-    ]
 
 
 def as_csv(times: Iterable[tuple[Key, float]]) -> str:

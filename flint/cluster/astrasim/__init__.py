@@ -1,0 +1,1 @@
+"""ASTRA-sim's own files, read as a cluster."""

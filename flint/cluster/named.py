@@ -1,0 +1,40 @@
+"""The cluster that a user names: a preset, a TOML file, or ASTRA-sim's files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from flint.cluster.astrasim.files import read_astrasim
+from flint.cluster.models import Cluster
+from flint.errors import FlintError
+
+#: Endings of ASTRA-sim's network files.
+_ASTRASIM = (".yml", ".yaml")
+
+
+def is_astrasim(cluster: str | os.PathLike[str]) -> bool:
+    """Whether a name is that of ASTRA-sim's network file."""
+    return str(cluster).lower().endswith(_ASTRASIM)
+
+
+def load_cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
+    """The cluster that a user names: "h100-dgx", "ours.toml", "network.yml" or a Cluster.
+
+    ASTRA-sim's network file is read with the system.json beside it. Raises FlintError FL701 for a
+    file or a changed Cluster that cannot be used, FL702 for a name that no preset has, or something that is no name, and
+    FL706 for ASTRA-sim's files.
+    """
+    if isinstance(cluster, Cluster):
+        return cluster.checked()
+    if not isinstance(cluster, str | os.PathLike):
+        raise FlintError(
+            "FL702",
+            f"a cluster is no {type(cluster).__name__}",
+            help='give the name of a preset ("h100-dgx"), the path of a TOML file, or a '
+            "flint.Cluster",
+        )
+    if not is_astrasim(cluster):
+        return Cluster.load(cluster if isinstance(cluster, str) else Path(cluster))
+    path = Path(cluster)
+    return read_astrasim(path, path.with_name("system.json"))
