@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from flint.ir.op_class import OpClass
@@ -40,6 +40,12 @@ def torch_op(
         return function
 
     return register
+
+
+def register_all(functions: Mapping[str, Callable[..., Any]]) -> None:
+    """Register functions of ATen's operators; a key lists names of overloads (`add.Tensor`)."""
+    for names, function in functions.items():
+        torch_op(*(f"aten::{name}" for name in names.split()))(function)
 
 
 def find_op(name: str) -> Callable[..., Any] | None:

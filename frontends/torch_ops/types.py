@@ -107,6 +107,11 @@ def floating(x: Any) -> Array:
     return x if is_floating(x) else cast(x, torch.get_default_dtype())
 
 
+def scaled(x: Array, factor: Number) -> Array:
+    """The array times a number, in its own type."""
+    return x if factor == 1 else lax.mul(x, lax.full_like(x, factor))
+
+
 def broadcast(x: Array, shape: Sequence[int]) -> Array:
     """The array with dimensions added in front and dimensions of size 1 repeated, in one step."""
     if x.shape == tuple(shape):

@@ -20,6 +20,7 @@ import torch
 
 from flint.frontends.torch_ops.lazy_jax import jax, jnp
 from flint.frontends.torch_ops.registry import torch_op
+from flint.frontends.torch_ops.whole import WholeOperator, define
 
 if TYPE_CHECKING:
     from jax import Array
@@ -36,11 +37,6 @@ _BACKWARD = (
     "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor out, Tensor logsumexp, "
     f"{_OPTIONS})"
 )
-_SCHEMAS = {
-    "attention": f"(Tensor q, Tensor k, Tensor v, Tensor? mask, {_OPTIONS}) -> (Tensor, Tensor)",
-    "attention_backward": f"{_BACKWARD} -> (Tensor, Tensor, Tensor)",
-    "attention_backward_mask": f"{_BACKWARD} -> (Tensor, Tensor, Tensor, Tensor)",
-}
 
 
 def scaled_dot_product_attention(
@@ -92,15 +88,8 @@ def _fake_backward(
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
-def _fake_backward_mask(
-    grad: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor,
-    *rest: object,
-) -> tuple[torch.Tensor, ...]:
-    return (*_fake_backward(grad, q, k, v), torch.empty_like(mask))
+def _fake_backward_mask(grad: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return tuple(map(torch.empty_like, inputs[:4]))
 
 
 def _save(
@@ -120,19 +109,21 @@ def _gradients(ctx: FunctionCtx, grad: torch.Tensor, _: object) -> tuple[torch.T
     return dq, dk, dv, (dmask[0] if dmask else None), None, None, None, None
 
 
-def _register() -> None:
-    """Define the operators, once in a process even if this module is loaded again."""
-    if hasattr(torch.ops.flint, "attention"):
-        return
-    for name, schema in _SCHEMAS.items():
-        torch.library.define(f"flint::{name}", schema)
-    torch.library.register_fake("flint::attention", _fake)
-    torch.library.register_fake("flint::attention_backward", _fake_backward)
-    torch.library.register_fake("flint::attention_backward_mask", _fake_backward_mask)
-    torch.library.register_autograd("flint::attention", _gradients, setup_context=_save)
-
-
-_register()
+define(
+    WholeOperator(
+        "attention",
+        f"(Tensor q, Tensor k, Tensor v, Tensor? mask, {_OPTIONS}) -> (Tensor, Tensor)",
+        _fake,
+        _gradients,
+        _save,
+    ),
+    WholeOperator("attention_backward", f"{_BACKWARD} -> (Tensor, Tensor, Tensor)", _fake_backward),
+    WholeOperator(
+        "attention_backward_mask",
+        f"{_BACKWARD} -> (Tensor, Tensor, Tensor, Tensor)",
+        _fake_backward_mask,
+    ),
+)
 
 
 # in JAX ---------------------------------------------------------------------------------------
@@ -150,61 +141,28 @@ class _BackwardOptions(_Options):
 
 @torch_op("flint::attention")
 def attention(
-    q: Array,
-    k: Array,
-    v: Array,
-    mask: Array | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-    enable_gqa: bool,
+    q: Array, k: Array, v: Array, mask: Array | None, *options: Any
 ) -> tuple[Array, Array]:
     """Output, and the log-sum-exp of every row of scores."""
-    options = _options(q, dropout_p, is_causal, scale)
     arrays = [_heads_first(x) for x in (q, k, v)]
     if mask is not None:
         arrays.append(_heads_first(_full_mask(mask, q, k)))
-    out, statistic = _forward().bind(*arrays, **options)
+    out, statistic = _forward().bind(*arrays, **_options(q, *options))
     return out.reshape(*q.shape[:-1], v.shape[-1]), statistic.reshape(q.shape[:-1])
 
 
 @torch_op("flint::attention_backward")
-def attention_backward(
-    grad: Array,
-    q: Array,
-    k: Array,
-    v: Array,
-    mask: Array | None,
-    out: Array,
-    logsumexp: Array,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-    enable_gqa: bool,
-) -> tuple[Array, ...]:
-    """Gradients of queries, keys and values."""
-    options = _options(q, dropout_p, is_causal, scale)
-    found = _bind_backward(grad, q, k, v, mask, out, logsumexp, options, of_mask=False)
-    return tuple(g.reshape(x.shape) for g, x in zip(found, (q, k, v), strict=True))
+def attention_backward(grad: Array, *inputs: Any) -> tuple[Array, ...]:
+    found = _bind_backward(grad, *inputs, of_mask=False)
+    return tuple(g.reshape(x.shape) for g, x in zip(found, inputs[:3], strict=True))
 
 
 @torch_op("flint::attention_backward_mask")
 def attention_backward_mask(
-    grad: Array,
-    q: Array,
-    k: Array,
-    v: Array,
-    mask: Array,
-    out: Array,
-    logsumexp: Array,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-    enable_gqa: bool,
+    grad: Array, q: Array, k: Array, v: Array, mask: Array, *rest: Any
 ) -> tuple[Array, ...]:
     """Gradients of queries, keys, values and of an added mask."""
-    options = _options(q, dropout_p, is_causal, scale)
-    *found, scores = _bind_backward(grad, q, k, v, mask, out, logsumexp, options, of_mask=True)
+    *found, scores = _bind_backward(grad, q, k, v, mask, *rest, of_mask=True)
     scores = scores.reshape(*q.shape[:-1], k.shape[-2])
     missing = scores.ndim - mask.ndim
     widened = [d for d in range(scores.ndim) if d < missing or mask.shape[d - missing] == 1]
@@ -213,7 +171,9 @@ def attention_backward_mask(
     return (*(g.reshape(x.shape) for g, x in zip(found, (q, k, v), strict=True)), of_mask)
 
 
-def _options(q: Array, dropout_p: float, causal: bool, scale: float | None) -> _Options:
+def _options(
+    q: Array, dropout_p: float, causal: bool, scale: float | None, enable_gqa: bool
+) -> _Options:
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
     return {"causal": bool(causal), "scale": scale, "dropout": float(dropout_p)}
 
@@ -245,15 +205,14 @@ def _bind_backward(
     mask: Array | None,
     out: Array,
     logsumexp: Array,
-    options: _Options,
-    *,
+    *options: Any,
     of_mask: bool,
 ) -> list[Array]:
     q4, k4, v4, grad4, out4 = (_heads_first(x) for x in (q, k, v, grad, out))
     arrays = [q4, k4, v4, logsumexp.reshape(q4.shape[:-1]), grad4, out4]
     if mask is not None:
         arrays.append(_heads_first(_full_mask(mask, q, k)))
-    found: list[Array] = _backward().bind(*arrays, **options, of_mask=of_mask)
+    found: list[Array] = _backward().bind(*arrays, **_options(q, *options), of_mask=of_mask)
     return found
 
 

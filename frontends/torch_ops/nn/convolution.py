@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flint.frontends.torch_ops.lazy_jax import jax, jnp, lax
 from flint.frontends.torch_ops.registry import torch_op
@@ -13,23 +13,22 @@ if TYPE_CHECKING:
     from jax import Array
 
 
+class _How(NamedTuple):
+    """What the operators end with; a list of one number counts for all dimensions."""
+
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+    transposed: bool
+    output_padding: Sequence[int]
+    groups: int
+
+
 @torch_op("aten::convolution")
-def convolution(
-    x: Array,
-    weight: Array,
-    bias: Array | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> Array:
+def convolution(x: Array, weight: Array, bias: Array | None, *how: Any) -> Array:
     """Features are dimension 1 of the input; the weight is (out, in, window...)."""
-    if transposed:
-        out = _transposed(x, weight, stride, padding, dilation, output_padding, groups)
-    else:
-        out = _plain(x, weight, stride, padding, dilation, groups)
+    found = _How(*how)
+    out = (_transposed if found.transposed else _plain)(x, weight, found)
     if bias is None:
         return out
     return out + broadcast(bias.reshape(-1, *(1,) * (out.ndim - 2)), out.shape)
@@ -37,28 +36,17 @@ def convolution(
 
 @torch_op("aten::convolution_backward")
 def convolution_backward(
-    grad: Array,
-    x: Array,
-    weight: Array,
-    bias_sizes: Sequence[int] | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    output_mask: Sequence[bool],
+    grad: Array, x: Array, weight: Array, bias_sizes: Sequence[int] | None, *options: Any
 ) -> tuple[Any, Any, Any]:
     """Gradients of input, weight and bias; None where the mask does not want one."""
-    options = (stride, padding, dilation, transposed, output_padding, groups)
+    *how, (wanted_x, wanted_weight, wanted_bias) = options
 
     def of_input(x: Array) -> Array:
-        return convolution(x, weight, None, *options)
+        return convolution(x, weight, None, *how)
 
     def of_weight(weight: Array) -> Array:
-        return convolution(x, weight, None, *options)
+        return convolution(x, weight, None, *how)
 
-    wanted_x, wanted_weight, wanted_bias = output_mask
     dx = jax.linear_transpose(of_input, x)(grad)[0] if wanted_x else None
     dweight = jax.linear_transpose(of_weight, weight)(grad)[0] if wanted_weight else None
     others = (0, *range(2, grad.ndim))
@@ -66,36 +54,22 @@ def convolution_backward(
     return dx, dweight, dbias
 
 
-def _plain(
-    x: Array,
-    weight: Array,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> Array:
+def _plain(x: Array, weight: Array, how: _How) -> Array:
     return lax.conv_general_dilated(
         x,
         weight,
-        _each(stride, x),
-        [(p, p) for p in _each(padding, x)],
-        rhs_dilation=_each(dilation, x),
-        feature_group_count=groups,
+        _each(how.stride, x),
+        [(p, p) for p in _each(how.padding, x)],
+        rhs_dilation=_each(how.dilation, x),
+        feature_group_count=how.groups,
     )
 
 
-def _transposed(
-    x: Array,
-    weight: Array,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    output_padding: Sequence[int],
-    groups: int,
-) -> Array:
+def _transposed(x: Array, weight: Array, how: _How) -> Array:
     """The gradient of a convolution, as one: windows slide over an input with holes."""
-    reach = [d * (k - 1) for d, k in zip(_each(dilation, x), weight.shape[2:], strict=True)]
-    sides = zip(reach, _each(padding, x), _each(output_padding, x), strict=True)
+    groups = how.groups
+    reach = [d * (k - 1) for d, k in zip(_each(how.dilation, x), weight.shape[2:], strict=True)]
+    sides = zip(reach, _each(how.padding, x), _each(how.output_padding, x), strict=True)
     inputs, outputs, *window = weight.shape
     if groups > 1:  # (groups x in, out, ...) to (in, groups x out, ...)
         parts = weight.reshape(groups, inputs // groups, outputs, *window)
@@ -106,13 +80,12 @@ def _transposed(
         lax.rev(weight, tuple(range(2, weight.ndim))),
         (1,) * len(window),
         [(r - p, r - p + more) for r, p, more in sides],
-        lhs_dilation=_each(stride, x),
-        rhs_dilation=_each(dilation, x),
+        lhs_dilation=_each(how.stride, x),
+        rhs_dilation=_each(how.dilation, x),
         dimension_numbers=(f"NC{spatial}", f"IO{spatial}", f"NC{spatial}"),
         feature_group_count=groups,
     )
 
 
 def _each(values: Sequence[int], x: Array) -> tuple[int, ...]:
-    """One number for each spatial dimension; a single one counts for all."""
     return tuple(values) if len(values) == x.ndim - 2 else tuple(values) * (x.ndim - 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flint.frontends.torch_ops.lazy_jax import jnp, lax
 from flint.frontends.torch_ops.registry import torch_op
@@ -17,18 +17,9 @@ Results: TypeAlias = "tuple[Array, Array, Array, Array]"
 
 _MEAN, _MAX = 1, 2  # modes of embedding bags; 0 is the sum
 
-# one row for each number ----------------------------------------------------------------------
-
 
 @torch_op("aten::embedding")
-def embedding(
-    weight: Array,
-    indices: Array,
-    padding_idx: int = -1,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Array:
-    """The rows of a table that numbers name."""
+def embedding(weight: Array, indices: Array, *_of_gradients: object) -> Array:
     return take(weight, indices, 0)
 
 
@@ -40,9 +31,6 @@ def embedding_dense_backward(
     flat = lax.reshape(indices, (indices.size,))
     rows = lax.reshape(grad, (indices.size, grad.shape[-1]))
     return _table_gradient(rows, flat, num_weights, padding_idx, scale_grad_by_freq)
-
-
-# bags of rows ---------------------------------------------------------------------------------
 
 
 @torch_op("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
@@ -83,34 +71,13 @@ def embedding_bag(
 
 @torch_op("aten::_embedding_bag_backward")
 def embedding_bag_backward(
-    grad: Array,
-    indices: Array,
-    offsets: Array,
-    offset2bag: Array,
-    bag_size: Array,
-    maximum_indices: Array,
-    num_weights: int,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: Array | None,
-    padding_idx: int = -1,
+    grad: Array, indices: Array, offsets: Array, offset2bag: Array, *rest: Any
 ) -> Array:
-    """The gradient of the table of bags."""
     if not offset2bag.size:  # the CPU leaves it out of sums
         offset2bag = _bag_of(offsets, indices, grad.shape[0])
-    return embedding_bag_dense_backward(
-        grad,
-        indices,
-        offset2bag,
-        bag_size,
-        maximum_indices,
-        num_weights,
-        scale_grad_by_freq,
-        mode,
-        per_sample_weights,
-        padding_idx,
-    )
+    of_dense = list(rest)
+    del of_dense[5]  # whether the gradient is sparse
+    return embedding_bag_dense_backward(grad, indices, offset2bag, *of_dense)
 
 
 @torch_op("aten::_embedding_bag_dense_backward")
@@ -126,7 +93,6 @@ def embedding_bag_dense_backward(
     per_sample_weights: Array | None,
     padding_idx: int = -1,
 ) -> Array:
-    """The gradient of the table of bags, dense."""
     if mode == _MAX:
         return _gradient_of_maxima(grad, maximum_indices, bag_size, num_weights)
     if mode == _MEAN:
@@ -148,7 +114,6 @@ def embedding_bag_weights_backward(
     mode: int,
     padding_idx: int = -1,
 ) -> Array:
-    """The gradient of the weights of the numbers in bags."""
     if not offset2bag.size:
         offset2bag = _bag_of(offsets, indices, grad.shape[0])
     products = lax.mul(take(grad, offset2bag, 0), take(weight, indices, 0))
@@ -156,9 +121,6 @@ def embedding_bag_weights_backward(
     if padding_idx < 0:
         return sums
     return lax.mul(sums, cast(_differs(indices, padding_idx), torch_dtype(sums)))
-
-
-# shared ---------------------------------------------------------------------------------------
 
 
 def _table_gradient(

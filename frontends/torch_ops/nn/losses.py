@@ -70,7 +70,6 @@ def nll_loss_backward(
     ignore_index: int,
     total_weight: Array,
 ) -> Array:
-    """The gradient is that of the target's class, and 0 elsewhere."""
     _, weights = _weights(x, target, weight, ignore_index)
     scale = (
         at_least_f32(grad) / at_least_f32(total_weight) if reduction == MEAN else at_least_f32(grad)

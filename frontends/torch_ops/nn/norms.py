@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flint.frontends.torch_ops.lazy_jax import jnp, lax
-from flint.frontends.torch_ops.registry import torch_op
+from flint.frontends.torch_ops.registry import register_all, torch_op
 
 if TYPE_CHECKING:
     from jax import Array
@@ -55,9 +55,6 @@ def _affine(x: Array, weight: Array, bias: Array | None) -> Array:
     return x if bias is None else x + bias
 
 
-# layers ---------------------------------------------------------------------------------------
-
-
 def _last(x: Array, normalized_shape: Sequence[int]) -> tuple[Dims, Dims]:
     """Dimensions that are normalised, and all in front of them."""
     first = x.ndim - len(normalized_shape)
@@ -98,9 +95,6 @@ def native_layer_norm_backward(
     if wanted_bias and bias is not None:
         dbias = jnp.sum(wide, rows).astype(bias.dtype)
     return dx, dweight, dbias
-
-
-# groups ---------------------------------------------------------------------------------------
 
 
 def _per_channel(x: Array, values: Array) -> Array:
@@ -158,9 +152,6 @@ def native_group_norm_backward(
     return dx, dweight, dbias
 
 
-# batches --------------------------------------------------------------------------------------
-
-
 def _others(x: Array) -> Dims:
     return (0, *range(2, x.ndim))
 
@@ -192,34 +183,6 @@ def _batch_norm(
     unbiased = momentum * count / max(count - 1, 1)
     new_mean = momentum * flat + (1 - momentum) * mean
     return out, flat, rstd, new_mean, unbiased * spread + (1 - momentum) * var
-
-
-@torch_op("aten::_native_batch_norm_legit_functional")
-def native_batch_norm_legit_functional(*args: Any) -> tuple[Any, ...]:
-    """Output, mean, 1 / deviation, and new running mean and variance."""
-    return _batch_norm(*args)
-
-
-@torch_op("aten::_native_batch_norm_legit.no_stats")
-def native_batch_norm_no_stats(
-    x: Array, weight: Array | None, bias: Array | None, training: bool, momentum: float, eps: float
-) -> tuple[Any, Any, Any]:
-    """Output, mean and 1 / deviation of the batch itself."""
-    return _batch_norm(x, weight, bias, None, None, True, momentum, eps)[:3]
-
-
-@torch_op("aten::_native_batch_norm_legit_no_training")
-def native_batch_norm_no_training(
-    x: Array,
-    weight: Array | None,
-    bias: Array | None,
-    mean: Array,
-    var: Array,
-    momentum: float,
-    eps: float,
-) -> tuple[Any, Any, Any]:
-    """Output, mean and 1 / deviation, from the running statistics."""
-    return _batch_norm(x, weight, bias, mean, var, False, momentum, eps)[:3]
 
 
 @torch_op("aten::native_batch_norm_backward")
@@ -255,3 +218,16 @@ def native_batch_norm_backward(
     dtype = x.dtype if weight is None else weight.dtype
     dweight = of_weight.astype(dtype) if output_mask[1] else None
     return dx, dweight, of_bias.astype(dtype) if output_mask[2] else None
+
+
+register_all(
+    {
+        "_native_batch_norm_legit_functional": _batch_norm,
+        "_native_batch_norm_legit.no_stats": lambda x, weight, bias, _, momentum, eps: _batch_norm(
+            x, weight, bias, None, None, True, momentum, eps
+        )[:3],
+        "_native_batch_norm_legit_no_training": lambda x, weight, bias, mean, var, *constants: (
+            _batch_norm(x, weight, bias, mean, var, False, *constants)[:3]
+        ),
+    }
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from flint.errors import FlintError
 from flint.frontends.torch_ops.lazy_jax import jax, jnp, lax
-from flint.frontends.torch_ops.registry import torch_op
+from flint.frontends.torch_ops.registry import register_all
 
 if TYPE_CHECKING:
     from jax import Array
@@ -44,10 +44,10 @@ def _windows(
     x: Array,
     count: int,
     sizes: Sizes,
-    strides: Sizes | None,
-    padding: Sizes,
-    ceil_mode: bool,
+    strides: Sizes = (),
+    padding: Sizes = 0,
     dilation: Sizes = 1,
+    ceil_mode: bool = False,
 ) -> _Windows:
     """The windows of one operator; with `ceil_mode` the last may reach past the padding."""
     lengths = _each(sizes, count)
@@ -67,90 +67,17 @@ def _each(values: Sizes, count: int) -> tuple[int, ...]:
     return given if len(given) == count else given * count
 
 
-# the largest ----------------------------------------------------------------------------------
-
-
 def _lowest(x: Array) -> np.ndarray[Any, Any]:
     if jnp.issubdtype(x.dtype, jnp.floating):
         return np.array(-np.inf, x.dtype)
     return np.array(jnp.iinfo(x.dtype).min, x.dtype)
 
 
-@torch_op("aten::max_pool2d_with_indices")
-def max_pool2d_with_indices(
-    x: Array,
-    size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    ceil_mode: bool = False,
-) -> tuple[Any, Any]:
-    """The largest of each window of two dimensions, and its place in the flat input."""
-    return _max_pool(x, 2, _windows(x, 2, size, stride, padding, ceil_mode, dilation))
-
-
-@torch_op("aten::max_pool3d_with_indices")
-def max_pool3d_with_indices(
-    x: Array,
-    size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    ceil_mode: bool = False,
-) -> tuple[Any, Any]:
-    """The largest of each window of three dimensions, and its place in the flat input."""
-    return _max_pool(x, 3, _windows(x, 3, size, stride, padding, ceil_mode, dilation))
-
-
-@torch_op("aten::max_pool2d_with_indices_backward")
-def max_pool2d_with_indices_backward(
-    grad: Array,
-    x: Array,
-    size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    indices: Array,
-) -> Array:
-    """Every gradient goes to the place that was largest."""
-    windows = _windows(x, 2, size, stride, padding, ceil_mode, dilation)
-    return _max_pool_backward(grad, x, windows, indices)
-
-
-@torch_op("aten::max_pool3d_with_indices_backward")
-def max_pool3d_with_indices_backward(
-    grad: Array,
-    x: Array,
-    size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    indices: Array,
-) -> Array:
-    """Every gradient goes to the place that was largest."""
-    windows = _windows(x, 3, size, stride, padding, ceil_mode, dilation)
-    return _max_pool_backward(grad, x, windows, indices)
-
-
-@torch_op("aten::adaptive_max_pool2d")
-def adaptive_max_pool2d(x: Array, output_size: Sequence[int]) -> tuple[Any, Any]:
-    """The largest of each of `output_size` parts, and its place in the flat input."""
-    return _max_pool(x, 2, _equal_windows(x, _each(output_size, 2), "adaptive_max_pool2d"))
-
-
-@torch_op("aten::adaptive_max_pool2d_backward")
-def adaptive_max_pool2d_backward(grad: Array, x: Array, indices: Array) -> Array:
-    """Every gradient goes to the place that was largest."""
-    windows = _equal_windows(x, grad.shape[-2:], "adaptive_max_pool2d_backward")
-    return _max_pool_backward(grad, x, windows, indices)
-
-
-def _max_pool(x: Array, count: int, windows: _Windows) -> tuple[Any, Any]:
+def _max_pool(x: Array, windows: _Windows) -> tuple[Any, Any]:
+    """The largest of each window, and its place in the flat last dimensions of the input."""
     over = windows.over(x.ndim)
     values = lax.reduce_window(x, _lowest(x), lax.max, **over)
-    return values, _places(x, count, over)
+    return values, _places(x, len(windows.sizes), over)
 
 
 def _places(x: Array, count: int, over: dict[str, Any]) -> Array:
@@ -191,86 +118,17 @@ def _scattered(grad: Array, x: Array, indices: Array, count: int) -> Array:
     return flat.at[row, indices.reshape(rows, -1)].add(grad.reshape(rows, -1)).reshape(x.shape)
 
 
-# the mean -------------------------------------------------------------------------------------
-
-
-@torch_op("aten::avg_pool2d")
-def avg_pool2d(
-    x: Array,
-    size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: int | Sequence[int] = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Array:
-    """The mean of each window of two dimensions."""
-    return _avg_pool(x, 2, size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-
-
-@torch_op("aten::avg_pool3d")
-def avg_pool3d(
-    x: Array,
-    size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: int | Sequence[int] = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Array:
-    """The mean of each window of three dimensions."""
-    return _avg_pool(x, 3, size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-
-
-@torch_op("aten::avg_pool2d_backward")
-def avg_pool2d_backward(grad: Array, x: Array, *options: Any) -> Array:
-    """Every element gets its share of the gradients of its windows."""
-    return jax.linear_transpose(lambda x: avg_pool2d(x, *options), x)(grad)[0]
-
-
-@torch_op("aten::avg_pool3d_backward")
-def avg_pool3d_backward(grad: Array, x: Array, *options: Any) -> Array:
-    """Every element gets its share of the gradients of its windows."""
-    return jax.linear_transpose(lambda x: avg_pool3d(x, *options), x)(grad)[0]
-
-
-@torch_op("aten::_adaptive_avg_pool2d")
-def adaptive_avg_pool2d(x: Array, output_size: Sequence[int]) -> Array:
-    """The mean of each of `output_size` parts of two dimensions."""
-    return _adaptive_avg_pool(x, _each(output_size, 2))
-
-
-@torch_op("aten::_adaptive_avg_pool3d")
-def adaptive_avg_pool3d(x: Array, output_size: Sequence[int]) -> Array:
-    """The mean of each of `output_size` parts of three dimensions."""
-    return _adaptive_avg_pool(x, _each(output_size, 3))
-
-
-@torch_op("aten::_adaptive_avg_pool2d_backward")
-def adaptive_avg_pool2d_backward(grad: Array, x: Array) -> Array:
-    """Every element gets its share of the gradients of its parts."""
-    sizes = grad.shape[-2:]
-    return jax.linear_transpose(lambda x: _adaptive_avg_pool(x, sizes), x)(grad)[0]
-
-
-@torch_op("aten::_adaptive_avg_pool3d_backward")
-def adaptive_avg_pool3d_backward(grad: Array, x: Array) -> Array:
-    """Every element gets its share of the gradients of its parts."""
-    sizes = grad.shape[-3:]
-    return jax.linear_transpose(lambda x: _adaptive_avg_pool(x, sizes), x)(grad)[0]
-
-
 def _avg_pool(
     x: Array,
     count: int,
     size: Sizes,
-    stride: Sizes | None,
-    padding: Sizes,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor: int | None,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor: int | None = None,
 ) -> Array:
-    windows = _windows(x, count, size, stride, padding, ceil_mode)
+    windows = _windows(x, count, size, stride, padding, ceil_mode=ceil_mode)
     total = _sums(x, windows)
     low = _each(padding, count) if count_include_pad else (0,) * count
     counts = _counts(x.shape[-count:], total.shape[-count:], windows, low)
@@ -335,3 +193,47 @@ def _equal_windows(x: Array, outputs: Sequence[int], name: str) -> _Windows:
     sizes = tuple(n // out for n, out in zip(inputs, outputs, strict=True))
     still = (0,) * len(sizes)
     return _Windows(sizes, sizes, tuple(zip(still, still, strict=True)), (1,) * len(sizes))
+
+
+def _share_back(mean: Callable[[Array], Array], grad: Array, x: Array) -> Array:
+    """Every element gets its share of the gradients of its windows."""
+    return jax.linear_transpose(mean, x)(grad)[0]
+
+
+def _register(count: int) -> None:
+    """Operators on the last `count` dimensions."""
+
+    def max_backward(grad: Array, x: Array, *options: Any) -> Array:
+        *of_windows, indices = options
+        return _max_pool_backward(grad, x, _windows(x, count, *of_windows), indices)
+
+    def mean_backward(grad: Array, x: Array, *options: Any) -> Array:
+        return _share_back(lambda x: _avg_pool(x, count, *options), grad, x)
+
+    def adaptive_mean_backward(grad: Array, x: Array) -> Array:
+        return _share_back(lambda x: _adaptive_avg_pool(x, grad.shape[-count:]), grad, x)
+
+    largest, mean = f"max_pool{count}d_with_indices", f"avg_pool{count}d"
+    register_all(
+        {
+            largest: lambda x, *options: _max_pool(x, _windows(x, count, *options)),
+            f"{largest}_backward": max_backward,
+            mean: lambda x, *options: _avg_pool(x, count, *options),
+            f"{mean}_backward": mean_backward,
+            f"_adaptive_{mean}": lambda x, sizes: _adaptive_avg_pool(x, _each(sizes, count)),
+            f"_adaptive_{mean}_backward": adaptive_mean_backward,
+        }
+    )
+
+
+_ADAPTIVE = "adaptive_max_pool2d"
+_register(2)
+_register(3)
+register_all(
+    {
+        _ADAPTIVE: lambda x, sizes: _max_pool(x, _equal_windows(x, _each(sizes, 2), _ADAPTIVE)),
+        f"{_ADAPTIVE}_backward": lambda grad, x, indices: _max_pool_backward(
+            grad, x, _equal_windows(x, grad.shape[-2:], f"{_ADAPTIVE}_backward"), indices
+        ),
+    }
+)

@@ -19,6 +19,7 @@ import torch
 
 from flint.frontends.torch_ops.lazy_jax import jax, jnp, lax
 from flint.frontends.torch_ops.registry import torch_op
+from flint.frontends.torch_ops.whole import WholeOperator, define
 
 if TYPE_CHECKING:
     from jax import Array
@@ -28,17 +29,6 @@ if TYPE_CHECKING:
 #: Gates of each kind of layer.
 GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
 _WEIGHTS = "Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh"
-_SCHEMAS = {
-    "recurrent_layer": (
-        f"(str kind, bool reverse, Tensor x, Tensor h, Tensor c, {_WEIGHTS})"
-        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
-    ),
-    "recurrent_layer_backward": (
-        "(str kind, bool reverse, Tensor d_out, Tensor d_h, Tensor d_c, Tensor x, Tensor w_ih, "
-        "Tensor w_hh, Tensor from_x, Tensor from_h, Tensor hidden, Tensor cells)"
-        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
-    ),
-}
 
 
 # in PyTorch -----------------------------------------------------------------------------------
@@ -82,18 +72,23 @@ def _gradients(
     return None, None, *others, *(biases.unbind() if ctx.biased else (None, None))
 
 
-def _register() -> None:
-    """Define the operators, once in a process even if this module is loaded again."""
-    if hasattr(torch.ops.flint, "recurrent_layer"):
-        return
-    for name, schema in _SCHEMAS.items():
-        torch.library.define(f"flint::{name}", schema)
-    torch.library.register_fake("flint::recurrent_layer", _fake)
-    torch.library.register_fake("flint::recurrent_layer_backward", _fake_backward)
-    torch.library.register_autograd("flint::recurrent_layer", _gradients, setup_context=_save)
-
-
-_register()
+define(
+    WholeOperator(
+        "recurrent_layer",
+        f"(str kind, bool reverse, Tensor x, Tensor h, Tensor c, {_WEIGHTS})"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+        _fake,
+        _gradients,
+        _save,
+    ),
+    WholeOperator(
+        "recurrent_layer_backward",
+        "(str kind, bool reverse, Tensor d_out, Tensor d_h, Tensor d_c, Tensor x, Tensor w_ih, "
+        "Tensor w_hh, Tensor from_x, Tensor from_h, Tensor hidden, Tensor cells)"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+        _fake_backward,
+    ),
+)
 
 
 def _stacked(
@@ -149,34 +144,22 @@ def lstm(
     return _stacked("lstm", x, hidden, cells, params, has_biases, num_layers, *options)
 
 
-def _simple(
-    kind: str, x: torch.Tensor, hidden: torch.Tensor, *options: Any
-) -> tuple[torch.Tensor, ...]:
-    cells = hidden.new_zeros((hidden.shape[0], 0))
-    return _stacked(kind, x, hidden, cells, *options)[:2]
+def _simple(kind: str) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """The operator of a layer without cells, from one operator per layer and direction."""
 
+    def layers(x: torch.Tensor, hidden: torch.Tensor, *options: Any) -> tuple[torch.Tensor, ...]:
+        cells = hidden.new_zeros((hidden.shape[0], 0))
+        return _stacked(kind, x, hidden, cells, *options)[:2]
 
-def gru(x: torch.Tensor, hidden: torch.Tensor, *options: Any) -> tuple[torch.Tensor, ...]:
-    """`aten::gru.input` from one operator per layer and direction."""
-    return _simple("gru", x, hidden, *options)
-
-
-def rnn_tanh(x: torch.Tensor, hidden: torch.Tensor, *options: Any) -> tuple[torch.Tensor, ...]:
-    """`aten::rnn_tanh.input` from one operator per layer and direction."""
-    return _simple("tanh", x, hidden, *options)
-
-
-def rnn_relu(x: torch.Tensor, hidden: torch.Tensor, *options: Any) -> tuple[torch.Tensor, ...]:
-    """`aten::rnn_relu.input` from one operator per layer and direction."""
-    return _simple("relu", x, hidden, *options)
+    return layers
 
 
 #: What takes the place of operators that PyTorch would take apart step by step.
 WHOLE: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.lstm.input: lstm,
-    torch.ops.aten.gru.input: gru,
-    torch.ops.aten.rnn_tanh.input: rnn_tanh,
-    torch.ops.aten.rnn_relu.input: rnn_relu,
+    torch.ops.aten.gru.input: _simple("gru"),
+    torch.ops.aten.rnn_tanh.input: _simple("tanh"),
+    torch.ops.aten.rnn_relu.input: _simple("relu"),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flint.frontends.torch_ops.registry import torch_op
+from flint.frontends.torch_ops.registry import find_op, torch_op
 from flint.frontends.torch_ops.tensors import elementwise, reductions
 from flint.frontends.torch_ops.types import Number, Operand
 
@@ -20,12 +20,13 @@ def _each(function: Callable[..., Any], lists: Sequence[Any], **options: object)
     return tuple(function(*entries, **options) for entries in zip(*spread, strict=True))
 
 
-def _register(name: str, function: Callable[..., Any], *overloads: str) -> None:
+def _register(name: str, overloads: str, function: Callable[..., Any] | None) -> None:
+    assert function is not None, name
+
     def on_lists(*lists: Sequence[Operand] | Number, **options: object) -> tuple[Any, ...]:
         return _each(function, lists, **options)
 
-    on_lists.__doc__ = f"`{name}` of every tensor of a list."
-    torch_op(*(f"aten::_foreach_{name}.{overload}" for overload in overloads))(on_lists)
+    torch_op(*(f"aten::_foreach_{name}.{overload}" for overload in overloads.split()))(on_lists)
 
 
 def _weighted(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -33,24 +34,19 @@ def _weighted(function: Callable[..., Array]) -> Callable[..., Array]:
     return lambda x, y, z, value=1: function(x, y, z, value=value)
 
 
-for _name in ("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg"):
-    _found = elementwise.absolute if _name == "abs" else getattr(elementwise, _name)
-    _register(_name, _found, "default")
-for _name in ("reciprocal", "rsqrt", "sigmoid", "sign", "sin", "sqrt", "tanh", "trunc"):
-    _register(_name, getattr(elementwise, _name), "default")
+_ONE = "abs ceil cos erf exp expm1 floor log log1p neg reciprocal rsqrt sigmoid sign sin sqrt tanh"
+for _name in (*_ONE.split(), "trunc", "copy"):
+    _register(_name, "default", find_op(f"aten::{_name}"))
 for _name in ("add", "sub", "mul", "div"):
-    _register(_name, getattr(elementwise, _name), "List", "Scalar", "ScalarList")
-_register("mul", elementwise.mul, "Tensor")
-_register("div", elementwise.div, "Tensor")
-_register("add", elementwise.add, "Tensor")
-for _name in ("maximum", "minimum"):
-    _register(_name, getattr(elementwise, _name), "List", "Scalar", "ScalarList")
-for _name in ("clamp_max", "clamp_min"):
-    _register(_name, getattr(elementwise, _name), "List", "Scalar", "ScalarList")
-_register("pow", elementwise.pow_scalar, "Scalar", "ScalarList")
-_register("pow", elementwise.pow_tensor, "List", "ScalarAndTensor")
-_register("lerp", elementwise.lerp, "Scalar", "List", "ScalarList")
-_register("addcmul", _weighted(elementwise.addcmul), "Scalar", "ScalarList")
-_register("addcdiv", _weighted(elementwise.addcdiv), "Scalar", "ScalarList")
-_register("copy", elementwise.copy, "default")
-_register("norm", reductions.norm, "Scalar")
+    _register(_name, "List Scalar ScalarList", find_op(f"aten::{_name}.Tensor"))
+for _name in ("add", "mul", "div"):
+    _register(_name, "Tensor", find_op(f"aten::{_name}.Tensor"))
+for _names, _of_two in (("maximum clamp_min", "maximum"), ("minimum clamp_max", "minimum")):
+    for _name in _names.split():
+        _register(_name, "List Scalar ScalarList", find_op(f"aten::{_of_two}"))
+_register("pow", "Scalar ScalarList", elementwise.pow_scalar)
+_register("pow", "List ScalarAndTensor", find_op("aten::pow.Tensor_Tensor"))
+_register("lerp", "Scalar List ScalarList", elementwise.lerp)
+_register("addcmul", "Scalar ScalarList", _weighted(elementwise.addcmul))
+_register("addcdiv", "Scalar ScalarList", _weighted(elementwise.addcdiv))
+_register("norm", "Scalar", reductions.norm)

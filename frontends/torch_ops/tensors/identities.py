@@ -22,7 +22,6 @@ def constrain(x: Array, spec: str, gradient_spec: str) -> Array:
 
 @torch_op("flint::identity")
 def identity(x: Array) -> Array:
-    """The same values."""
     return x
 
 

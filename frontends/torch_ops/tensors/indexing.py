@@ -9,7 +9,7 @@ import torch
 
 from flint.errors import FlintError
 from flint.frontends.torch_ops.lazy_jax import jnp, lax
-from flint.frontends.torch_ops.registry import torch_op
+from flint.frontends.torch_ops.registry import register_all, torch_op
 from flint.frontends.torch_ops.types import (
     Number,
     broadcast,
@@ -27,8 +27,6 @@ Index = Sequence[Any]
 # Indices of valid programs are in bounds: nothing has to be computed to make sure.
 _IN_BOUNDS = "promise_in_bounds"
 
-# x[i, :, j] -----------------------------------------------------------------------------------
-
 
 @torch_op("aten::index.Tensor")
 def index(x: Array, indices: Index) -> Array:
@@ -40,7 +38,6 @@ def index(x: Array, indices: Index) -> Array:
 def index_put(
     x: Array, indices: Index, values: Array, accumulate: bool = False, unsafe: bool = False
 ) -> Array:
-    """x with x[indices] replaced by values, or with values added there."""
     values = cast(values, torch_dtype(x))
     if _is_mask(indices):
         return _masked_put(x, indices, values, accumulate)
@@ -50,19 +47,8 @@ def index_put(
     return place.set(values, mode=_IN_BOUNDS, wrap_negative_indices=False)
 
 
-@torch_op("aten::put")
-def put(x: Array, index: Array, source: Array, accumulate: bool = False) -> Array:
-    """x with numbers replaced by their places in the flattened tensor."""
-    flat = lax.reshape(x, (x.size,))
-    return lax.reshape(index_put(flat, [index], source, accumulate), x.shape)
-
-
-# whole slices ---------------------------------------------------------------------------------
-
-
 @torch_op("aten::index_select")
 def index_select(x: Array, dim: int, index: Array) -> Array:
-    """The slices of a dimension that an index lists."""
     if not x.ndim:
         return x
     return take(x, lax.reshape(index, (index.size,)), dimension(dim, x.ndim))
@@ -72,15 +58,11 @@ def index_select(x: Array, dim: int, index: Array) -> Array:
 def index_reduce(
     x: Array, dim: int, index: Array, source: Array, reduce: str, *, include_self: bool = True
 ) -> Array:
-    """x with slices combined with those that an index lists."""
     axis = dimension(dim, x.ndim)
     shape = [1] * source.ndim
     shape[axis] = index.size
     places = broadcast(lax.reshape(index, shape), source.shape)
     return scatter_reduce(x, axis, places, source, reduce, include_self=include_self)
-
-
-# one number at a time along a dimension -------------------------------------------------------
 
 
 @torch_op("aten::gather")
@@ -103,42 +85,34 @@ def gather(x: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Ar
     return lax.gather(x, starts, numbers, (1,) * x.ndim, mode=_IN_BOUNDS)
 
 
-@torch_op("aten::scatter.src")
-def scatter(x: Array, dim: int, index: Array, src: Array) -> Array:
-    """x with y[i, index[i, j, ...], ...] = src[i, j, ...]."""
-    return _scattered(lax.scatter, x, dim, index, src)
+def _scatter(
+    x: Array, dim: int, index: Array, source: Array | Number, *, reduce: str = "replace"
+) -> Array:
+    """x with y[i, index[i, j, ...], ...] combined with source[i, j, ...], or with one number."""
+    if isinstance(source, Number):
+        source = lax.full(index.shape, source, x.dtype)
+    how = {"replace": lax.scatter, "add": lax.scatter_add, "multiply": lax.scatter_mul}
+    return _scattered(how[reduce], x, dim, index, source)
 
 
-@torch_op("aten::scatter.value")
-def scatter_value(x: Array, dim: int, index: Array, value: Number) -> Array:
-    """x with one value where the index points."""
-    return scatter(x, dim, index, lax.full(index.shape, value, x.dtype))
+def _put(x: Array, index: Array, source: Array, accumulate: bool = False) -> Array:
+    flat = lax.reshape(x, (x.size,))
+    return lax.reshape(index_put(flat, [index], source, accumulate), x.shape)
 
 
-@torch_op("aten::scatter.reduce")
-def scatter_with(x: Array, dim: int, index: Array, src: Array, *, reduce: str) -> Array:
-    """x with numbers added (`add`) or multiplied (`multiply`) where the index points."""
-    combine = {"add": lax.scatter_add, "multiply": lax.scatter_mul}[reduce]
-    return _scattered(combine, x, dim, index, src)
-
-
-@torch_op("aten::scatter.value_reduce")
-def scatter_value_with(x: Array, dim: int, index: Array, value: Number, *, reduce: str) -> Array:
-    """x with one value added or multiplied where the index points."""
-    return scatter_with(x, dim, index, lax.full(index.shape, value, x.dtype), reduce=reduce)
-
-
-@torch_op("aten::scatter_add")
-def scatter_add(x: Array, dim: int, index: Array, src: Array) -> Array:
-    """x with numbers added where the index points."""
-    return _scattered(lax.scatter_add, x, dim, index, src)
+register_all(
+    {
+        "scatter.src scatter.value scatter.reduce scatter.value_reduce": _scatter,
+        "scatter_add": lambda x, dim, index, source: _scatter(x, dim, index, source, reduce="add"),
+        "put": _put,
+    }
+)
 
 
 @torch_op("aten::scatter_reduce.two")
 def scatter_reduce(
     x: Array, dim: int, index: Array, src: Array, reduce: str, *, include_self: bool = True
 ) -> Array:
-    """x with numbers combined where the index points, by sum, prod, mean, amax or amin."""
     combine = {
         "sum": lax.scatter_add,
         "mean": lax.scatter_add,
@@ -156,9 +130,6 @@ def scatter_reduce(
     count = _scattered(lax.scatter_add, lax.full_like(x, int(include_self)), dim, index, ones)
     count = count if include_self else lax.max(count, lax.full_like(count, 1))
     return lax.div(combined, count) if is_floating(x) else jnp.floor_divide(combined, count)
-
-
-# masks ----------------------------------------------------------------------------------------
 
 
 @torch_op("aten::masked_scatter")
@@ -182,9 +153,6 @@ def of_unknown_size(*args: object, **kwargs: object) -> NoReturn:
         FlintError: FL228, always.
     """
     _depends_on_data("masked_select, nonzero and unique")
-
-
-# shared ---------------------------------------------------------------------------------------
 
 
 def take(x: Array, index: Array, axis: int) -> Array:

@@ -5,13 +5,14 @@ give it: bfloat16 products are one `dot_general` of bfloat16, without conversion
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from flint.frontends.torch_ops.lazy_jax import jnp, lax
-from flint.frontends.torch_ops.registry import torch_op
+from flint.frontends.torch_ops.registry import register_all, torch_op
 from flint.frontends.torch_ops.types import Number, cast, jax_dtype
 
 if TYPE_CHECKING:
@@ -28,84 +29,44 @@ def _dot(
     return lax.dot_general(a, b, numbers, preferred_element_type=wanted)
 
 
-def _scaled(x: Array, factor: Number) -> Array:
-    return x if factor == 1 else x * jnp.asarray(factor, x.dtype)
-
-
 def _plus(added: Array, product: Array, beta: Number, alpha: Number) -> Array:
     """beta * added + alpha * product; with beta 0 even NaN is not added."""
     product = _scaled(product, alpha)
     return product if beta == 0 else _scaled(added, beta).astype(product.dtype) + product
 
 
-@torch_op("aten::mm")
-def mm(a: Array, b: Array) -> Array:
-    """(m, k) x (k, n)."""
-    return _dot(a, b, (1, 0))
+def _scaled(x: Array, factor: Number) -> Array:
+    return x if factor == 1 else x * jnp.asarray(factor, x.dtype)
 
 
-@torch_op("aten::mm.dtype")
-def mm_dtype(a: Array, b: Array, out_dtype: torch.dtype) -> Array:
-    """(m, k) x (k, n), stored in another type."""
+def _mm(a: Array, b: Array, out_dtype: torch.dtype | None = None) -> Array:
     return _dot(a, b, (1, 0), dtype=out_dtype)
 
 
-@torch_op("aten::bmm")
-def bmm(a: Array, b: Array) -> Array:
-    """(b, m, k) x (b, k, n)."""
-    return _dot(a, b, (2, 1), batch=1)
-
-
-@torch_op("aten::bmm.dtype")
-def bmm_dtype(a: Array, b: Array, out_dtype: torch.dtype) -> Array:
-    """(b, m, k) x (b, k, n), stored in another type."""
+def _bmm(a: Array, b: Array, out_dtype: torch.dtype | None = None) -> Array:
     return _dot(a, b, (2, 1), batch=1, dtype=out_dtype)
 
 
-@torch_op("aten::addmm")
-def addmm(added: Array, a: Array, b: Array, *, beta: Number = 1, alpha: Number = 1) -> Array:
-    """beta * added + alpha * (a x b)."""
-    return _plus(added, mm(a, b), beta, alpha)
+def _sum_of_bmm(a: Array, b: Array) -> Array:
+    return lax.dot_general(a, b, (((0, 2), (0, 1)), ((), ())))
 
 
-@torch_op("aten::addmm.dtype")
-def addmm_dtype(
-    added: Array, a: Array, b: Array, out_dtype: torch.dtype, *, beta: Number = 1, alpha: Number = 1
-) -> Array:
-    """beta * added + alpha * (a x b), stored in another type."""
-    return _plus(added, mm_dtype(a, b, out_dtype), beta, alpha)
+def _added_to(product: Callable[..., Array]) -> Callable[..., Array]:
+    """beta * the first argument + alpha * the product of the rest."""
+    return lambda added, *of, beta=1, alpha=1, **dtype: _plus(
+        added, product(*of, **dtype), beta, alpha
+    )
 
 
-@torch_op("aten::baddbmm")
-def baddbmm(added: Array, a: Array, b: Array, *, beta: Number = 1, alpha: Number = 1) -> Array:
-    """beta * added + alpha * (a x b), for each of a batch."""
-    return _plus(added, bmm(a, b), beta, alpha)
-
-
-@torch_op("aten::baddbmm.dtype")
-def baddbmm_dtype(
-    added: Array, a: Array, b: Array, out_dtype: torch.dtype, *, beta: Number = 1, alpha: Number = 1
-) -> Array:
-    """beta * added + alpha * (a x b), for each of a batch, stored in another type."""
-    return _plus(added, bmm_dtype(a, b, out_dtype), beta, alpha)
-
-
-@torch_op("aten::addbmm")
-def addbmm(added: Array, a: Array, b: Array, *, beta: Number = 1, alpha: Number = 1) -> Array:
-    """beta * added + alpha * the sum over the batch of a x b."""
-    product = lax.dot_general(a, b, (((0, 2), (0, 1)), ((), ())))
-    return _plus(added, product, beta, alpha)
-
-
-def mv(a: Array, v: Array) -> Array:
-    """(m, k) x (k,)."""
-    return _dot(a, v, (1, 0))
-
-
-@torch_op("aten::addmv")
-def addmv(added: Array, a: Array, v: Array, *, beta: Number = 1, alpha: Number = 1) -> Array:
-    """beta * added + alpha * (a x v)."""
-    return _plus(added, mv(a, v), beta, alpha)
+register_all(
+    {
+        "mm mm.dtype": _mm,
+        "bmm bmm.dtype": _bmm,
+        "addmm addmm.dtype addmv": _added_to(_mm),
+        "baddbmm baddbmm.dtype": _added_to(_bmm),
+        "addbmm": _added_to(_sum_of_bmm),
+    }
+)
 
 
 @torch_op("aten::_scaled_mm")

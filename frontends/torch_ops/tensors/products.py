@@ -14,17 +14,11 @@ import torch
 
 from flint.frontends.torch_ops.lazy_jax import lax
 from flint.frontends.torch_ops.registry import torch_op
+from flint.frontends.torch_ops.whole import WholeOperator, define
 
 if TYPE_CHECKING:
     from jax import Array
     from torch.autograd.function import FunctionCtx
-
-
-_SCHEMAS = {
-    "linear": "(Tensor x, Tensor weight, bool inputs_first) -> Tensor",
-    "linear_weight_gradient": "(Tensor grad, Tensor x, bool inputs_first) -> Tensor",
-    "stacked": "(Tensor a, Tensor b, bool a_transposed, bool b_transposed) -> Tensor",
-}
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -97,20 +91,27 @@ def _stacked_gradients(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tens
     return of_a, of_b, None, None
 
 
-def _register() -> None:
-    """Define the operators, once in a process even if this module is loaded again."""
-    if hasattr(torch.ops.flint, "stacked"):
-        return
-    for name, schema in _SCHEMAS.items():
-        torch.library.define(f"flint::{name}", schema)
-    torch.library.register_fake("flint::linear", _fake_linear)
-    torch.library.register_fake("flint::linear_weight_gradient", _fake_weight_gradient)
-    torch.library.register_fake("flint::stacked", _fake_stacked)
-    torch.library.register_autograd("flint::linear", _linear_gradients, setup_context=_save)
-    torch.library.register_autograd("flint::stacked", _stacked_gradients, setup_context=_save)
-
-
-_register()
+define(
+    WholeOperator(
+        "linear",
+        "(Tensor x, Tensor weight, bool inputs_first) -> Tensor",
+        _fake_linear,
+        _linear_gradients,
+        _save,
+    ),
+    WholeOperator(
+        "linear_weight_gradient",
+        "(Tensor grad, Tensor x, bool inputs_first) -> Tensor",
+        _fake_weight_gradient,
+    ),
+    WholeOperator(
+        "stacked",
+        "(Tensor a, Tensor b, bool a_transposed, bool b_transposed) -> Tensor",
+        _fake_stacked,
+        _stacked_gradients,
+        _save,
+    ),
+)
 
 
 # in JAX ---------------------------------------------------------------------------------------

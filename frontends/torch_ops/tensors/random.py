@@ -8,18 +8,20 @@ repeat) would count as one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 
 from flint.frontends.torch_ops.lazy_jax import jnp, lax
-from flint.frontends.torch_ops.registry import torch_op
+from flint.frontends.torch_ops.registry import register_all, torch_op
 from flint.frontends.torch_ops.types import Operand, broadcast, cast, jax_dtype
 
 if TYPE_CHECKING:
     from jax import Array
+
+Drawn: TypeAlias = "Callable[..., Array]"
 
 
 def _uniform(shape: Sequence[int], dtype: torch.dtype | None = None) -> Array:
@@ -43,13 +45,6 @@ def _integers(low: int, high: int, shape: Sequence[int], dtype: torch.dtype | No
     return cast(drawn, dtype or torch.int64)
 
 
-def _type(x: Array, dtype: torch.dtype | None) -> np.dtype[Any]:
-    return x.dtype if dtype is None else jax_dtype(dtype)
-
-
-# dropout --------------------------------------------------------------------------------------
-
-
 @torch_op("aten::native_dropout")
 def native_dropout(x: Array, p: float, train: bool | None) -> tuple[Any, Any]:
     """The input with elements dropped and the rest scaled up, and which were kept."""
@@ -63,130 +58,71 @@ def native_dropout(x: Array, p: float, train: bool | None) -> tuple[Any, Any]:
 
 @torch_op("aten::native_dropout_backward")
 def native_dropout_backward(grad: Array, kept: Array, scale: float) -> Array:
-    """The scaled gradient of what was kept."""
     return jnp.where(kept, grad * jnp.asarray(scale, grad.dtype), jnp.asarray(0, grad.dtype))
 
 
-# new tensors ----------------------------------------------------------------------------------
+def _type(x: Array, dtype: torch.dtype | None) -> np.dtype[Any]:
+    return x.dtype if dtype is None else jax_dtype(dtype)
 
 
-@torch_op("aten::rand", "aten::rand.generator")
-def rand(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: object) -> Array:
-    """Numbers from 0 to 1."""
-    return _uniform(size, dtype)
+def _like(draw: Drawn) -> Drawn:
+    """Numbers in the shape of a tensor, and in its type unless another is wanted."""
+    return lambda x, *bounds, dtype=None, **_: draw(x.shape, *bounds).astype(_type(x, dtype))
 
 
-@torch_op("aten::randn", "aten::randn.generator")
-def randn(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: object) -> Array:
-    """Numbers of the standard normal distribution."""
-    return _normal(size, dtype)
-
-
-@torch_op("aten::rand_like", "aten::rand_like.generator")
-def rand_like(x: Array, *, dtype: torch.dtype | None = None, **options: object) -> Array:
-    """Numbers from 0 to 1, in the shape of `x`."""
-    return _uniform(x.shape).astype(_type(x, dtype))
-
-
-@torch_op("aten::randn_like", "aten::randn_like.generator")
-def randn_like(x: Array, *, dtype: torch.dtype | None = None, **options: object) -> Array:
-    """Numbers of the standard normal distribution, in the shape of `x`."""
-    return _normal(x.shape).astype(_type(x, dtype))
-
-
-@torch_op("aten::randint", "aten::randint.generator")
-def randint(
-    high: int, size: Sequence[int], *, dtype: torch.dtype | None = None, **options: object
-) -> Array:
-    """Whole numbers from 0 to `high`, without the latter."""
-    return _integers(0, high, size, dtype)
-
-
-@torch_op("aten::randint.low", "aten::randint.low_generator")
-def randint_low(
-    low: int, high: int, size: Sequence[int], *, dtype: torch.dtype | None = None, **options: object
-) -> Array:
-    """Whole numbers from `low` to `high`, without the latter."""
-    return _integers(low, high, size, dtype)
-
-
-@torch_op("aten::randint_like", "aten::randint_like.generator")
-def randint_like(
-    x: Array, high: int, *, dtype: torch.dtype | None = None, **options: object
-) -> Array:
-    """Whole numbers from 0 to `high`, in the shape of `x`."""
-    return _integers(0, high, x.shape, None).astype(_type(x, dtype))
-
-
-@torch_op("aten::randint_like.low_dtype", "aten::randint_like.low_generator_dtype")
-def randint_like_low(
-    x: Array, low: int, high: int, *, dtype: torch.dtype | None = None, **options: object
-) -> Array:
-    """Whole numbers from `low` to `high`, in the shape of `x`."""
-    return _integers(low, high, x.shape, None).astype(_type(x, dtype))
-
-
-@torch_op("aten::randperm", "aten::randperm.generator")
-def randperm(n: int, *, dtype: torch.dtype | None = None, **options: object) -> Array:
-    """The numbers below `n` in some order."""
+def _randperm(n: int, *, dtype: torch.dtype | None = None, **_: object) -> Array:
     numbers = lax.iota(jax_dtype(dtype or torch.int64), n)
     return lax.sort((_uniform((n,), torch.float32), numbers), num_keys=1)[1]
 
 
-@torch_op("aten::normal.float_float")
-def normal(
-    mean: float,
-    std: float,
-    size: Sequence[int],
-    *,
-    dtype: torch.dtype | None = None,
-    **options: object,
-) -> Array:
-    """Numbers of a normal distribution."""
-    return _normal(size, dtype) * std + mean
-
-
-# instead of a tensor's values -----------------------------------------------------------------
-
-
-@torch_op("aten::normal.Tensor_float", "aten::normal.Tensor_Tensor", "aten::normal.float_Tensor")
-def normal_tensors(mean: Operand, std: Operand = 1.0, *, generator: object = None) -> Array:
-    """Numbers of normal distributions, one for each mean and deviation."""
+def _normal_tensors(mean: Operand, std: Operand = 1.0, **_: object) -> Array:
+    """One number for each mean and deviation."""
     arrays: list[Any] = [a for a in (mean, std) if hasattr(a, "dtype")]
     shape = jnp.broadcast_shapes(*(a.shape for a in arrays))
     return _normal(shape).astype(arrays[0].dtype) * std + mean
 
 
-@torch_op("aten::normal_functional")
-def normal_functional(
-    x: Array, mean: float = 0.0, std: float = 1.0, *, generator: object = None
-) -> Array:
-    """Numbers of a normal distribution, in the shape and type of `x`."""
-    return _normal(x.shape).astype(x.dtype) * std + mean
-
-
-@torch_op("aten::uniform")
-def uniform(x: Array, low: float = 0.0, high: float = 1.0, *, generator: object = None) -> Array:
-    """Numbers from `low` to `high`, in the shape and type of `x`."""
-    return _uniform(x.shape).astype(x.dtype) * (high - low) + low
-
-
-@torch_op("aten::exponential")
-def exponential(x: Array, rate: float = 1.0, *, generator: object = None) -> Array:
-    """Numbers of an exponential distribution, in the shape and type of `x`."""
-    return (-jnp.log1p(-_uniform(x.shape)) / rate).astype(x.dtype)
-
-
-@torch_op("aten::bernoulli.p")
-def bernoulli_p(x: Array, p: float = 0.5, *, generator: object = None) -> Array:
-    """1 with probability `p`, otherwise 0, in the shape and type of `x`."""
-    return (_uniform(x.shape, torch.float32) < p).astype(x.dtype)
-
-
-@torch_op("aten::bernoulli.Tensor")
-def bernoulli_tensor(x: Array, p: Array, *, generator: object = None) -> Array:
-    """1 with the probability that `p` holds, otherwise 0, in the shape and type of `x`."""
+def _bernoulli(x: Array, p: Array, **_: object) -> Array:
     return (_uniform(x.shape).astype(p.dtype) < broadcast(p, x.shape)).astype(x.dtype)
+
+
+#: Integers are below `high`. A `generator`, of which there is no trace, is among `_`.
+_DRAWS: dict[str, Drawn] = {
+    "rand": lambda size, *, dtype=None, **_: _uniform(size, dtype),
+    "randn": lambda size, *, dtype=None, **_: _normal(size, dtype),
+    "rand_like": _like(_uniform),
+    "randn_like": _like(_normal),
+    "randint": lambda high, size, *, dtype=None, **_: _integers(0, high, size, dtype),
+    "randint_like": _like(lambda shape, high: _integers(0, high, shape, None)),
+    "randperm": _randperm,
+}
+for _name, _draw in _DRAWS.items():
+    register_all({f"{_name} {_name}.generator": _draw})
+register_all(
+    {
+        "randint.low randint.low_generator": lambda low, high, size, *, dtype=None, **_: _integers(
+            low, high, size, dtype
+        ),
+        "randint_like.low_dtype randint_like.low_generator_dtype": _like(
+            lambda shape, low, high: _integers(low, high, shape, None)
+        ),
+        "normal.float_float": lambda mean, std, size, *, dtype=None, **_: (
+            _normal(size, dtype) * std + mean
+        ),
+        "normal.Tensor_float normal.Tensor_Tensor normal.float_Tensor": _normal_tensors,
+        "normal_functional": lambda x, mean=0.0, std=1.0, **_: (
+            _normal(x.shape).astype(x.dtype) * std + mean
+        ),
+        "uniform": lambda x, low=0.0, high=1.0, **_: (
+            _uniform(x.shape).astype(x.dtype) * (high - low) + low
+        ),
+        "exponential": lambda x, rate=1.0, **_: (-jnp.log1p(-_uniform(x.shape)) / rate).astype(
+            x.dtype
+        ),
+        "bernoulli.p": lambda x, p=0.5, **_: (_uniform(x.shape, torch.float32) < p).astype(x.dtype),
+        "bernoulli.Tensor": _bernoulli,
+    }
+)
 
 
 @torch_op("aten::multinomial")

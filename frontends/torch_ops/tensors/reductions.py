@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from flint.frontends.torch_ops.lazy_jax import jnp, lax
-from flint.frontends.torch_ops.registry import torch_op
+from flint.frontends.torch_ops.registry import register_all, torch_op
 from flint.frontends.torch_ops.types import (
     Number,
     cast,
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 Dims = int | Sequence[int] | None
 
-# sums -----------------------------------------------------------------------------------------
-
 
 @torch_op("aten::sum.dim_IntList")
 def sum_(x: Array, dim: Dims, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Array:
@@ -36,103 +34,9 @@ def sum_(x: Array, dim: Dims, keepdim: bool = False, *, dtype: torch.dtype | Non
 
 @torch_op("aten::mean.dim")
 def mean(x: Array, dim: Dims, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Array:
-    """The mean along dimensions."""
     x = cast(x, dtype)
     count = _count(x, dim)
     return x_over(_reduced(lax.reduce_sum, x, dim, keepdim), count)
-
-
-@torch_op("aten::mean")
-def mean_all(x: Array, *, dtype: torch.dtype | None = None) -> Array:
-    """The mean of everything."""
-    return mean(x, None, dtype=dtype)
-
-
-@torch_op("aten::prod.dim_int")
-def prod(x: Array, dim: Dims, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Array:
-    """The product along a dimension; of integers and truth values in int64."""
-    return _reduced(lax.reduce_prod, _for_sums(x, dtype), dim, keepdim)
-
-
-@torch_op("aten::prod")
-def prod_all(x: Array, *, dtype: torch.dtype | None = None) -> Array:
-    """The product of everything."""
-    return prod(x, None, dtype=dtype)
-
-
-# truth ----------------------------------------------------------------------------------------
-
-
-@torch_op("aten::any.dim", "aten::any.dims")
-def any_(x: Array, dim: Dims = None, keepdim: bool = False) -> Array:
-    """Whether some number along dimensions is not zero."""
-    return _like_truth(x, _reduced(lax.reduce_or, cast(x, torch.bool), dim, keepdim))
-
-
-@torch_op("aten::any")
-def any_all(x: Array) -> Array:
-    """Whether some number is not zero."""
-    return any_(x, None)
-
-
-@torch_op("aten::equal")
-def equal(x: Array, y: Array) -> Array:
-    """Whether two tensors of one shape are equal everywhere."""
-    return _reduced(lax.reduce_and, lax.eq(*operands(x, y)), None, False)
-
-
-# extrema --------------------------------------------------------------------------------------
-
-
-@torch_op("aten::amax")
-def amax(x: Array, dim: Dims = (), keepdim: bool = False) -> Array:
-    """The largest number along dimensions."""
-    return _reduced(_reduce_max, x, dim, keepdim)
-
-
-@torch_op("aten::amin")
-def amin(x: Array, dim: Dims = (), keepdim: bool = False) -> Array:
-    """The smallest number along dimensions."""
-    return _reduced(_reduce_min, x, dim, keepdim)
-
-
-@torch_op("aten::max")
-def max_all(x: Array) -> Array:
-    """The largest number."""
-    return amax(x, None)
-
-
-@torch_op("aten::min")
-def min_all(x: Array) -> Array:
-    """The smallest number."""
-    return amin(x, None)
-
-
-@torch_op("aten::max.dim")
-def max_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
-    """The largest number along a dimension, and where it is."""
-    return amax(x, dim, keepdim), argmax(x, dim, keepdim)
-
-
-@torch_op("aten::min.dim")
-def min_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
-    """The smallest number along a dimension, and where it is."""
-    return amin(x, dim, keepdim), argmin(x, dim, keepdim)
-
-
-@torch_op("aten::argmax")
-def argmax(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    """Where the first of the largest numbers is."""
-    return _place(lax.argmax, x, dim, keepdim)
-
-
-@torch_op("aten::argmin")
-def argmin(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    """Where the first of the smallest numbers is."""
-    return _place(lax.argmin, x, dim, keepdim)
-
-
-# spread and size ------------------------------------------------------------------------------
 
 
 @torch_op("aten::var_mean.correction")
@@ -148,14 +52,6 @@ def var_mean(
     count = max(_count(x, dim) - (1 if correction is None else correction), 0)
     variance = x_over(_reduced(lax.reduce_sum, squares, dim, False), count)
     return _kept(variance, x, dim, keepdim), _kept(average, x, dim, keepdim)
-
-
-@torch_op("aten::var.correction")
-def var(
-    x: Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
-) -> Array:
-    """The variance along dimensions."""
-    return var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
 
 
 @torch_op("aten::linalg_vector_norm")
@@ -199,12 +95,8 @@ def norm(
     return linalg_vector_norm(x, 2 if p is None else p, dim, keepdim, dtype=dtype)
 
 
-# exponentials ---------------------------------------------------------------------------------
-
-
 @torch_op("aten::_softmax")
 def softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
-    """Exponentials along a dimension, divided by their sum."""
     x = cast(x, torch.float32) if half_to_float else x
     powers = lax.exp(_below_largest(x, dim))
     return lax.div(powers, _repeated(sum_(powers, dim), powers, dim))
@@ -221,7 +113,6 @@ def log_softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
 
 @torch_op("aten::_softmax_backward_data")
 def softmax_backward(grad: Array, output: Array, dim: int, input_dtype: torch.dtype) -> Array:
-    """The gradient through `softmax`, from its result."""
     grad, output = operands(grad, output)
     weighted = lax.mul(grad, output)
     share = lax.mul(output, _repeated(sum_(weighted, dim), output, dim))
@@ -230,46 +121,9 @@ def softmax_backward(grad: Array, output: Array, dim: int, input_dtype: torch.dt
 
 @torch_op("aten::_log_softmax_backward_data")
 def log_softmax_backward(grad: Array, output: Array, dim: int, input_dtype: torch.dtype) -> Array:
-    """The gradient through `log_softmax`, from its result."""
     grad, output = operands(grad, output)
     share = lax.mul(lax.exp(output), _repeated(sum_(grad, dim), output, dim))
     return cast(lax.sub(grad, share), input_dtype)
-
-
-# running results ------------------------------------------------------------------------------
-
-
-@torch_op("aten::cumsum")
-def cumsum(x: Array, dim: int, *, dtype: torch.dtype | None = None) -> Array:
-    """Sums of everything up to each place."""
-    return _running(lax.cumsum, _for_sums(x, dtype), dim)
-
-
-@torch_op("aten::cumprod")
-def cumprod(x: Array, dim: int, *, dtype: torch.dtype | None = None) -> Array:
-    """Products of everything up to each place."""
-    return _running(lax.cumprod, _for_sums(x, dtype), dim)
-
-
-@torch_op("aten::logcumsumexp")
-def logcumsumexp(x: Array, dim: int) -> Array:
-    """Logarithms of the sums of exponentials up to each place."""
-    return _running(lax.cumlogsumexp, x, dim)
-
-
-@torch_op("aten::cummax")
-def cummax(x: Array, dim: int) -> tuple[Array, Array]:
-    """The largest number up to each place, and where it was last."""
-    return _running_extremum(lax.cummax, x, dim)
-
-
-@torch_op("aten::cummin")
-def cummin(x: Array, dim: int) -> tuple[Array, Array]:
-    """The smallest number up to each place, and where it was last."""
-    return _running_extremum(lax.cummin, x, dim)
-
-
-# counts ---------------------------------------------------------------------------------------
 
 
 @torch_op("aten::histc")
@@ -277,7 +131,7 @@ def histc(x: Array, bins: int = 100, min: Number = 0, max: Number = 0) -> Array:
     """How many numbers lie in each of equal intervals; those outside are not counted."""
     flat = lax.reshape(x, (x.size,))
     if min == max:
-        low, high = min_all(flat), max_all(flat)
+        low, high = _amin(flat), amax(flat)
     else:
         low, high = (lax.full((), bound, x.dtype) for bound in (min, max))
     low, high, flat = operands(low, high, flat)
@@ -295,9 +149,6 @@ def bincount(x: Array, weights: Array | None = None, minlength: int = 0) -> Arra
         return _counts(x, minlength)
     weights = weights if is_floating(weights) else cast(weights, torch.float64)
     return _counts(x, minlength, cast(weights, torch_dtype(weights)))
-
-
-# shared ---------------------------------------------------------------------------------------
 
 
 def x_over(total: Array, count: Number) -> Array:
@@ -344,11 +195,6 @@ def _reduce_min(x: Array, axes: Sequence[int]) -> Array:
     return (lax.reduce_and if x.dtype == jnp.bool_ else lax.reduce_min)(x, axes)
 
 
-def _like_truth(x: Array, truth: Array) -> Array:
-    """Truth values of uint8 tensors are uint8 in PyTorch."""
-    return cast(truth, torch.uint8) if x.dtype == jnp.uint8 else truth
-
-
 def _place(find: Callable[..., Array], x: Array, dim: int | None, keepdim: bool) -> Array:
     if x.ndim == 0:
         return lax.full((), 0, jnp.int64)
@@ -383,10 +229,61 @@ def _counts(places: Array, length: int, weights: Array | None = None) -> Array:
     """How often each place occurs, by comparison: no scatter, so that shards add up."""
     spread = (length, places.shape[0])
     hit = lax.eq(
-        lax.broadcast_in_dim(places, spread, (1,)),
-        lax.broadcasted_iota(places.dtype, spread, 0),
+        lax.broadcast_in_dim(places, spread, (1,)), lax.broadcasted_iota(places.dtype, spread, 0)
     )
     if weights is None:
         return sum_(hit, 1)
     spread_weights = lax.broadcast_in_dim(weights, spread, (1,))
     return sum_(lax.select(hit, spread_weights, lax.full_like(spread_weights, 0)), 1)
+
+
+def amax(x: Array, dim: Dims = (), keepdim: bool = False) -> Array:
+    return _reduced(_reduce_max, x, dim, keepdim)
+
+
+def _amin(x: Array, dim: Dims = (), keepdim: bool = False) -> Array:
+    return _reduced(_reduce_min, x, dim, keepdim)
+
+
+def _prod(
+    x: Array, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Array:
+    return _reduced(lax.reduce_prod, _for_sums(x, dtype), dim, keepdim)
+
+
+def _any(x: Array, dim: Dims = None, keepdim: bool = False) -> Array:
+    """Truth values of uint8 tensors are uint8 in PyTorch."""
+    truth = _reduced(lax.reduce_or, cast(x, torch.bool), dim, keepdim)
+    return cast(truth, torch.uint8) if x.dtype == jnp.uint8 else truth
+
+
+def _argmax(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
+    return _place(lax.argmax, x, dim, keepdim)
+
+
+def _argmin(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
+    return _place(lax.argmin, x, dim, keepdim)
+
+
+register_all(
+    {
+        "mean": lambda x, **dtype: mean(x, None, **dtype),
+        "prod prod.dim_int": _prod,
+        "any any.dim any.dims": _any,
+        "equal": lambda x, y: _reduced(lax.reduce_and, lax.eq(*operands(x, y)), None, False),
+        "max": lambda x: amax(x, None),
+        "min": lambda x: _amin(x, None),
+        "amax": amax,
+        "amin": _amin,
+        "argmax": _argmax,
+        "argmin": _argmin,
+        "max.dim": lambda *x, **dim: (amax(*x, **dim), _argmax(*x, **dim)),
+        "min.dim": lambda *x, **dim: (_amin(*x, **dim), _argmin(*x, **dim)),
+        "var.correction": lambda *x, **options: var_mean(*x, **options)[0],
+        "cumsum": lambda x, dim, *, dtype=None: _running(lax.cumsum, _for_sums(x, dtype), dim),
+        "cumprod": lambda x, dim, *, dtype=None: _running(lax.cumprod, _for_sums(x, dtype), dim),
+        "logcumsumexp": lambda x, dim: _running(lax.cumlogsumexp, x, dim),
+        "cummax": lambda x, dim: _running_extremum(lax.cummax, x, dim),
+        "cummin": lambda x, dim: _running_extremum(lax.cummin, x, dim),
+    }
+)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flint.errors import FlintError
 from flint.frontends.torch_ops.lazy_jax import jax, jnp, lax
-from flint.frontends.torch_ops.registry import torch_op
+from flint.frontends.torch_ops.registry import register_all, torch_op
 from flint.frontends.torch_ops.types import (
     Number,
     broadcast,
@@ -23,31 +23,15 @@ from flint.frontends.torch_ops.types import (
 if TYPE_CHECKING:
     from jax import Array
 
-# shapes ---------------------------------------------------------------------------------------
-
-
-@torch_op("aten::view", "aten::view_copy")
-def view(x: Array, size: Sequence[int]) -> Array:
-    """The same numbers in another shape; one size may be -1."""
-    return _reshaped(x, size)
-
-
-@torch_op("aten::_reshape_copy")
-def reshape_alias(x: Array, size: Sequence[int], stride: object = None) -> Array:
-    """The same numbers in another shape."""
-    return _reshaped(x, size)
-
 
 @torch_op("aten::squeeze.dims")
 def squeeze_dims(x: Array, dim: int | Sequence[int]) -> Array:
-    """Without those of the dimensions that have size 1."""
     dims = {dimension(d, x.ndim) for d in ([dim] if isinstance(dim, int) else dim)}
     return _reshaped(x, [size for d, size in enumerate(x.shape) if size != 1 or d not in dims])
 
 
 @torch_op("aten::unsqueeze")
 def unsqueeze(x: Array, dim: int) -> Array:
-    """With a new dimension of size 1."""
     axis = dim % (x.ndim + 1)
     return _reshaped(x, (*x.shape[:axis], 1, *x.shape[axis:]))
 
@@ -81,33 +65,6 @@ def as_strided(
     return _transposed(in_memory, [order.index(d) for d in range(len(size))])
 
 
-# order of dimensions --------------------------------------------------------------------------
-
-
-@torch_op("aten::permute", "aten::permute_copy")
-def permute(x: Array, dims: Sequence[int]) -> Array:
-    """Dimensions in another order."""
-    return _transposed(x, [dimension(d, x.ndim) for d in dims])
-
-
-def movedim(x: Array, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
-    """Some dimensions moved to other places, the rest in their order."""
-    sources, targets = ([d] if isinstance(d, int) else d for d in (source, destination))
-    places = dict(zip((d % x.ndim for d in targets), (d % x.ndim for d in sources), strict=True))
-    rest = iter(d for d in range(x.ndim) if d not in places.values())
-    return _transposed(x, [places[d] if d in places else next(rest) for d in range(x.ndim)])
-
-
-@torch_op("aten::flip")
-def flip(x: Array, dims: Sequence[int]) -> Array:
-    """In the opposite order along dimensions."""
-    axes = tuple(dimension(d, x.ndim) for d in dims) if x.ndim else ()
-    return lax.rev(x, axes) if axes else x
-
-
-# slices ---------------------------------------------------------------------------------------
-
-
 @torch_op("aten::slice.Tensor", "aten::slice_copy.Tensor")
 def slice_(
     x: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
@@ -124,7 +81,6 @@ def slice_(
 def slice_backward(
     grad: Array, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int
 ) -> Array:
-    """The gradient through `slice`: zeros around and between."""
     return _spread(grad, input_sizes[dim], dim, start, end, step)
 
 
@@ -149,43 +105,11 @@ def slice_scatter(
     return lax.select(inside, _spread(src, x.shape[axis], axis, start, end, step), x)
 
 
-@torch_op("aten::select.int", "aten::select_copy.int")
-def select(x: Array, dim: int, index: int) -> Array:
-    """One place of a dimension, which disappears."""
-    return lax.index_in_dim(x, index, dimension(dim, x.ndim), keepdims=False)
-
-
 @torch_op("aten::select_backward")
 def select_backward(grad: Array, input_sizes: Sequence[int], dim: int, index: int) -> Array:
-    """The gradient through `select`: zeros around."""
     axis = dimension(dim, len(input_sizes))
     at = index % input_sizes[axis]
     return _spread(lax.expand_dims(grad, (axis,)), input_sizes[axis], axis, at, at + 1, 1)
-
-
-@torch_op("aten::select_scatter")
-def select_scatter(x: Array, src: Array, dim: int, index: int) -> Array:
-    """A tensor with another in one place of a dimension."""
-    axis = dimension(dim, x.ndim)
-    at = index % x.shape[axis]
-    return slice_scatter(x, lax.expand_dims(src, (axis,)), axis, at, at + 1)
-
-
-@torch_op("aten::narrow_copy")
-def narrow(x: Array, dim: int, start: int, length: int) -> Array:
-    """`length` places of a dimension."""
-    first = start % x.shape[dim] if start < 0 else start
-    return slice_(x, dim, first, first + length)
-
-
-@torch_op("aten::split_with_sizes")
-def split_with_sizes(x: Array, split_sizes: Sequence[int], dim: int = 0) -> tuple[Array, ...]:
-    """Parts of a dimension, of these sizes."""
-    ends = np.cumsum(split_sizes)
-    return tuple(
-        slice_(x, dim, int(end) - size, int(end))
-        for end, size in zip(ends, split_sizes, strict=True)
-    )
 
 
 @torch_op("aten::split_copy.Tensor")
@@ -196,15 +120,8 @@ def split(x: Array, split_size: int, dim: int = 0) -> tuple[Array, ...]:
     return tuple(slice_(x, dim, start, start + split_size) for start in starts)
 
 
-@torch_op("aten::unbind_copy.int")
-def unbind(x: Array, dim: int = 0) -> tuple[Array, ...]:
-    """Every place of a dimension."""
-    return tuple(select(x, dim, index) for index in range(x.shape[dim]))
-
-
 @torch_op("aten::diagonal")
 def diagonal(x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
-    """The diagonal of two dimensions, as a new last one."""
     moved = _last_two(x, dim1, dim2)
     *batch, rows, columns = moved.shape
     first_row, first_column = max(-offset, 0), max(offset, 0)
@@ -217,12 +134,8 @@ def diagonal(x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
     return lax.slice_in_dim(flat, first, last, columns + 1, axis=flat.ndim - 1)
 
 
-# joins and repeats ----------------------------------------------------------------------------
-
-
 @torch_op("aten::cat")
 def cat(tensors: Sequence[Any], dim: int = 0) -> Array:
-    """One after another along a dimension, in one type."""
     common = result_type(*tensors)
     # Tensors of shape (0,) may be joined with any others: they were PyTorch's first empty ones.
     joined = [cast(x, common) for x in tensors if x.shape != (0,)]
@@ -239,7 +152,6 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> Array:
 
 @torch_op("aten::repeat")
 def repeat(x: Array, repeats: Sequence[int]) -> Array:
-    """The whole tensor again and again along every dimension."""
     missing = len(repeats) - x.ndim
     counts = (*(1,) * -missing, *repeats)
     sizes = (*(1,) * missing, *x.shape)
@@ -249,18 +161,6 @@ def repeat(x: Array, repeats: Sequence[int]) -> Array:
     places = [2 * d + 1 for d in range(max(missing, 0), len(sizes))]
     spread = lax.broadcast_in_dim(x, shape, places)
     return _reshaped(spread, [n * count for n, count in zip(sizes, counts, strict=True)])
-
-
-# padding --------------------------------------------------------------------------------------
-
-
-@torch_op("aten::constant_pad_nd")
-def constant_pad(x: Array, pad: Sequence[int], value: Number = 0) -> Array:
-    """One value around; negative amounts cut."""
-    edges = [(0, 0, 0)] * (x.ndim - len(pad) // 2) + [(low, high, 0) for low, high in _pairs(pad)]
-    if not any(pad):
-        return x
-    return lax.pad(x, lax.full((), value, x.dtype), edges)
 
 
 def replication_pad(x: Array, padding: Sequence[int]) -> Array:
@@ -278,19 +178,6 @@ def replication_pad(x: Array, padding: Sequence[int]) -> Array:
     return x
 
 
-@torch_op(
-    "aten::replication_pad1d_backward",
-    "aten::replication_pad2d_backward",
-    "aten::replication_pad3d_backward",
-)
-def replication_pad_backward(grad: Array, x: Array, padding: Sequence[int]) -> Array:
-    """The gradient through `replication_pad`."""
-    return _transposed_map(lambda y: replication_pad(y, padding), x.shape, grad)
-
-
-# windows --------------------------------------------------------------------------------------
-
-
 @torch_op("aten::unfold")
 def unfold(x: Array, dimension: int, size: int, step: int) -> Array:
     """Windows of a dimension, their insides in a new last dimension."""
@@ -302,11 +189,9 @@ def unfold(x: Array, dimension: int, size: int, step: int) -> Array:
     if step == size:
         whole = slice_(x, axis, 0, count * size)
         split_up = _reshaped(whole, (*x.shape[:axis], count, size, *x.shape[axis + 1 :]))
-        return movedim(split_up, axis + 1, -1)
+        rest = (d for d in range(split_up.ndim) if d != axis + 1)
+        return _transposed(split_up, [*rest, axis + 1])
     return stack(places, -1)
-
-
-# shared ---------------------------------------------------------------------------------------
 
 
 def _reshaped(x: Array, size: Sequence[int]) -> Array:
@@ -351,15 +236,6 @@ def _last_two(x: Array, dim1: int, dim2: int) -> Array:
     return _transposed(x, [*(d for d in range(x.ndim) if d not in (d1, d2)), d1, d2])
 
 
-def _transposed_map(
-    linear: Callable[[Array], Array], shape: Sequence[int], cotangent: Array
-) -> Array:
-    """What the transpose of a linear function of a tensor of `shape` gives."""
-    abstract = jax.ShapeDtypeStruct(tuple(shape), cotangent.dtype)
-    (result,) = jax.linear_transpose(linear, abstract)(cotangent)
-    return result
-
-
 def _no_plain_view(x: Array, size: Sequence[int], stride: Sequence[int]) -> FlintError:
     return FlintError(
         "FL228",
@@ -367,3 +243,61 @@ def _no_plain_view(x: Array, size: Sequence[int], stride: Sequence[int]) -> Flin
         f"the {x.size} numbers of its argument, {list(x.shape)}",
         help="say it with view, permute, slice or unfold instead",
     )
+
+
+def _flip(x: Array, dims: Sequence[int]) -> Array:
+    axes = tuple(dimension(d, x.ndim) for d in dims) if x.ndim else ()
+    return lax.rev(x, axes) if axes else x
+
+
+def _select(x: Array, dim: int, index: int) -> Array:
+    return lax.index_in_dim(x, index, dimension(dim, x.ndim), keepdims=False)
+
+
+def _select_scatter(x: Array, src: Array, dim: int, index: int) -> Array:
+    axis = dimension(dim, x.ndim)
+    at = index % x.shape[axis]
+    return slice_scatter(x, lax.expand_dims(src, (axis,)), axis, at, at + 1)
+
+
+def _narrow(x: Array, dim: int, start: int, length: int) -> Array:
+    first = start % x.shape[dim] if start < 0 else start
+    return slice_(x, dim, first, first + length)
+
+
+def _split_with_sizes(x: Array, sizes: Sequence[int], dim: int = 0) -> tuple[Array, ...]:
+    ends = np.cumsum(sizes).tolist()
+    return tuple(slice_(x, dim, end - n, end) for end, n in zip(ends, sizes, strict=True))
+
+
+def _constant_pad(x: Array, pad: Sequence[int], value: Number = 0) -> Array:
+    """Negative amounts cut."""
+    if not any(pad):
+        return x
+    edges = [(0, 0, 0)] * (x.ndim - len(pad) // 2) + [(low, high, 0) for low, high in _pairs(pad)]
+    return lax.pad(x, lax.full((), value, x.dtype), edges)
+
+
+def _replication_pad_backward(grad: Array, x: Array, padding: Sequence[int]) -> Array:
+    abstract = jax.ShapeDtypeStruct(x.shape, grad.dtype)
+    (result,) = jax.linear_transpose(lambda y: replication_pad(y, padding), abstract)(grad)
+    return result
+
+
+_REPLICATION = " ".join(f"replication_pad{n}d_backward" for n in (1, 2, 3))
+register_all(
+    {
+        "view view_copy _reshape_copy": lambda x, size, stride=None: _reshaped(x, size),
+        "permute permute_copy": lambda x, dims: _transposed(
+            x, [dimension(d, x.ndim) for d in dims]
+        ),
+        "flip": _flip,
+        "select.int select_copy.int": _select,
+        "select_scatter": _select_scatter,
+        "narrow_copy": _narrow,
+        "split_with_sizes": _split_with_sizes,
+        "unbind_copy.int": lambda x, dim=0: tuple(_select(x, dim, i) for i in range(x.shape[dim])),
+        "constant_pad_nd": _constant_pad,
+        _REPLICATION: _replication_pad_backward,
+    }
+)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flint.frontends.torch_ops.lazy_jax import jnp, lax
-from flint.frontends.torch_ops.registry import torch_op
+from flint.frontends.torch_ops.registry import register_all, torch_op
 from flint.frontends.torch_ops.types import Operand, dimension, is_floating, operands
 
 if TYPE_CHECKING:
     from jax import Array
-
-# sorting --------------------------------------------------------------------------------------
 
 
 @torch_op("aten::sort")
@@ -24,17 +22,6 @@ def sort(x: Array, dim: int = -1, descending: bool = False) -> tuple[Array, Arra
     key = _opposite(x) if descending else x
     key, places = lax.sort((key, places), dimension=axis, is_stable=True, num_keys=1)
     return _opposite(key) if descending else key, places
-
-
-@torch_op("aten::sort.stable")
-def sort_stable(
-    x: Array, *, stable: bool | None = None, dim: int = -1, descending: bool = False
-) -> tuple[Array, Array]:
-    """The numbers along a dimension in order, and where they were; equals keep their order."""
-    return sort(x, dim, descending)
-
-
-# the first of the order -----------------------------------------------------------------------
 
 
 @torch_op("aten::topk")
@@ -53,7 +40,6 @@ def topk(
 
 @torch_op("aten::kthvalue")
 def kthvalue(x: Array, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
-    """The k-th smallest number along a dimension, and where it was."""
     if not x.ndim:
         return x, lax.full((), 0, jnp.int64)
     axis = dimension(dim, x.ndim)
@@ -62,22 +48,6 @@ def kthvalue(x: Array, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Ar
         lax.index_in_dim(values, k - 1, axis, keepdims=keepdim),
         lax.index_in_dim(places, k - 1, axis, keepdims=keepdim),
     )
-
-
-@torch_op("aten::median.dim")
-def median_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
-    """The middle number along a dimension (the lower of two), and where it was."""
-    size = x.shape[dim] if x.ndim else 1
-    return kthvalue(x, (size + 1) // 2, dim, keepdim)
-
-
-@torch_op("aten::median")
-def median(x: Array) -> Array:
-    """The middle number of all, the lower of two."""
-    return median_dim(lax.reshape(x, (x.size,)), 0)[0]
-
-
-# places in sorted lists -----------------------------------------------------------------------
 
 
 @torch_op("aten::searchsorted.Tensor", "aten::searchsorted.Scalar")
@@ -97,17 +67,6 @@ def searchsorted(
     number = isinstance(values, bool | int | float)
     found = _places(sequence, jnp.asarray(values) if number else values, right or side == "right")
     return lax.convert_element_type(found, jnp.int32 if out_int32 else jnp.int64)
-
-
-@torch_op("aten::bucketize.Tensor", "aten::bucketize.Scalar")
-def bucketize(
-    values: Operand, boundaries: Array, *, out_int32: bool = False, right: bool = False
-) -> Array:
-    """Between which boundaries numbers lie."""
-    return searchsorted(boundaries, values, out_int32=out_int32, right=right)
-
-
-# shared ---------------------------------------------------------------------------------------
 
 
 def _opposite(x: Array) -> Array:
@@ -131,3 +90,22 @@ def _places(sequence: Array, values: Array, right: bool) -> Array:
     below = (lax.le if right else lax.lt)(entries, values)
     counted = lax.convert_element_type(below, jnp.int64)
     return lax.reduce_sum(counted, (below.ndim - 1,))
+
+
+def _median(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+    """The lower of two middle numbers, and where it was."""
+    size = x.shape[dim] if x.ndim else 1
+    return kthvalue(x, (size + 1) // 2, dim, keepdim)
+
+
+register_all(
+    {
+        # equal numbers keep their order in any sort here
+        "sort.stable": lambda x, *, stable=None, dim=-1, descending=False: sort(x, dim, descending),
+        "median.dim": _median,
+        "median": lambda x: _median(lax.reshape(x, (x.size,)), 0)[0],
+        "bucketize.Tensor bucketize.Scalar": lambda values, boundaries, **options: searchsorted(
+            boundaries, values, **options
+        ),
+    }
+)
