@@ -21,6 +21,8 @@ from flint.passes.work.work import Work
 
 #: From the arguments of an operator to its results; they are on the device of the first one.
 Results = Callable[..., Any]
+#: From how many matrices, their rows and columns to the work.
+Factorisation = Callable[[int, int, int], Work]
 #: Attribute of an event that multiplies f32: PyTorch's setting then, `ieee` or `tf32`.
 PRECISION = "fp32_precision"
 
@@ -37,12 +39,12 @@ class CudaKernel:
 # --- work -----------------------------------------------------------------------------------------
 
 
-def per_input(operations: int) -> Callable[[Event], Work]:
-    """So many operations for each element of the first operand."""
-    return lambda e: Work(flops=operations * num_elements(e.inputs[0]))
+def per_input(operations: int, *, at: int = 0) -> Callable[[Event], Work]:
+    """So many operations for each element of operand `at`."""
+    return lambda e: Work(flops=operations * num_elements(e.inputs[at]))
 
 
-def _per_output(operations: int) -> Callable[[Event], Work]:
+def per_output(operations: int) -> Callable[[Event], Work]:
     return lambda e: Work(flops=operations * num_elements(e.outputs[0]))
 
 
@@ -149,18 +151,13 @@ def _expanded(tensor: TensorInfo, new: Sequence[int]) -> list[int]:
     return shape
 
 
-def _factorised(formula: Callable[..., Work], times: int = 1) -> Callable[[Event], Work]:
+def _factorised(formula: Factorisation, times: int = 1) -> Callable[[Event], Work]:
     def work(e: Event) -> Work:
         *outer, m, n = e.inputs[0].shape
         found = formula(math.prod(outer), m, n)
         return replace(found, flops=times * found.flops)
 
     return work
-
-
-def _square(matrices: int, m: int, n: int, *, cubes: int) -> Work:
-    least = min(m, n)
-    return Work(flops=matrices * cubes * max(m, n) * least * least)
 
 
 def singular_values(e: Event) -> Work:
@@ -339,161 +336,118 @@ def _reflectors(a: Any) -> tuple[Any, Any]:
 # --- the table ------------------------------------------------------------------------------------
 
 _MAP, _FUNCTION, _REDUCE = OpClass.ARITHMETIC, OpClass.FUNCTION, OpClass.REDUCE
-#: Name with overload (none for `default`) -> kernel. Those without results have PyTorch's own.
-KERNELS: Mapping[str, CudaKernel] = {
+_SOLVE, _RANDOM, _MATMUL = OpClass.SOLVE, OpClass.RANDOM, OpClass.MATMUL
+
+
+def _cubes(operations: int) -> Factorisation:
+    """So many for each cube of the size of square matrices."""
+    return lambda count, m, n: Work(flops=operations * count * n**3)
+
+
+def _cholesky(count: int, m: int, n: int) -> Work:
+    return formulas.cholesky(count, n)
+
+
+def _free(e: Event) -> Work:
+    return Work()
+
+
+#: Kernels, and the operators that have them: with overload, none for `default`. Those without
+#: results have PyTorch's own.
+_KERNELS: Mapping[CudaKernel, str] = {
     # batch norm over ranks: statistics 3 operations an element, normalisation 4, backward 5 and 9
-    "batch_norm_stats": CudaKernel(_REDUCE, by_channel(3), _statistics),
-    "batch_norm_update_stats": CudaKernel(_REDUCE, by_channel(3), _statistics),
-    "batch_norm_elemt": CudaKernel(_MAP, per_input(4), _like()),
-    "batch_norm_gather_stats": CudaKernel(
-        _REDUCE, lambda e: Work(flops=6 * num_elements(e.inputs[1])), _gathered_statistics
-    ),
-    "batch_norm_gather_stats_with_counts": CudaKernel(
-        _REDUCE, lambda e: Work(flops=6 * num_elements(e.inputs[1])), _gathered_statistics
-    ),
-    "batch_norm_backward_reduce": CudaKernel(_REDUCE, by_channel(5), _reduced_gradients),
-    "batch_norm_backward_elemt": CudaKernel(_MAP, per_input(9), _like(1)),
+    CudaKernel(_REDUCE, by_channel(3), _statistics): "batch_norm_stats batch_norm_update_stats",
+    CudaKernel(_MAP, per_input(4), _like()): "batch_norm_elemt",
+    CudaKernel(
+        _REDUCE, per_input(6, at=1), _gathered_statistics
+    ): "batch_norm_gather_stats batch_norm_gather_stats_with_counts",
+    CudaKernel(_REDUCE, by_channel(5), _reduced_gradients): "batch_norm_backward_reduce",
+    CudaKernel(_MAP, per_input(9), _like(1)): "batch_norm_backward_elemt",
     # cells: for each gate the sum of two products and two biases, its function, and the new state
-    "_thnn_fused_lstm_cell": CudaKernel(
-        _FUNCTION, lambda e: Work(flops=21 * num_elements(e.inputs[2]))
-    ),
-    "_thnn_fused_lstm_cell_backward_impl": CudaKernel(
-        _FUNCTION, lambda e: Work(flops=5 * num_elements(e.outputs[0]))
-    ),
-    "_thnn_fused_gru_cell": CudaKernel(
-        _FUNCTION, lambda e: Work(flops=16 * num_elements(e.inputs[2])), _gru_cell
-    ),
-    "_thnn_fused_gru_cell_backward": CudaKernel(_FUNCTION, per_input(18), _gru_cell_backward),
-    "_cudnn_rnn": CudaKernel(OpClass.MATMUL, recurrent, _cudnn_rnn),
-    "_cudnn_rnn_backward": CudaKernel(OpClass.MATMUL, recurrent, _cudnn_rnn_backward),
-    "_pack_padded_sequence": CudaKernel(OpClass.MOVE, lambda e: Work()),
-    "_pack_padded_sequence_backward": CudaKernel(OpClass.PAD, lambda e: Work()),
+    CudaKernel(_FUNCTION, per_input(21, at=2)): "_thnn_fused_lstm_cell",
+    CudaKernel(_FUNCTION, per_output(5)): "_thnn_fused_lstm_cell_backward_impl",
+    CudaKernel(_FUNCTION, per_input(16, at=2), _gru_cell): "_thnn_fused_gru_cell",
+    CudaKernel(_FUNCTION, per_input(18), _gru_cell_backward): "_thnn_fused_gru_cell_backward",
+    CudaKernel(_MATMUL, recurrent, _cudnn_rnn): "_cudnn_rnn",
+    CudaKernel(_MATMUL, recurrent, _cudnn_rnn_backward): "_cudnn_rnn_backward",
+    CudaKernel(OpClass.MOVE, _free): "_pack_padded_sequence lu_unpack "
+    + " ".join(f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)),
+    CudaKernel(OpClass.PAD, _free): "_pack_padded_sequence_backward diag_embed",
     # losses
-    "_ctc_loss": CudaKernel(OpClass.SCAN, lattice),
-    "_ctc_loss_backward": CudaKernel(OpClass.SCAN, lattice, _like(1)),
-    "multi_margin_loss": CudaKernel(_REDUCE, per_input(4)),
-    "multi_margin_loss_backward": CudaKernel(
-        _MAP, lambda e: Work(flops=4 * num_elements(e.inputs[1])), _like(1)
-    ),
-    "multilabel_margin_loss_forward": CudaKernel(_REDUCE, pairs),
-    "multilabel_margin_loss_backward": CudaKernel(_REDUCE, pairs, _like(1)),
-    "soft_margin_loss": CudaKernel(_REDUCE, per_input(5)),
-    "soft_margin_loss_backward": CudaKernel(
-        _FUNCTION, lambda e: Work(flops=5 * num_elements(e.outputs[0]))
-    ),
-    # windows
-    "fractional_max_pool2d_backward": CudaKernel(OpClass.SCATTER, per_input(1)),
-    "fractional_max_pool3d_backward": CudaKernel(OpClass.SCATTER, per_input(1), _like(1)),
-    # samples and distances
-    **{
-        f"grid_sampler_{n}d{end}": CudaKernel(OpClass.GATHER, _sampled(each))
-        for n, end, each in ((2, "", 11), (2, "_backward", 22), (3, "", 23), (3, "_backward", 46))
-    },
-    "affine_grid_generator": CudaKernel(OpClass.MATMUL, _per_output(6)),
-    "_pdist_forward": CudaKernel(_REDUCE, distances(3)),
-    "_pdist_backward": CudaKernel(_REDUCE, distances(6)),
-    "_cdist_forward": CudaKernel(_REDUCE, distances(3)),
-    "_cdist_backward": CudaKernel(_REDUCE, distances(6)),
-    **{
-        f"_upsample_{kind}2d_aa{end}": CudaKernel(_REDUCE, windows_of_input)
+    CudaKernel(OpClass.SCAN, lattice): "_ctc_loss",
+    CudaKernel(OpClass.SCAN, lattice, _like(1)): "_ctc_loss_backward",
+    CudaKernel(_REDUCE, per_input(4)): "multi_margin_loss",
+    CudaKernel(_MAP, per_input(4, at=1), _like(1)): "multi_margin_loss_backward",
+    CudaKernel(_REDUCE, pairs): "multilabel_margin_loss_forward",
+    CudaKernel(_REDUCE, pairs, _like(1)): "multilabel_margin_loss_backward",
+    CudaKernel(_REDUCE, per_input(5)): "soft_margin_loss",
+    CudaKernel(_FUNCTION, per_output(5)): "soft_margin_loss_backward",
+    # windows, samples and distances
+    CudaKernel(OpClass.SCATTER, per_input(1)): "fractional_max_pool2d_backward",
+    CudaKernel(OpClass.SCATTER, per_input(1), _like(1)): "fractional_max_pool3d_backward",
+    CudaKernel(OpClass.GATHER, _sampled(11)): "grid_sampler_2d",
+    CudaKernel(OpClass.GATHER, _sampled(22)): "grid_sampler_2d_backward",
+    CudaKernel(OpClass.GATHER, _sampled(23)): "grid_sampler_3d",
+    CudaKernel(OpClass.GATHER, _sampled(46)): "grid_sampler_3d_backward",
+    CudaKernel(_MATMUL, per_output(6)): "affine_grid_generator",
+    CudaKernel(_REDUCE, distances(3)): "_pdist_forward _cdist_forward",
+    CudaKernel(_REDUCE, distances(6)): "_pdist_backward _cdist_backward",
+    CudaKernel(_REDUCE, windows_of_input): " ".join(
+        f"_upsample_{kind}2d_aa{end}"
         for kind in ("bilinear", "bicubic", "lanczos")
         for end in ("", "_backward")
-    },
-    **{
-        f"_upsample_nearest_exact{n}d": CudaKernel(OpClass.MOVE, lambda e: Work())
-        for n in (1, 2, 3)
-    },
-    **{
-        f"_upsample_nearest_exact{n}d_backward": CudaKernel(_REDUCE, per_input(1))
-        for n in (1, 2, 3)
-    },
-    "renorm": CudaKernel(_REDUCE, per_input(3)),
-    "segment_reduce": CudaKernel(_REDUCE, per_input(1)),
-    "_segment_reduce_backward": CudaKernel(_MAP, per_input(1)),
-    "index_reduce": CudaKernel(OpClass.SCATTER, lambda e: Work(flops=num_elements(e.inputs[-1]))),
-    "linalg_cross": CudaKernel(_MAP, _per_output(3)),
-    "diag_embed": CudaKernel(OpClass.PAD, lambda e: Work()),
-    "lu_unpack": CudaKernel(OpClass.MOVE, lambda e: Work()),
+    ),
+    CudaKernel(_REDUCE, per_input(1)): "segment_reduce "
+    + " ".join(f"_upsample_nearest_exact{n}d_backward" for n in (1, 2, 3)),
+    CudaKernel(_MAP, per_input(1)): "_segment_reduce_backward",
+    CudaKernel(_REDUCE, per_input(3)): "renorm",
+    CudaKernel(OpClass.SCATTER, per_input(1, at=-1)): "index_reduce",
+    CudaKernel(_MAP, per_output(3)): "linalg_cross",
     # products
-    "_native_multi_head_attention": CudaKernel(OpClass.MATMUL, native_attention),
-    "_trilinear": CudaKernel(OpClass.MATMUL, three_factors),
+    CudaKernel(_MATMUL, native_attention): "_native_multi_head_attention",
+    CudaKernel(_MATMUL, three_factors): "_trilinear",
     # quantisation while training: scale, round, shift, clamp, and back
-    **{
-        name: CudaKernel(_MAP, per_input(6), _with_mask)
-        for name in (
-            "fake_quantize_per_tensor_affine_cachemask",
-            "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
-            "fake_quantize_per_channel_affine_cachemask",
-        )
-    },
-    **{
-        f"_fake_quantize_learnable_per_{kind}_affine": CudaKernel(_MAP, per_input(6), _like())
-        for kind in ("tensor", "channel")
-    },
-    **{
-        f"_fake_quantize_learnable_per_{kind}_affine_backward": CudaKernel(
-            _REDUCE, per_input(10), _likes(1, 2, 3)
-        )
-        for kind in ("tensor", "channel")
-    },
+    CudaKernel(_MAP, per_input(6), _with_mask): "fake_quantize_per_tensor_affine_cachemask "
+    "fake_quantize_per_channel_affine_cachemask "
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+    CudaKernel(_MAP, per_input(6), _like()): " ".join(
+        f"_fake_quantize_learnable_per_{kind}_affine" for kind in ("tensor", "channel")
+    ),
+    CudaKernel(_REDUCE, per_input(10), _likes(1, 2, 3)): " ".join(
+        f"_fake_quantize_learnable_per_{kind}_affine_backward" for kind in ("tensor", "channel")
+    ),
     # attention of encoders in inference
-    "_masked_softmax": CudaKernel(OpClass.SOFTMAX, per_input(5), _like()),
-    "_masked_softmax_backward": CudaKernel(OpClass.SOFTMAX, per_input(4), _like()),
-    "_transform_bias_rescale_qkv": CudaKernel(_MAP, per_input(2), _heads),
+    CudaKernel(OpClass.SOFTMAX, per_input(5), _like()): "_masked_softmax",
+    CudaKernel(OpClass.SOFTMAX, per_input(4), _like()): "_masked_softmax_backward",
+    CudaKernel(_MAP, per_input(2), _heads): "_transform_bias_rescale_qkv",
     # derivatives of derivatives
-    "glu_jvp": CudaKernel(_FUNCTION, lambda e: Work(flops=6 * num_elements(e.inputs[0])), _like()),
-    "glu_backward_jvp": CudaKernel(_FUNCTION, per_input(12), _like()),
+    CudaKernel(_FUNCTION, per_input(6), _like()): "glu_jvp",
+    CudaKernel(_FUNCTION, per_input(12), _like()): "glu_backward_jvp",
     # distributions: about 50 operations a sample, as series and rejections take
-    "_standard_gamma": CudaKernel(OpClass.RANDOM, per_input(50)),
-    "_standard_gamma_grad": CudaKernel(_FUNCTION, per_input(50), _like()),
-    "_dirichlet_grad": CudaKernel(_FUNCTION, per_input(50), _like()),
-    "_sample_dirichlet": CudaKernel(OpClass.RANDOM, per_input(50), _like()),
-    "binomial": CudaKernel(OpClass.RANDOM, per_input(50), _like()),
-    "poisson": CudaKernel(OpClass.RANDOM, per_input(50)),
-    "multinomial": CudaKernel(OpClass.RANDOM, per_input(12)),
+    CudaKernel(_RANDOM, per_input(50)): "_standard_gamma poisson",
+    CudaKernel(_FUNCTION, per_input(50), _like()): "_standard_gamma_grad _dirichlet_grad",
+    CudaKernel(_RANDOM, per_input(50), _like()): "_sample_dirichlet binomial",
+    CudaKernel(_RANDOM, per_input(12)): "multinomial",
     # factorisations (Golub and Van Loan, chapters 3 to 8)
-    "linalg_cholesky_ex": CudaKernel(
-        OpClass.SOLVE, _factorised(lambda count, m, n: formulas.cholesky(count, n))
-    ),
-    "cholesky": CudaKernel(
-        OpClass.SOLVE, _factorised(lambda count, m, n: formulas.cholesky(count, n))
-    ),
-    "cholesky_inverse": CudaKernel(
-        OpClass.SOLVE, _factorised(lambda count, m, n: formulas.cholesky(count, n), 2)
-    ),
-    "linalg_lu_factor_ex": CudaKernel(OpClass.SOLVE, _factorised(formulas.lu)),
-    "linalg_lu": CudaKernel(OpClass.SOLVE, _factorised(formulas.lu)),
-    "_linalg_det": CudaKernel(OpClass.SOLVE, _factorised(formulas.lu)),
-    "_linalg_slogdet": CudaKernel(OpClass.SOLVE, _factorised(formulas.lu)),
-    "linalg_ldl_factor_ex": CudaKernel(OpClass.SOLVE, _factorised(formulas.lu)),
-    "linalg_inv_ex": CudaKernel(OpClass.SOLVE, _factorised(formulas.lu, 3)),
-    "linalg_qr": CudaKernel(OpClass.SOLVE, _factorised(formulas.qr, 2)),
-    "geqrf": CudaKernel(OpClass.SOLVE, _factorised(formulas.qr), _reflectors),
-    "linalg_householder_product": CudaKernel(OpClass.SOLVE, _factorised(formulas.qr)),
-    "ormqr": CudaKernel(OpClass.SOLVE, _factorised(formulas.qr)),
-    "_linalg_svd": CudaKernel(OpClass.SOLVE, singular_values),
-    "_linalg_eigh": CudaKernel(
-        OpClass.SOLVE, _factorised(lambda count, m, n: _square(count, n, n, cubes=9))
-    ),
-    "linalg_eig": CudaKernel(
-        OpClass.SOLVE, _factorised(lambda count, m, n: _square(count, n, n, cubes=25))
-    ),
-    "_linalg_eigvals": CudaKernel(
-        OpClass.SOLVE, _factorised(lambda count, m, n: _square(count, n, n, cubes=10))
-    ),
-    "linalg_lstsq": CudaKernel(OpClass.SOLVE, _factorised(formulas.qr, 2)),
-    "linalg_pinv": CudaKernel(OpClass.SOLVE, singular_values),
-    "linalg_matrix_exp": CudaKernel(
-        OpClass.SOLVE, _factorised(lambda count, m, n: _square(count, n, n, cubes=20))
-    ),
-    "_linalg_solve_ex": CudaKernel(OpClass.SOLVE, solved),
-    **{
-        name: CudaKernel(OpClass.SOLVE, triangular)
-        for name in (
-            *("linalg_solve_triangular", "triangular_solve", "cholesky_solve"),
-            *("linalg_lu_solve", "linalg_ldl_solve"),
-        )
-    },
+    CudaKernel(_SOLVE, _factorised(_cholesky)): "linalg_cholesky_ex cholesky",
+    CudaKernel(_SOLVE, _factorised(_cholesky, 2)): "cholesky_inverse",
+    CudaKernel(_SOLVE, _factorised(formulas.lu)): "linalg_lu_factor_ex linalg_lu _linalg_det "
+    "_linalg_slogdet linalg_ldl_factor_ex",
+    CudaKernel(_SOLVE, _factorised(formulas.lu, 3)): "linalg_inv_ex",
+    CudaKernel(_SOLVE, _factorised(formulas.qr, 2)): "linalg_qr linalg_lstsq",
+    CudaKernel(_SOLVE, _factorised(formulas.qr), _reflectors): "geqrf",
+    CudaKernel(_SOLVE, _factorised(formulas.qr)): "linalg_householder_product ormqr",
+    CudaKernel(_SOLVE, singular_values): "_linalg_svd linalg_pinv",
+    CudaKernel(_SOLVE, _factorised(_cubes(9))): "_linalg_eigh",
+    CudaKernel(_SOLVE, _factorised(_cubes(10))): "_linalg_eigvals",
+    CudaKernel(_SOLVE, _factorised(_cubes(20))): "linalg_matrix_exp",
+    CudaKernel(_SOLVE, _factorised(_cubes(25))): "linalg_eig",
+    CudaKernel(_SOLVE, solved): "_linalg_solve_ex",
+    CudaKernel(_SOLVE, triangular): "linalg_solve_triangular triangular_solve cholesky_solve "
+    "linalg_lu_solve linalg_ldl_solve",
+}
+KERNELS: Mapping[str, CudaKernel] = {
+    name: kernel for kernel, names in _KERNELS.items() for name in names.split()
 }
 #: Operators that write all of their results in place, and whose work is known elsewhere.
 IN_PLACE = (

@@ -13,7 +13,9 @@ from dataclasses import replace
 from flint.frontends.torch_world.program.cuda_kernels import (
     KERNELS,
     PRECISION,
+    by_channel,
     native_attention,
+    per_input,
     three_factors,
 )
 from flint.frontends.torch_world.program.names import base_name, is_foreach
@@ -153,44 +155,28 @@ def _convolution(
     return formulas.convolution(positions, features, k, groups, product=_multiplied(e, *factors))
 
 
-def attention(e: Event) -> Work:
-    """Two matrix products of queries, keys and values (batch, heads, sequence, size)."""
-    q, k, v = e.inputs[:3]
-    return _attention(e, q, k, v, k.shape[-2], backward=False)
+def attention(*, heads_first: bool, backward: bool) -> WorkRule:
+    """Two products of queries, keys and values; five backward, where a gradient comes first.
 
+    They are (batch, heads, sequence, size), or (batch, sequence, heads, size), or packed without
+    a batch. Queries of all heads count as those of one.
+    """
 
-def attention_backward(e: Event) -> Work:
-    """Five products: the gradient of the output comes first."""
-    q, k, v = e.inputs[1:4]
-    return _attention(e, q, k, v, k.shape[-2], backward=True)
+    def rule(e: Event) -> Work:
+        q, k, v = e.inputs[1:4] if backward else e.inputs[:3]
+        keys = k.shape[-2] if heads_first else _packed_keys(e, k)
+        size, queries = q.shape[-1], num_elements(q) // max(q.shape[-1], 1)
+        product = _multiplied(e, q, k)
+        return formulas.attention(
+            1, queries, keys, size, v.shape[-1], backward=backward, product=product
+        )
 
-
-def attention_sequence_first(e: Event) -> Work:
-    """Queries, keys and values are (batch, sequence, heads, size), or packed without a batch."""
-    q, k, v = e.inputs[:3]
-    return _attention(e, q, k, v, _packed_keys(e, k), backward=False)
-
-
-def attention_sequence_first_backward(e: Event) -> Work:
-    """The same with the gradient of the output first."""
-    q, k, v = e.inputs[1:4]
-    return _attention(e, q, k, v, _packed_keys(e, k), backward=True)
+    return rule
 
 
 def _packed_keys(e: Event, k: TensorInfo) -> int:
     longest = next((e.attributes[n] for n in ("max_k", "max_seqlen_k") if n in e.attributes), None)
     return int(longest) if longest else k.shape[-3]
-
-
-def _attention(
-    e: Event, q: TensorInfo, k: TensorInfo, v: TensorInfo, keys: int, *, backward: bool
-) -> Work:
-    """Queries of all heads count as those of one."""
-    size, queries = q.shape[-1], num_elements(q) // max(q.shape[-1], 1)
-    product = _multiplied(e, q, k)
-    return formulas.attention(
-        1, queries, keys, size, v.shape[-1], backward=backward, product=product
-    )
 
 
 def reduction(per_element: int) -> WorkRule:
@@ -223,17 +209,6 @@ def _row_length(e: Event, tensor: TensorInfo) -> int:
         return math.prod(int(n) for n in normalized)
     dim = e.attributes.get("dim", -1)
     return shape[dim] if isinstance(dim, int) and -len(shape) <= dim < len(shape) else shape[-1]
-
-
-def channelwise(per_element: int, *, at: int = 0) -> WorkRule:
-    """Reduces over all but dimension 1 and maps again: batch norm of input `at`."""
-
-    def rule(e: Event) -> Work:
-        shape = e.inputs[at].shape
-        rows = shape[1] if len(shape) > 1 else 1
-        return formulas.reduction(num_elements(e.inputs[at]), rows, per_element)
-
-    return rule
 
 
 def embedding(e: Event) -> Work:
@@ -331,11 +306,6 @@ def random(e: Event) -> Work:
     return replace(formulas.random(sum(t.num_bytes for t in results(e))), operand_bytes=0)
 
 
-def dropout(e: Event) -> Work:
-    """A random word, a comparison and two products for each element."""
-    return Work(flops=13 * num_elements(e.inputs[0]))
-
-
 def sort(e: Event) -> Work:
     """Along the sorted dimension."""
     return formulas.sort(num_elements(e.inputs[0]), _row_length(e, e.inputs[0]))
@@ -352,11 +322,6 @@ def search(e: Event) -> Work:
     """log2 of the number of boundaries for each value."""
     boundaries = max(min(map(num_elements, e.inputs)), 1)
     return Work(flops=elements_out(e) * formulas.doublings(boundaries))
-
-
-def running(e: Event) -> Work:
-    """One operation for each element: running sums."""
-    return Work(flops=num_elements(e.inputs[0]))
 
 
 def nll_loss(e: Event) -> Work:
@@ -420,40 +385,25 @@ CONVERSIONS = frozenset(
 #: Products that add their result to their first operand.
 ADDED_PRODUCTS = frozenset({"addmm", "_addmm_activation", "baddbmm", "addmv", "addbmm"})
 #: Operations for each element where there are several.
+_SEVERAL: Mapping[int, str] = {
+    2: "addr clamp clip glu silu threshold_backward softshrink_backward _prelu_kernel "
+    "hardshrink hardshrink_backward rrelu_with_noise_backward",
+    # self + value * (a / b), a + weight * (b - a)
+    3: "addcdiv addcmul elu lerp softplus rrelu_with_noise mse_loss_backward sigmoid_backward "
+    "tanh_backward",
+    4: "hardswish _prelu_kernel_backward",
+    # gelu is x * (1 + erf(x / sqrt 2)) / 2
+    5: "gelu upsample_linear1d",
+    # of silu: g * s * (1 + x * (1 - s)), s = sigmoid(x)
+    6: "glu_backward silu_backward binary_cross_entropy_backward huber_loss_backward "
+    "smooth_l1_loss_backward",
+    9: "gelu_backward",  # the derivative: erf, exp and their sum
+    11: "upsample_bilinear2d",  # four values with weights, and the weights
+    23: "upsample_trilinear3d",
+    40: "upsample_bicubic2d",  # 16 values, their weights and sums
+}
 PER_ELEMENT: Mapping[str, int] = {
-    "addcdiv": 3,  # self + value * (a / b)
-    "addcmul": 3,
-    "addr": 2,
-    "clamp": 2,
-    "clip": 2,
-    "binary_cross_entropy_backward": 6,
-    "elu": 3,
-    "_prelu_kernel": 2,
-    "_prelu_kernel_backward": 4,
-    "hardshrink": 2,
-    "hardshrink_backward": 2,
-    "rrelu_with_noise": 3,
-    "rrelu_with_noise_backward": 2,
-    "softshrink_backward": 2,
-    "gelu": 5,  # x * (1 + erf(x / sqrt 2)) / 2
-    "gelu_backward": 9,  # the derivative: erf, exp and their sum
-    "glu": 2,
-    "glu_backward": 6,
-    "hardswish": 4,
-    "huber_loss_backward": 6,
-    "lerp": 3,  # a + weight * (b - a)
-    "mse_loss_backward": 3,
-    "sigmoid_backward": 3,
-    "silu": 2,
-    "silu_backward": 6,  # g * s * (1 + x * (1 - s)), s = sigmoid(x)
-    "smooth_l1_loss_backward": 6,
-    "softplus": 3,
-    "tanh_backward": 3,
-    "threshold_backward": 2,
-    "upsample_bicubic2d": 40,  # 16 values, their weights and sums
-    "upsample_bilinear2d": 11,  # four values with weights, and the weights
-    "upsample_linear1d": 5,
-    "upsample_trilinear3d": 23,
+    name: operations for operations, names in _SEVERAL.items() for name in names.split()
 }
 #: What softmax costs for each element: maximum, difference, exponential, sum, quotient.
 _SOFTMAX, _SOFTMAX_BACKWARD = 5, 4
@@ -464,187 +414,98 @@ _RMS_NORM, _RMS_NORM_BACKWARD = 4, 10
 #: Adam for each element: two moving averages (3 + 4), denominator (3), update (3); decay one more.
 _ADAM, _ADAMW = 13, 14
 
+_KERNELS = "flash_attention flash_attention_for_cpu efficient_attention cudnn_attention"
 _HEADS_FIRST = tuple(
     f"_scaled_dot_product_{kernel}"
-    for kernel in (
-        "flash_attention",
-        "flash_attention_for_cpu",
-        "efficient_attention",
-        "cudnn_attention",
-        "fused_attention_overrideable",
-    )
+    for kernel in (*_KERNELS.split(), "fused_attention_overrideable")
 )
 _SEQUENCE_FIRST = ("_flash_attention", "_efficient_attention", "_cudnn_attention")
+_ATTENTION: Mapping[WorkRule, str] = {
+    attention(heads_first=True, backward=False): " ".join(_HEADS_FIRST),
+    attention(heads_first=True, backward=True): " ".join(f"{n}_backward" for n in _HEADS_FIRST),
+    attention(heads_first=False, backward=False): " ".join(f"{n}_forward" for n in _SEQUENCE_FIRST),
+    attention(heads_first=False, backward=True): " ".join(f"{n}_backward" for n in _SEQUENCE_FIRST),
+}
+_PADS = (f"{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3))
 #: What cuDNN multiplies in its own precision.
 OF_CUDNN = frozenset({"convolution", "convolution_backward", "_cudnn_rnn", "_cudnn_rnn_backward"})
-#: Operator (without `aten.`, overload and underscore) to rule.
+#: Rules, and the operators that have them (without `aten.`, overload and underscore).
+_RULES: Mapping[WorkRule, str] = {
+    matmul: "mm bmm mv dot vdot matmul _int_mm " + " ".join(sorted(ADDED_PRODUCTS)),
+    linear: "linear",
+    scaled_matmul: "_scaled_mm _scaled_mm_v2",
+    grouped_matmul: "_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2",
+    convolution: "convolution",
+    convolution_backward: "convolution_backward",
+    **_ATTENTION,
+    reduction(1): "sum nansum trace mean amax amin max min prod any all argmax argmin",
+    reduction(2): "aminmax mse_loss count_nonzero linalg_vector_norm norm",
+    reduction(3): "var var_mean std std_mean dist",
+    reduction(4): "logsumexp",
+    reduction(5): "smooth_l1_loss huber_loss",
+    reduction(7): "binary_cross_entropy",
+    reduction(8): "binary_cross_entropy_with_logits",
+    # the norm of each row (2), and its quotient by it (1); the gradient once more as much and a half
+    rowwise(3): "_weight_norm_interface",
+    rowwise(6): "_weight_norm_interface_backward",
+    rowwise(_SOFTMAX): "_softmax _safe_softmax _log_softmax",
+    rowwise(_SOFTMAX_BACKWARD): "_softmax_backward_data _log_softmax_backward_data",
+    rowwise(_NORM): "native_layer_norm native_group_norm",
+    rowwise(_NORM_BACKWARD): "native_layer_norm_backward native_group_norm_backward",
+    rowwise(_RMS_NORM): "_fused_rms_norm rms_norm",
+    rowwise(_RMS_NORM_BACKWARD): "_fused_rms_norm_backward",
+    by_channel(
+        _NORM
+    ): "native_batch_norm cudnn_batch_norm _batch_norm_with_update _native_batch_norm_legit "
+    "_native_batch_norm_legit_functional _native_batch_norm_legit_no_training",
+    by_channel(
+        _NORM_BACKWARD
+    ): "native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward",
+    embedding: "embedding",
+    embedding_bag: "_embedding_bag _embedding_bag_forward_only",
+    added_rows: "embedding_dense_backward _embedding_bag_dense_backward _embedding_bag_backward",
+    gather: "index _unsafe_index index_select gather take",
+    scatter: "index_put _index_put_impl _unsafe_index_put index_add index_copy scatter scatter_add "
+    "scatter_reduce",
+    random: "cauchy geometric log_normal bernoulli exponential normal rand rand_like randint "
+    "randint_like randn randn_like random randperm uniform",
+    per_input(13): "native_dropout",  # a random word, a comparison and two products
+    per_input(2): "native_dropout_backward",
+    sort: "sort argsort _unique2 unique_dim median nanmedian kthvalue mode",
+    top_k: "topk",
+    search: "searchsorted bucketize",
+    # running sums and their like
+    per_input(1): "cumsum cumprod cummax cummin bincount histc nonzero col2im masked_select",
+    per_input(4): "logcumsumexp",
+    per_input(5): "upsample_linear1d_backward",
+    per_input(11): " ".join(
+        f"upsample_{kind}_backward" for kind in ("bilinear2d", "bicubic2d", "trilinear3d")
+    ),
+    # each gradient is added to that of the element it was copied from
+    per_input(1): " ".join(
+        f"{n}_backward" for n in (*(f"upsample_nearest{n}d" for n in (1, 2, 3)), *_PADS)
+    ),
+    lambda e: Work(flops=math.prod(num_elements(t) for t in e.inputs)): "isin",
+    nll_loss: "nll_loss_forward nll_loss2d_forward",
+    nll_loss_backward: "nll_loss_backward nll_loss2d_backward",
+    pooling: "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward "
+    "max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool3d avg_pool3d_backward "
+    "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_max_pool2d "
+    "_adaptive_avg_pool3d _adaptive_avg_pool3d_backward adaptive_max_pool3d "
+    "adaptive_max_pool2d_backward adaptive_max_pool3d_backward fractional_max_pool2d "
+    "fractional_max_pool3d",
+    optimizer(_ADAMW, tensors=4): "_fused_adamw",
+    optimizer(_ADAM, tensors=4): "_fused_adam",
+    optimizer(6, tensors=3): "_fused_adagrad",
+    sgd: "_fused_sgd",
+    lambda e: Work(flops=2 * total_elements(e.inputs)): "_amp_foreach_non_finite_check_and_unscale",
+    lambda e: Work(flops=2): "_amp_update_scale",
+    fft: "_fft_c2c _fft_r2c _fft_c2r",
+}
 RULES: Mapping[str, WorkRule] = {
     **{name.partition(".")[0]: kernel.work for name, kernel in KERNELS.items()},
-    **dict.fromkeys(
-        (
-            *("mm", "bmm", "mv", "dot", "vdot", "matmul", "_int_mm"),
-            *ADDED_PRODUCTS,
-        ),
-        matmul,
-    ),
-    "linear": linear,
-    **dict.fromkeys(("_scaled_mm", "_scaled_mm_v2"), scaled_matmul),
-    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"), grouped_matmul),
-    "convolution": convolution,
-    "convolution_backward": convolution_backward,
-    **dict.fromkeys(_HEADS_FIRST, attention),
-    **{f"{n}_backward": attention_backward for n in _HEADS_FIRST},
-    **{f"{n}_forward": attention_sequence_first for n in _SEQUENCE_FIRST},
-    **{f"{n}_backward": attention_sequence_first_backward for n in _SEQUENCE_FIRST},
-    **dict.fromkeys(
-        (
-            "sum",
-            "nansum",
-            "trace",
-            "mean",
-            "amax",
-            "amin",
-            "max",
-            "min",
-            "prod",
-            "any",
-            "all",
-            "argmax",
-            "argmin",
-        ),
-        reduction(1),
-    ),
-    **dict.fromkeys(("aminmax", "mse_loss", "count_nonzero"), reduction(2)),
-    **dict.fromkeys(("median", "nanmedian", "kthvalue", "mode"), sort),
-    **dict.fromkeys(("smooth_l1_loss", "huber_loss"), reduction(5)),
-    "binary_cross_entropy": reduction(7),
-    "binary_cross_entropy_with_logits": reduction(8),
-    **dict.fromkeys(("var", "var_mean", "std", "std_mean"), reduction(3)),
-    **dict.fromkeys(("linalg_vector_norm", "norm"), reduction(2)),
-    "dist": reduction(3),
-    # the norm of each row (2), and its quotient by it (1); the gradient once more as much and a half
-    "_weight_norm_interface": rowwise(3),
-    "_weight_norm_interface_backward": rowwise(6),
-    "logsumexp": reduction(4),
-    **dict.fromkeys(("_softmax", "_safe_softmax", "_log_softmax"), rowwise(_SOFTMAX)),
-    **dict.fromkeys(
-        ("_softmax_backward_data", "_log_softmax_backward_data"), rowwise(_SOFTMAX_BACKWARD)
-    ),
-    **dict.fromkeys(("native_layer_norm", "native_group_norm"), rowwise(_NORM)),
-    **dict.fromkeys(
-        ("native_layer_norm_backward", "native_group_norm_backward"), rowwise(_NORM_BACKWARD)
-    ),
-    **dict.fromkeys(("_fused_rms_norm", "rms_norm"), rowwise(_RMS_NORM)),
-    "_fused_rms_norm_backward": rowwise(_RMS_NORM_BACKWARD),
-    **dict.fromkeys(
-        (
-            "native_batch_norm",
-            "cudnn_batch_norm",
-            "_native_batch_norm_legit",
-            "_native_batch_norm_legit_functional",
-            "_native_batch_norm_legit_no_training",
-            "_batch_norm_with_update",
-        ),
-        channelwise(_NORM),
-    ),
-    **dict.fromkeys(
-        ("native_batch_norm_backward", "cudnn_batch_norm_backward", "batch_norm_backward"),
-        channelwise(_NORM_BACKWARD),
-    ),
-    "embedding": embedding,
-    "embedding_dense_backward": added_rows,
-    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), embedding_bag),
-    **dict.fromkeys(("_embedding_bag_dense_backward", "_embedding_bag_backward"), added_rows),
-    **dict.fromkeys(("index", "_unsafe_index", "index_select", "gather", "take"), gather),
-    **dict.fromkeys(
-        (
-            "index_put",
-            "_index_put_impl",
-            "_unsafe_index_put",
-            "index_add",
-            "index_copy",
-            "scatter",
-            "scatter_add",
-            "scatter_reduce",
-        ),
-        scatter,
-    ),
-    **dict.fromkeys(
-        (
-            *(
-                "cauchy",
-                "geometric",
-                "log_normal",
-                "bernoulli",
-                "exponential",
-                "normal",
-                "rand",
-                "rand_like",
-                "randint",
-            ),
-            *("randint_like", "randn", "randn_like", "random", "randperm", "uniform"),
-        ),
-        random,
-    ),
-    "native_dropout": dropout,
-    "native_dropout_backward": lambda e: Work(flops=2 * num_elements(e.inputs[0])),
-    **dict.fromkeys(("sort", "argsort", "_unique2", "unique_dim"), sort),
-    "topk": top_k,
-    **dict.fromkeys(("searchsorted", "bucketize"), search),
-    **dict.fromkeys(
-        (
-            *("cumsum", "cumprod", "cummax", "cummin", "bincount", "histc", "nonzero", "col2im"),
-            "masked_select",
-        ),
-        running,
-    ),
-    **dict.fromkeys(
-        (f"upsample_{kind}_backward" for kind in ("bilinear2d", "bicubic2d", "trilinear3d")),
-        lambda e: Work(flops=11 * num_elements(e.inputs[0])),
-    ),
-    "upsample_linear1d_backward": lambda e: Work(flops=5 * num_elements(e.inputs[0])),
-    **dict.fromkeys(  # each gradient is added to that of the element it was copied from
-        (
-            *(f"upsample_nearest{n}d_backward" for n in (1, 2, 3)),
-            *(
-                f"{kind}_pad{n}d_backward"
-                for kind in ("reflection", "replication")
-                for n in (1, 2, 3)
-            ),
-        ),
-        lambda e: Work(flops=num_elements(e.inputs[0])),
-    ),
-    "isin": lambda e: Work(flops=math.prod(num_elements(t) for t in e.inputs)),
-    "logcumsumexp": lambda e: Work(flops=4 * num_elements(e.inputs[0])),
-    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), nll_loss),
-    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), nll_loss_backward),
-    **dict.fromkeys(
-        (
-            *("max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d"),
-            *("avg_pool2d_backward", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward"),
-            *("max_pool3d_with_indices", "max_pool3d_with_indices_backward", "avg_pool3d"),
-            *("avg_pool3d_backward", "_adaptive_avg_pool3d", "_adaptive_avg_pool3d_backward"),
-            *("adaptive_max_pool2d", "adaptive_max_pool2d_backward", "adaptive_max_pool3d"),
-            *("adaptive_max_pool3d_backward", "fractional_max_pool2d", "fractional_max_pool3d"),
-        ),
-        pooling,
-    ),
-    "_fused_adamw": optimizer(_ADAMW, tensors=4),
-    "_fused_adam": optimizer(_ADAM, tensors=4),
-    "_fused_adagrad": optimizer(6, tensors=3),
-    "_fused_sgd": sgd,
-    "_amp_foreach_non_finite_check_and_unscale": lambda e: Work(flops=2 * total_elements(e.inputs)),
-    "_amp_update_scale": lambda e: Work(flops=2),
-    **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), fft),
+    **{name: rule for rule, names in _RULES.items() for name in names.split()},
 }
 #: Operators that multiply matrices; attention is among them, convolutions are not.
-PRODUCTS = frozenset(
-    name
-    for name, rule in RULES.items()
-    if rule
-    in (
-        *(matmul, scaled_matmul, linear, grouped_matmul, attention, attention_backward),
-        *(attention_sequence_first, attention_sequence_first_backward),
-        *(three_factors, native_attention),
-    )
-)
+_MULTIPLY = (matmul, scaled_matmul, linear, grouped_matmul, three_factors, native_attention)
+PRODUCTS = frozenset(n for n, rule in RULES.items() if rule in (*_MULTIPLY, *_ATTENTION))
