@@ -17,10 +17,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from flint.errors import FlintError
-from flint.frontends.torch_world.values.answers import (
-    Surroundings,
-    Values,
-)
+from flint.frontends.torch_world.values.answers import Values
+from flint.frontends.torch_world.values.told import Surroundings
 
 PLACE = "train.py:88"
 

@@ -40,41 +40,13 @@ class Call:
 
 Rule = Callable[[Call], Found]
 
-_SAME = [
-    "view",
-    "_unsafe_view",
-    "reshape",
-    "permute",
-    "transpose",
-    "t",
-    "select",
-    "slice",
-    "expand",
-    "clone",
-    "_to_copy",
-    "detach",
-    "alias",
-    "index",
-    "index_select",
-    "gather",
-    "unsqueeze",
-    "squeeze",
-    "unbind",
-    "split",
-    "split_with_sizes",
-    "chunk",
-    "flip",
-    "repeat",
-    "as_strided",
-    "unfold",
-    "roll",
-    "diagonal",
-    "all_to_all_single",
-    "all_gather_into_tensor",
-    "reduce_scatter_tensor",
-]
-
-_ADDING = ("scatter_add", "scatter_add_", "index_add", "index_add_")
+#: Operators whose results hold what their first operand holds: views, copies, choices of elements.
+_SAME = (
+    "view _unsafe_view reshape permute transpose t select slice expand clone _to_copy detach alias "
+    "index index_select gather unsqueeze squeeze unbind split split_with_sizes chunk flip repeat "
+    "as_strided unfold roll diagonal "
+    "all_to_all_single all_gather_into_tensor reduce_scatter_tensor"
+)
 
 
 def rule_of(name: str) -> Rule | None:
@@ -104,10 +76,6 @@ def _same(call: Call) -> Found:
     return value
 
 
-def _wait(call: Call) -> Found:
-    return call.value(0)
-
-
 def _index_in(dimension: int) -> Rule:
     """Operators that return positions along a dimension: router choices."""
 
@@ -133,10 +101,6 @@ def _randint(call: Call) -> Found:
     numbers = [arg for arg in call.args if isinstance(arg, int)]
     low = numbers[0] if len(numbers) > 1 else 0
     return Classes(numbers[-1]) if numbers and low == 0 else None
-
-
-def _multinomial(call: Call) -> Found:
-    return Classes(int(call.args[0].shape[-1]))
 
 
 def _filled(level: int, made_up: bool = False) -> Rule:
@@ -265,30 +229,24 @@ def _not(call: Call) -> Found:
     return Even(1 - value.level, value.made_up) if isinstance(value, Even) else None
 
 
-def _and(call: Call) -> Found:
-    """Exact where the two masks come from one tensor of classes, as in `(i >= low) & (i < high)`"""
-    left, right = (_level(call, arg) for arg in call.args[:2])
-    if left is None or right is None:
-        return None
-    return Even(max(left + right - 1, Fraction(0)))
+def _both(combined: Callable[[Fraction, Fraction], Fraction]) -> Rule:
+    def rule(call: Call) -> Found:
+        left, right = (_level(call, arg) for arg in call.args[:2])
+        return None if left is None or right is None else Even(combined(left, right))
+
+    return rule
 
 
-def _or(call: Call) -> Found:
-    left, right = (_level(call, arg) for arg in call.args[:2])
-    if left is None or right is None:
-        return None
-    return Even(min(left + right, Fraction(1)))
+#: Exact where the two masks come from one tensor of classes, as in `(i >= low) & (i < high)`.
+_and = _both(lambda left, right: max(left + right - 1, Fraction(0)))
+_or = _both(lambda left, right: min(left + right, Fraction(1)))
+_times = _both(lambda left, right: left * right)
 
 
 def _multiply(call: Call) -> Found:
     if any(_level_everywhere(call.value(index)) == 0 for index in (0, 1)):
         return settled(Fraction(0), call.result)
-    left, right = (_level(call, arg) for arg in call.args[:2])
-    if left is None or right is None:
-        return None
-    if call.result.dtype == torch.bool:
-        return _and(call)
-    return Even(left * right)
+    return (_and if call.result.dtype == torch.bool else _times)(call)
 
 
 def _where(call: Call) -> Found:
@@ -346,35 +304,24 @@ def _sum(call: Call) -> Found:
     return settled(value.level * ratio, call.result, value.made_up)
 
 
-def _mean(call: Call) -> Found:
-    value = call.value(0)
-    return value if isinstance(value, Even) else None
+def _where_even(found: Callable[[Even, torch.Tensor], Value]) -> Rule:
+    def rule(call: Call) -> Found:
+        value = call.value(0)
+        return found(value, call.result) if isinstance(value, Even) else None
+
+    return rule
 
 
-def _any(call: Call) -> Found:
-    value = call.value(0)
-    return settled(Fraction(int(value.level > 0)), call.result) if isinstance(value, Even) else None
+def _extreme(of_classes: Callable[[int], int]) -> Rule:
+    """The largest or smallest of `range(count)`."""
 
+    def rule(call: Call) -> Found:
+        value = call.value(0)
+        if isinstance(call.result, (list, tuple)) or not isinstance(value, Classes):
+            return None
+        return settled(Fraction(of_classes(value.count)), call.result)
 
-def _all(call: Call) -> Found:
-    value = call.value(0)
-    if not isinstance(value, Even):
-        return None
-    return settled(Fraction(int(value.level == 1)), call.result)
-
-
-def _maximum(call: Call) -> Found:
-    value = call.value(0)
-    if isinstance(call.result, (list, tuple)) or not isinstance(value, Classes):
-        return None
-    return settled(Fraction(value.count - 1), call.result)
-
-
-def _minimum(call: Call) -> Found:
-    value = call.value(0)
-    if isinstance(call.result, (list, tuple)) or not isinstance(value, Classes):
-        return None
-    return settled(Fraction(0), call.result)
+    return rule
 
 
 def _histogram(call: Call) -> Found:
@@ -382,46 +329,41 @@ def _histogram(call: Call) -> Found:
     return settled(Fraction(total, max(call.result.numel(), 1)), call.result)
 
 
-_RULES: dict[str, Rule] = {
-    **dict.fromkeys(_SAME, _same),
-    "wait_tensor": _wait,
-    "topk": _index_in(2),
-    "argmax": _index_in(1),
-    "argsort": _index_in(1),  # in inference mode alone: else it comes as a sort
-    "sort": _sort,
-    "randint": _randint,
-    "multinomial": _multinomial,
-    **{name: _filled(0) for name in ("zeros", "zeros_like", "new_zeros", "zero_")},
-    **{name: _filled(1) for name in ("ones", "ones_like", "new_ones")},
-    **dict.fromkeys(("full", "full_like", "new_full", "fill_"), _full),
-    **dict.fromkeys(("scatter", "scatter_"), _scatter),
-    **dict.fromkeys(_ADDING, _scatter_add),
-    "eq": _compare(True),
-    "ne": _compare(False),
-    "isin": _filled(0, made_up=True),  # of marks, such as the end of a text: it does not come
-    "isnan": _filled(0, made_up=True),
-    "isinf": _filled(0, made_up=True),
-    "isfinite": _filled(1, made_up=True),
-    "lt": _order(lambda bound: bound),
-    "le": _order(lambda bound: bound + 1),
-    "ge": _complement(_order(lambda bound: bound)),
-    "gt": _complement(_order(lambda bound: bound + 1)),
-    "logical_not": _not,
-    "bitwise_not": _not,
-    "logical_and": _and,
-    "bitwise_and": _and,
-    "logical_or": _or,
-    "bitwise_or": _or,
-    "where": _where,
-    **dict.fromkeys(("masked_fill", "masked_fill_"), _masked_fill),
-    "mul": _multiply,
-    "sum": _sum,
-    "mean": _mean,
-    "any": _any,
-    "all": _all,
-    "max": _maximum,
-    "amax": _maximum,
-    "min": _minimum,
-    "amin": _minimum,
-    "histc": _histogram,
+#: Operators of each rule.
+_OF_RULE: Mapping[Rule, str] = {
+    _same: _SAME,
+    lambda call: call.value(0): "wait_tensor",
+    _index_in(2): "topk",
+    _index_in(1): "argmax argsort",  # argsort in inference mode alone: else it comes as a sort
+    _sort: "sort",
+    _randint: "randint",
+    lambda call: Classes(int(call.args[0].shape[-1])): "multinomial",
+    _filled(0): "zeros zeros_like new_zeros zero_",
+    _filled(1): "ones ones_like new_ones",
+    _full: "full full_like new_full fill_",
+    _scatter: "scatter scatter_",
+    _scatter_add: "scatter_add scatter_add_ index_add index_add_",
+    _compare(True): "eq",
+    _compare(False): "ne",
+    # isin is of marks, such as the end of a text: it does not come
+    _filled(0, made_up=True): "isin isnan isinf",
+    _filled(1, made_up=True): "isfinite",
+    _order(lambda bound: bound): "lt",
+    _order(lambda bound: bound + 1): "le",
+    _complement(_order(lambda bound: bound)): "ge",
+    _complement(_order(lambda bound: bound + 1)): "gt",
+    _not: "logical_not bitwise_not",
+    _and: "logical_and bitwise_and",
+    _or: "logical_or bitwise_or",
+    _where: "where",
+    _masked_fill: "masked_fill masked_fill_",
+    _multiply: "mul",
+    _sum: "sum",
+    _where_even(lambda value, result: value): "mean",
+    _where_even(lambda value, result: settled(Fraction(int(value.level > 0)), result)): "any",
+    _where_even(lambda value, result: settled(Fraction(int(value.level == 1)), result)): "all",
+    _extreme(lambda count: count - 1): "max amax",
+    _extreme(lambda count: 0): "min amin",
+    _histogram: "histc",
 }
+_RULES = {name: rule for rule, names in _OF_RULE.items() for name in names.split()}
