@@ -29,70 +29,21 @@ MOST_STEPS = 2**22
 #: Operations by elements for each byte, above which they are not hidden: about what chips balance.
 MOST_ARITHMETIC = 8
 _ARITHMETIC_BY_ELEMENTS = frozenset(
-    [
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "rem",
-        "max",
-        "min",
-        "select_n",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "eq",
-        "ne",
-        "and",
-        "or",
-        "xor",
-        "not",
-        "shift_left",
-        "neg",
-        "abs",
-        "sign",
-        "shift_right_logical",
-        "shift_right_arithmetic",
-        "integer_pow",
-        "square",
-        "clamp",
-        "floor",
-        "ceil",
-        "round",
-        "reduce_sum",
-        "reduce_max",
-        "reduce_min",
-    ]
+    (
+        *("add", "sub", "mul", "div", "rem", "max", "min", "select_n", "lt", "le", "gt"),
+        *("ge", "eq", "ne", "and", "or", "xor", "not", "shift_left", "neg", "abs", "sign"),
+        *("shift_right_logical", "shift_right_arithmetic", "integer_pow", "square", "clamp"),
+        *("floor", "ceil", "round", "reduce_sum", "reduce_max", "reduce_min"),
+    )
 )
 #: What signals other devices, or waits for them.
 _REMOTE = frozenset({"get_barrier_semaphore"})
 _TRANSCENDENTAL = frozenset(
-    [
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log1p",
-        "tanh",
-        "logistic",
-        "sin",
-        "cos",
-        "tan",
-        "pow",
-        "rsqrt",
-        "sqrt",
-        "cbrt",
-        "erf",
-        "erfc",
-        "erf_inv",
-        "atan2",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-    ]
+    (
+        *("exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "sin", "cos", "tan"),
+        *("pow", "rsqrt", "sqrt", "cbrt", "erf", "erfc", "erf_inv", "atan2", "asin", "acos"),
+        *("atan", "sinh", "cosh"),
+    )
 )
 
 #: A scalar for each step of the grid (or for all of them), or None where it is not known.

@@ -24,19 +24,11 @@ if TYPE_CHECKING:
 #: Constants that are not larger are followed: masks of blocks are small.
 _MOST_ELEMENTS = 2**20
 _PASSED_ON = frozenset(
-    [
-        "convert_element_type",
-        "reshape",
-        "squeeze",
-        "broadcast_in_dim",
-        "copy",
-        "device_put",
-        "sharding_constraint",
-        "optimization_barrier",
-        "pvary",
-        "name",
+    (
+        *("convert_element_type", "reshape", "squeeze", "broadcast_in_dim", "copy"),
+        *("device_put", "sharding_constraint", "optimization_barrier", "pvary", "name"),
         "reshard",
-    ]
+    )
 )
 
 

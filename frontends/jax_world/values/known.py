@@ -256,14 +256,8 @@ _SHAPES: dict[str, Callable[..., Any]] = {
 }
 #: Those of them that a uniform array goes through unchanged.
 _MOVES = frozenset(
-    [
-        "broadcast_in_dim",
-        "reshape",
-        "squeeze",
-        "transpose",
-        "slice",
-        "rev",
-        "dynamic_slice",
-        "gather",
-    ]
+    (
+        *("broadcast_in_dim", "reshape", "squeeze", "transpose", "slice", "rev"),
+        *("dynamic_slice", "gather"),
+    )
 )

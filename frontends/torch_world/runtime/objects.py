@@ -18,13 +18,8 @@ from flint.frontends.torch_world.record.handover import Handover
 
 #: Functions of `torch.distributed` that `Objects` has replacements for, under the same names.
 OBJECT_COLLECTIVES = (
-    "all_gather_object",
-    "gather_object",
-    "broadcast_object_list",
-    "scatter_object_list",
-    "send_object_list",
-    "recv_object_list",
-    "monitored_barrier",
+    *("all_gather_object", "gather_object", "broadcast_object_list"),
+    *("scatter_object_list", "send_object_list", "recv_object_list", "monitored_barrier"),
 )
 
 

@@ -210,20 +210,10 @@ class Following(Told):
 # Their rules hold whatever is known of the inputs.
 _UNASKED = (
     frozenset(
-        [
-            "topk",
-            "argmax",
-            "argsort",
-            "multinomial",
-            "eq",
-            "ne",
-            "isnan",
-            "isinf",
-            "isfinite",
-            "isin",
-            "zero_",
-            "fill_",
-        ]
+        (
+            *("topk", "argmax", "argsort", "multinomial", "eq", "ne", "isnan", "isinf"),
+            *("isfinite", "isin", "zero_", "fill_"),
+        )
     )
     | SIGNED
 )
