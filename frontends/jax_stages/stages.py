@@ -41,7 +41,6 @@ def stage_functions(pipeline: Pipeline, mesh: Mesh, count: int) -> list[StageFun
 def _plan(
     pipeline: Pipeline, mesh: Mesh, count: int, microbatch: Microbatch
 ) -> list[list[StagePart]]:
-    """The parts of each stage."""
     given = list(pipeline.stages)
     axis = pipeline.axis
     at = [i for i, s in enumerate(given) if isinstance(s, Layers)]
@@ -126,7 +125,6 @@ def _stage(
     pipeline: Pipeline,
     microbatch: Microbatch,
 ) -> StageFunction:
-    """The function of a stage, without its outputs."""
     label = ", ".join(p.label for p in parts)
 
     def run(

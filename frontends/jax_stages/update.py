@@ -104,7 +104,6 @@ def _sgd_init(params: object) -> dict[str, object]:
 
 
 def _sgd_update(params: object, gradients: object, state: object) -> tuple[Any, Any]:
-    """Gradient descent without momentum."""
     import jax
 
     def one(p: Array, g: Array) -> Array:

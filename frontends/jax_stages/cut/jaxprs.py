@@ -33,7 +33,6 @@ def is_variable(atom: Atom) -> bool:
 
 
 def reads(equation: JaxprEqn) -> list[Var]:
-    """The variables that an equation reads."""
     return [a for a in equation.invars if is_variable(a)]
 
 
@@ -81,7 +80,6 @@ class Flops:
         return sum(map(self.of_one, equations))
 
     def of_one(self, equation: JaxprEqn) -> int:
-        """FLOPs of one equation."""
         name = equation.primitive.name
         if name == "dot_general":
             return _dot_flops(equation)
@@ -151,7 +149,6 @@ class OpenJaxpr:
 
 
 def opened(closed: ClosedJaxpr) -> OpenJaxpr:
-    """The parts of a closed jaxpr."""
     constants = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     jaxpr = closed.jaxpr
     return OpenJaxpr(tuple(jaxpr.invars), constants, tuple(jaxpr.eqns), tuple(jaxpr.outvars))

@@ -57,14 +57,12 @@ def partition_spec(
 
 
 def entry_axes(entry: object) -> tuple[str, ...]:
-    """The mesh axes of one entry of a PartitionSpec."""
     if isinstance(entry, str):
         return (entry,)
     return tuple(entry) if isinstance(entry, tuple) else ()
 
 
 def spec_axes(spec: PartitionSpec) -> set[str]:
-    """The mesh axes that a PartitionSpec uses."""
     return {axis for entry in spec for axis in entry_axes(entry)}
 
 

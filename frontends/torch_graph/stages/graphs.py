@@ -224,7 +224,6 @@ class _Splitter:
     # graphs -----------------------------------------------------------------------------------
 
     def stage(self, number: int) -> StageGraph:
-        """The graph of one stage."""
         before = self.crossing[number - 1] if number else []
         after = self.crossing[number] if number < len(self.crossing) else None
         inside = [n for n, s in self.stage_of.items() if s == number and n.op != "output"]

@@ -134,7 +134,6 @@ class _StageBody:
         return port
 
     def argument(self, number: int) -> Argument:
-        """An input of the stage as an argument of the function."""
         described = self.stage.inputs[number]
         value = self.joint.primals[number].meta["val"]
         name = described.port.name or f"input.{described.port.number}"
@@ -152,7 +151,6 @@ class _StageBody:
         return Argument(f"cotangent.{number}", tuple(value.shape), dtype, spec)
 
     def results(self) -> tuple[Port, ...]:
-        """The ports of what `run` returns."""
         received = (self.stage.inputs[i].port.number for i in self.received)
         return (
             *self.stage.outputs,

@@ -51,7 +51,6 @@ class DeviceTimeline:
         return waits
 
     def restart(self) -> None:
-        """Forget events so far: a recording starts."""
         self.next_event = 0
         for stream in self.streams:
             stream.last = -1
@@ -89,7 +88,6 @@ class Stream:
 
     @property
     def name(self) -> str:
-        """`compute` or `stream 2`."""
         return "compute" if self.stream_id == 0 else f"stream {self.stream_id}"
 
     def wait_stream(self, other: Stream) -> None:
@@ -102,7 +100,6 @@ class Stream:
             self._wait(event.marks)
 
     def record_event(self, event: StreamEvent | None = None) -> StreamEvent:
-        """Mark the end of the stream."""
         event = event or StreamEvent(self.timeline)
         event.record(self)
         return event
@@ -115,7 +112,6 @@ class Stream:
         return True
 
     def is_capturing(self) -> bool:
-        """No graph of this stream is being captured."""
         return False
 
     def marks(self) -> dict[int, int]:
@@ -153,14 +149,12 @@ class StreamEvent:
         self.generation = -1
 
     def record(self, stream: Stream | None = None) -> StreamEvent:
-        """Mark the end of the stream, the current one by default."""
         stream = stream or self.timeline.current
         self.marks, self.recorded_on = stream.marks(), stream
         self.generation = stream.generation
         return self
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Make a stream wait for this."""
         (stream or self.timeline.current).wait_event(self)
 
     def synchronize(self) -> None:

@@ -78,16 +78,13 @@ class DeviceGenerator(torch.Generator):
         return self
 
     def graphsafe_set_state(self, state: torch.Generator) -> Self:
-        """Take the state of another generator."""
         self._seed, self._offset = state.initial_seed(), state.get_offset()
         return self
 
     def clone_state(self) -> Self:
-        """Another generator in the same state."""
         return type(self)(self._shown, self._known).graphsafe_set_state(self)
 
     def manual_seed(self, seed: int) -> Self:
-        """Start again from a seed."""
         self._seed, self._offset = seed, 0
         return self
 
@@ -96,14 +93,11 @@ class DeviceGenerator(torch.Generator):
         return self.manual_seed(_DEFAULT_SEED)._seed
 
     def initial_seed(self) -> int:
-        """The seed that it started from."""
         return self._seed
 
     def get_offset(self) -> int:
-        """How many numbers were drawn."""
         return self._offset
 
     def set_offset(self, offset: int) -> Self:
-        """Say how many numbers were drawn."""
         self._offset = offset
         return self

@@ -26,12 +26,10 @@ _UPDATING = (Collective.ALL_REDUCE, Collective.BROADCAST)
 
 
 def num_elements(tensor: TensorInfo) -> int:
-    """Elements of a local tensor."""
     return math.prod(tensor.shape)
 
 
 def total_elements(tensors: Iterable[TensorInfo]) -> int:
-    """Elements of several tensors together."""
     return sum(map(num_elements, tensors))
 
 

@@ -212,7 +212,6 @@ def _row_length(e: Event, tensor: TensorInfo) -> int:
 
 
 def embedding(e: Event) -> Work:
-    """Indices come last."""
     table, found = e.inputs[0], e.outputs[0]
     return formulas.gather(
         found.num_bytes, e.inputs[-1].num_bytes, num_elements(found), table.shape[-1]
@@ -307,12 +306,10 @@ def random(e: Event) -> Work:
 
 
 def sort(e: Event) -> Work:
-    """Along the sorted dimension."""
     return formulas.sort(num_elements(e.inputs[0]), _row_length(e, e.inputs[0]))
 
 
 def top_k(e: Event) -> Work:
-    """Along the dimension of the choice."""
     k = _row_length(e, e.outputs[0]) if e.outputs else 1
     length = max(_row_length(e, e.inputs[0]), 1)
     return formulas.top_k(num_elements(e.inputs[0]), length, k)

@@ -34,7 +34,6 @@ class CompiledCalls:
 
     @property
     def current(self) -> CompiledCall:
-        """The call that runs."""
         return (self._stack[-1] if self._stack else None) or EAGER
 
     @property

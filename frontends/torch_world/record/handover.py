@@ -32,7 +32,6 @@ class Handover:
         return pickle.loads(self.found[name] if name in self.found else self.known[name])
 
     def knows(self, name: str) -> bool:
-        """Whether `ask` has an answer."""
         return name in self.found or name in self.known
 
     def assume(self, name: str, other: str) -> object:

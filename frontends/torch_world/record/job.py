@@ -46,12 +46,10 @@ class Job:
 
     @property
     def local_rank(self) -> int:
-        """The rank's place in its node."""
         return self.rank % min(self.local_world_size, self.world_size)
 
     @property
     def name(self) -> str:
-        """The script's or the function's name."""
         if self.script:
             return Path(self.script).name
         return self.function.rpartition(":")[2] or getattr(self.call, "__name__", "function")

@@ -66,14 +66,12 @@ class ModulePaths:
             self._parents[child] = weakref.ref(parent)
 
     def enter(self, module: nn.Module) -> None:
-        """A module starts to run."""
         path = self._paths.get(module)
         if path is None:
             path = self._learn(module)
         self.stack.append(path)
 
     def leave(self) -> None:
-        """The innermost module is over, or was left by an exception."""
         self.stack.pop()
 
     def _learn(self, module: nn.Module) -> str:

@@ -42,7 +42,6 @@ class Phases:
 
     @property
     def in_backward(self) -> bool:
-        """Whether the autograd engine runs."""
         return bool(self._depths)
 
     def phase(self, depth: int) -> Phase:
@@ -94,12 +93,10 @@ class Phases:
         self._depths.append(depth)
 
     def backward_ends(self) -> None:
-        """The autograd engine returns."""
         self._depths.pop()
         self._after_backward = True
 
     def optimizer_starts(self, optimizer: Optimizer) -> None:
-        """`optimizer.step` is called."""
         self.in_optimizer += 1
         self.on_optimizer(optimizer)
 

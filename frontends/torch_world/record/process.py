@@ -119,7 +119,6 @@ class RankProcesses:
         )
 
     def _end(self) -> int:
-        """End the process; its exit status."""
         child, self._child = self._child, None
         return child.end() if child is not None else 0
 

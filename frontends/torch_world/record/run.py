@@ -185,7 +185,6 @@ def _leave_world() -> None:
 
 @contextlib.contextmanager
 def _environment(job: Job) -> Iterator[None]:
-    """The variables that torchrun sets."""
     local = min(job.local_world_size, job.world_size)
     given = {
         "RANK": job.rank,

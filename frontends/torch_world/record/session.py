@@ -49,7 +49,6 @@ class Session:
 
     @property
     def device(self) -> Any:
-        """What the program calls the device of its rank."""
         return self.timeline.shown
 
     @contextmanager

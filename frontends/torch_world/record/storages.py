@@ -47,7 +47,6 @@ class Storages:
         self._infos: dict[_Key, TensorInfo] = {}
 
     def number(self, tensor: torch.Tensor) -> int:
-        """The number of the storage that a tensor lies in."""
         storage = tensor.untyped_storage()
         found = self._numbers.get(storage_address(storage))
         if found is None:
@@ -56,7 +55,6 @@ class Storages:
         return found
 
     def info(self, tensor: torch.Tensor) -> TensorInfo:
-        """A tensor as events have it."""
         shape, strides, dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
         key = (self.number(tensor), shape, strides, dtype)
         found = self._infos.get(key)

@@ -28,7 +28,6 @@ class Works:
         return True
 
     def is_completed(self) -> bool:
-        """They are over at once."""
         return True
 
     is_success = is_completed

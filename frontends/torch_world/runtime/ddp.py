@@ -44,13 +44,11 @@ class Future:
         self._result: list[Any] = []
 
     def wait(self) -> Any:
-        """The result, computed once."""
         if not self._result:
             self._result.append(self._resolve())
         return self._result[0]
 
     def value(self) -> Any:
-        """The result."""
         return self.wait()
 
     def done(self) -> bool:
@@ -58,7 +56,6 @@ class Future:
         return True
 
     def then(self, callback: Callable[[Future], Any]) -> Future:
-        """The future of `callback(self)`."""
 
         def resolve() -> object:
             self.wait()
@@ -119,7 +116,6 @@ class Bucket:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the buffer."""
         return int(self.buffer.numel() * self.buffer.element_size())
 
 
@@ -136,27 +132,21 @@ class GradBucket:
         self._last = last
 
     def index(self) -> int:
-        """The bucket's position; 0 is reduced first."""
         return self._index
 
     def buffer(self) -> torch.Tensor:
-        """The flat gradient."""
         return self._buffer
 
     def gradients(self) -> list[Any]:
-        """Views of the buffer, one per parameter."""
         return self._views
 
     def parameters(self) -> list[Any]:
-        """The parameters, in the order of `gradients`."""
         return self._params
 
     def is_last(self) -> bool:
-        """Whether this bucket is the last one of the backward pass."""
         return self._last
 
     def set_buffer(self, tensor: torch.Tensor) -> None:
-        """Take another tensor as the flat gradient."""
         self._buffer = tensor
 
 
@@ -256,7 +246,6 @@ class Reducer:
         return True
 
     def _autograd_hook(self, index: int) -> None:
-        """The gradient of a parameter is there."""
         now = self._now
         if not now.expects_gradients:
             return
@@ -302,7 +291,6 @@ class Reducer:
         return [self._seen_by_hook(i, torch.zeros_like(b.buffer)) for i, b in self._numbered()]
 
     def _get_local_used_map(self) -> torch.Tensor:
-        """Which parameters this rank used."""
         return torch.zeros(len(self.params), dtype=torch.int32, device=self.params[0].device)
 
     def _run_comm_hook(self, bucket: GradBucket) -> Future:
@@ -415,7 +403,6 @@ class Reducer:
         return GradBucket(number, buffer, self._pieces(bucket, buffer), params, last)
 
     def _pieces(self, bucket: Bucket, buffer: torch.Tensor) -> list[Any]:
-        """`buffer` cut into tensors of the parameters' shapes."""
         if buffer is bucket.buffer:
             return bucket.views
         return _cut(buffer, [self.params[index] for index in bucket.indices])
@@ -430,7 +417,6 @@ class Reducer:
         return Future(resolve)
 
     def _finish(self) -> None:
-        """Wait for all buckets and hand the gradients back."""
         with torch.no_grad():
             for bucket in self.buckets:
                 assert bucket.reduced is not None, "all buckets are under way at the end"
@@ -471,7 +457,6 @@ class Logger:
         has_sync_bn: bool,
         static_graph: bool,
     ) -> None:
-        """Remember what the wrapper was made with."""
         self.strs_map = {"module_name": module_name, "bucket_sizes": self._initial}
         self.ints_map = {
             "world_size": dist.get_world_size(self._reducer.group),

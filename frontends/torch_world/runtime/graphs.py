@@ -71,15 +71,12 @@ class Graph:
             session.graph = before
 
     def capture_begin(self, *args: Any, **kwargs: Any) -> None:
-        """From here on operators are kept."""
         self._open.enter_context(self.captured())
 
     def capture_end(self) -> None:
-        """Up to here."""
         self._open.close()
 
     def replay(self) -> None:
-        """What was captured runs."""
         session, phases = self._session, self._session.phases
         phases.module_starts(len(session.modules.stack))
         for optimizer in self._optimizers:
@@ -94,7 +91,6 @@ class Graph:
             phases.optimizer_ends(optimizer)
 
     def reset(self) -> None:
-        """Forget what was captured."""
         self._events.clear()
         self._optimizers.clear()
 
@@ -102,7 +98,6 @@ class Graph:
         """Nothing is left to do before a replay."""
 
     def pool(self) -> tuple[int, int]:
-        """The memory that the graph has."""
         return (0, 0)
 
     def enable_debug_mode(self) -> None:

@@ -37,7 +37,6 @@ class Patch:
     adds: bool = False
 
     def owner(self) -> tuple[Any, str]:
-        """The object that has the attribute, and its name."""
         module, _, path = self.target.partition(":")
         owner: Any = importlib.import_module(module)
         *parents, name = path.split(".")

@@ -72,13 +72,11 @@ class SafeTensors:
         return None
 
     def keys(self) -> list[str]:
-        """Names of the tensors."""
         return list(self._header)
 
     offset_keys = keys
 
     def metadata(self) -> dict[str, str]:
-        """What the file says of itself."""
         return dict(self._metadata)
 
     def get_tensor(self, name: str) -> torch.Tensor:
@@ -91,7 +89,6 @@ class SafeTensors:
         return Slice(self.get_tensor(name), self._header[name]["dtype"])
 
     def get_keys(self) -> list[str]:
-        """As `keys`."""
         return self.keys()
 
     def __iter__(self) -> Iterator[str]:
@@ -105,11 +102,9 @@ class Slice:
         self._tensor, self._dtype = tensor, dtype
 
     def get_shape(self) -> list[int]:
-        """The shape of the whole tensor."""
         return list(self._tensor.shape)
 
     def get_dtype(self) -> str:
-        """The type, as the file names it."""
         return self._dtype
 
     def __getitem__(self, index: Any) -> torch.Tensor:

@@ -73,7 +73,6 @@ class Values(Following):
             self.set(result, Known(real))
 
     def tolist(self, tensor: torch.Tensor) -> object:
-        """`tensor.tolist()`."""
         value, dtype = self.lookup(tensor), tensor.dtype
         hint = self.hint(lambda given: _fits(given, tensor), modules=value is None)
         if hint is not None:
