@@ -9,7 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from flint.ir.program import Program
+import numpy as np
+
+from flint.errors import FlintError
+from flint.ir.program import MOST_INT64, Program
+from flint.ir.verify import QUANTITIES, exact_sum
 
 _log = logging.getLogger(__name__)
 
@@ -39,17 +43,34 @@ class Applied(NamedTuple):
 def apply_pass(one: Pass, program: Program) -> Applied:
     """Apply a pass and verify what it made.
 
-    A pass that breaks an invariant raises AssertionError naming the pass: a bug of ours.
+    A pass that breaks an invariant raises AssertionError naming the pass: a bug of ours. Raises
+    FlintError FL407 where the numbers of the program are so large that what it adds up is beyond int64.
     """
     started = time.perf_counter()
-    result = one.apply(program)
-    seconds = time.perf_counter() - started
-    _log.debug("%s: %d rows became %d in %.3f s", one.name, len(program), len(result), seconds)
     try:
+        with np.errstate(over="ignore"):
+            result = one.apply(program)
+        seconds = time.perf_counter() - started
         result.verify()
-    except AssertionError as error:
+    except (AssertionError, OverflowError) as error:
+        _refuse_huge(one, program)
         raise AssertionError(f"after pass {one.name}: {error}") from error
+    _log.debug("%s: %d rows became %d in %.3f s", one.name, len(program), len(result), seconds)
     return Applied(result, seconds)
+
+
+def _refuse_huge(one: Pass, program: Program) -> None:
+    """Raise FlintError FL407 if a number of the program has no room to grow 256 times."""
+    sums = {name: exact_sum(getattr(program, name)) for name in QUANTITIES}
+    sums["dims"] = int(program.dims.max(initial=0))
+    name, largest = max(sums.items(), key=lambda item: item[1])
+    if largest > MOST_INT64 >> 8:
+        raise FlintError(
+            "FL407",
+            f"{name.replace('_', ' ')} of up to {largest:.3g} are too large for the pass {one.name}: "
+            "what it makes of them is beyond 2^63",
+            help="is a size wrong by some orders of magnitude?",
+        )
 
 
 def run_passes(program: Program, passes: Sequence[Pass]) -> Program:

@@ -167,7 +167,7 @@ def estimate(
     a captured program takes their times, see `measured.table`. `routing` is how tokens are spread over
     experts ("balanced", "power-law:1.2" or a file, see `routing`). Raises FlintError FL405 (profile), FL703
     (mapping, policy or timing), FL704 (an operation without a price), FL705 (a chip without what the
-    estimate needs), FL708 (ranks that wait for each other), FL719 (no cycles), FL725 (stack), FL726 (routing), FL830 (a change that
+    estimate needs), FL708 (ranks that wait for each other), FL719 (no cycles), FL725 (stack), FL726 (routing), FL728 (a step of centuries), FL830 (a change that
     cannot be), FL832 (an option that what was measured, or was not, has no place for).
     """
     options = {

@@ -15,7 +15,7 @@ from flint.backends.cost.simulate.streams import peers_of, streams_of, together_
 from flint.backends.cost.simulate.timeline import ClassWork, Policy
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.ir.program import Program
+from flint.ir.program import MOST_INT64, Program
 from flint.ir.workload import Workload
 from flint.passes.work.host_copies import OPCODES
 
@@ -45,8 +45,8 @@ def price(
     """Price every program once and expand it for every rank class.
 
     `times` changes what the models say. What hangs on the workload and the policy alone is kept in it.
-    Raises FlintError FL704 naming the operations without a price, unless `unpriced_is_zero`, and FL705
-    for a chip without what a price needs, unless `pricing.lenient`.
+    Raises FlintError FL704 naming the operations without a price, unless `unpriced_is_zero`, FL705
+    for a chip without what a price needs, unless `pricing.lenient`, and FL728 for times beyond int64.
     """
     prices = [_prices(p, pricing, times) for p in workload.programs]
     missing = _missing(workload.programs, prices)
@@ -75,7 +75,30 @@ def price(
                 policy.recorded,
             )
         )
+    _require_that_it_ends(works)
     return Priced(tuple(works), streams, dict(sorted(missing.items())), tuple(prices))
+
+
+def _require_that_it_ends(works: Sequence[ClassWork]) -> None:
+    """Raise FlintError FL728 unless all nodes one after another take less than 2^63 ns.
+
+    Then no time of a step is more than what timelines and traces hold.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        total_ns = sum(
+            float(w.duration_ns @ w.program.trips) + len(w.nodes) * w.launch_ns for w in works
+        )
+    if total_ns < MOST_INT64:
+        return
+    longest = max(works, key=lambda w: float(w.duration_ns.max(initial=0.0)))
+    program, row = longest.program, int(longest.duration_ns.argmax())
+    raise FlintError(
+        "FL728",
+        f"the kernels of a step take {total_ns:.3g} ns; times have to be below 2^63 ns (292 years)",
+        place=f"{program.strings[program.location[row]]}  {program.opcodes[program.opcode[row]]}, "
+        f"{longest.duration_ns[row]:.3g} ns".strip(),
+        help="is a size, a peak or a bandwidth wrong by some orders of magnitude?",
+    )
 
 
 def _prepared(workload: Workload, policy: Policy) -> list[Preparation | None]:

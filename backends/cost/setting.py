@@ -86,7 +86,8 @@ class Setting:
         """Price the kernels and place them in time.
 
         Raises FlintError FL704 (an operation without a price), FL705 (a chip without what prices need),
-        FL708 (ranks that wait for each other) and FL830 (a change that cannot be).
+        FL708 (ranks that wait for each other), FL728 (a step of centuries) and FL830
+        (a change that cannot be).
         """
         with stage("price"):
             pricing = self._pricing()

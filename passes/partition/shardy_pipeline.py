@@ -25,6 +25,7 @@ from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.rules import attach_rules, make_rules_final
 from flint.passes.partition.prepare.scans import scans_as_windows
 from flint.passes.partition.prepare.single_index import expand_single_indices
+from flint.passes.partition.prepare.sizes import refuse_huge_tensors
 
 #: Drops functions that nothing calls any more.
 DROP_UNUSED = "symbol-dce"
@@ -118,6 +119,7 @@ def result_shardings(module: Any) -> list[str]:
 
 def _propagated(module: Any, bytecode: bytes) -> Any:
     """Propagate in place; returns the rules that were attached."""
+    refuse_huge_tensors(module)
     announce("inline")
     inline_calls(module)
     take_host_calls_apart(module, bytecode)

@@ -19,9 +19,10 @@ from flint.ir.program import Program
 from flint.passes.hlo.arguments import argument_shardings
 from flint.passes.hlo.module import decode_module
 from flint.passes.hlo.walk import module_to_program
-from flint.passes.mlir import module_text
+from flint.passes.mlir import make_context, module_text
 from flint.passes.partition import Partitioned
 from flint.passes.partition.deaths import how_it_ended, last_words
+from flint.passes.partition.prepare.sizes import refuse_huge_tensors
 from flint.passes.partition.replicated import never_split, replicated_work
 from flint.passes.partition.worker import child_environment, read_message, write_message
 from flint.steps.captured import Captured
@@ -95,10 +96,21 @@ def partition_xla(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) 
     """Partition `captured` with XLA, stopped right after its SPMD partitioner.
 
     Raises FlintError FL401 if XLA dies or takes longer than `timeout_seconds`, FL402 if it refuses
-    the module, FL403 for a loop whose trip count is not known.
+    the module, FL403 for a loop whose trip count is not known, FL407 for tensors of 2^63 elements.
     """
     options = {"num_devices": captured.mesh.size, "shardy": not captured.is_gspmd}
-    data = run_xla("partition", options, captured.module, timeout_seconds)
+    try:
+        data = run_xla("partition", options, captured.module, timeout_seconds)
+    except FlintError:
+        _refuse_huge_tensors(captured.module)  # XLA aborts there
+        raise
     module = decode_module(data, captured.source)
     shardings = [] if captured.is_gspmd else argument_shardings(captured)
     return module_to_program(module, captured.mesh, captured.trip_counts, shardings)
+
+
+def _refuse_huge_tensors(bytecode: bytes) -> None:
+    from jaxlib.mlir import ir
+
+    with make_context():
+        refuse_huge_tensors(ir.Module.parse(bytecode))

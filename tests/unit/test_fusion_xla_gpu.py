@@ -62,6 +62,16 @@ def test_products_of_one_operand_are_one_and_each_takes_its_part() -> None:
     assert (after.row(5).operand_bytes, after.row(5).result_bytes) == (64, 64)
 
 
+def test_a_joined_product_reads_no_less_than_its_products_say() -> None:
+    """A file may say that they read less than what they share is large."""
+    for read in (0, 7, 128):
+        b = Rows()
+        x = b.parameter(**X)
+        said = {**PRODUCT, "operand_bytes": read}
+        b.result(*[b.op("dot_general", x, b.parameter(**W), **said) for _ in range(3)])
+        assert applied(b, MergeProducts()).operand_bytes[4] == read
+
+
 def test_products_stay_apart_that_need_each_other_are_large_or_share_other_sides() -> None:
     b = Rows()
     x, w = b.parameter(**X), b.parameter(**W)

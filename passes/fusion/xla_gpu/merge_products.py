@@ -69,7 +69,8 @@ def _joined(edit: Editor, rows: list[int]) -> int:
     m = int(dims.m[0] if wide else dims.m.sum())
     n = int(dims.n.sum() if wide else dims.n[0])
     read = list(dict.fromkeys(d for row in rows for d in edit.reads(row)))
-    once = int(program.operand_bytes[rows].sum()) - (len(rows) - 1) * _bytes_of(program, shared)
+    each = program.operand_bytes[rows]
+    again = np.minimum(each, program.result_bytes[shared])  # the shared operand, of each
     return edit.copy(
         first,
         first,
@@ -79,15 +80,11 @@ def _joined(edit: Editor, rows: list[int]) -> int:
         dims=(batch, m, n, k),
         shape=(batch, m, n) if batch > 1 else (m, n),
         flops=int(program.flops[rows].sum()),
-        operand_bytes=once,
+        operand_bytes=int(each.sum() - again.sum() + again.max()),
         result_bytes=int(program.result_bytes[rows].sum()),
         flags=int(program.flags[first]) & ~int(_TURNED | _SEEN),
         name="",
     )
-
-
-def _bytes_of(program: Program, row: int) -> int:
-    return int(program.result_bytes[row])
 
 
 def _shared(program: Program, rows: list[int]) -> int:
