@@ -189,6 +189,27 @@ def test_files_that_are_no_studies_stay_as_they_are(tmp_path):
     assert before == {path: path.read_bytes() for path in before}
 
 
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("UPDATE points SET finished='x'", "finished: should be a valid integer"),
+        (f"UPDATE points SET finished={2**63 - 1}", "finished: should be less than"),
+        (f"UPDATE points SET generation={2**63 - 1}", "generation: should be less than"),
+    ],
+)
+def test_numbers_that_are_counted_on_from_leave_room(tmp_path, statement, said):
+    space, path = space_of(tmp_path), tmp_path / "s.db"
+    with open_study(path, space) as file:
+        file.add([result_at(next(iter(space.points())))], [])
+    with sqlite3.connect(path) as db:
+        db.execute(statement)
+    db.close()
+    for open_it in (lambda p: explore_space(space, study=p), Study.load):
+        with pytest.raises(FlintError, match=said) as error:
+            open_it(path)
+        assert error.value.code == "FL864"
+
+
 def test_a_study_of_another_model_is_refused(tmp_path):
     from dataclasses import replace
 

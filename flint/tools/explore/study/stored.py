@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Annotated, Any, NotRequired
 
+from pydantic import Field, StrictInt
 from typing_extensions import TypedDict
 
 from flint.io.inputs import Input, InputKind
@@ -20,6 +21,8 @@ from flint.tools.explore.space.dimension import Dimension
 from flint.tools.explore.study.study_format import POINT_COLUMNS, open_stored
 from flint.tools.explore.subject import Subject
 
+#: What is counted on from: it never comes near the end of int64.
+_Number = Annotated[StrictInt, Field(ge=0, lt=1 << 62)]
 #: Points of one file: more would not fit into the memory of one machine.
 _MOST_POINTS = 1 << 20
 
@@ -48,11 +51,15 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class PointRow:
-    """The row of a point beside its result: the generation and fingerprint that it is of."""
+    """The row of a point beside its result: the generation and fingerprint that it is of.
 
-    generation: Count
+    `finished` numbers points in the order in which they were written.
+    """
+
+    generation: _Number
     fingerprint: str
     holds: bool
+    finished: _Number
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,7 @@ def _points(tables: Tables) -> Iterator[tuple[str, PointRow, Result]]:
             raise Malformed(f"it has more than {_MOST_POINTS:,} points")
         found = dict(zip(POINT_COLUMNS, cells, strict=True))
         result = record(Result, found["result"])
-        row = record_of(PointRow, {n: found[n] for n in ("generation", "fingerprint", "holds")})
+        row = record_of(PointRow, {f.name: found[f.name] for f in fields(PointRow)})
         wrong = contradiction(found, result)
         if wrong:
             raise Malformed(f"a point contradicts itself: {wrong}")
@@ -121,7 +128,7 @@ def contradiction(cells: Mapping[str, Any], result: Result) -> str:
 
 def _generations(tables: Tables) -> Iterator[tuple[int, dict[str, str]]]:
     for number, shared in tables.rows("generations", "id", "shared"):
-        yield record_of(Count, number), record(dict[str, str], shared)
+        yield record_of(_Number, number), record(dict[str, str], shared)
 
 
 def _inputs(tables: Tables) -> dict[int, tuple[Input, ...]]:
