@@ -12,6 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from flint.backends.chakra import check, write
+from flint.backends.chakra.checking.listed_files import changed_files
+from flint.backends.chakra.reading.trace_files import find_traces
 from flint.backends.chakra.writing import writer
 from flint.backends.chakra.writing.simulator_files import Timing, placeholder_hardware
 from flint.backends.cost.astrasim.disturbance import Disturbance, read_disturbance
@@ -121,7 +123,7 @@ def test_another_simulator_is_given_late_ranks(timed: Path, tmp_path: Path) -> N
     command = ["simulate", str(timed), "--binary", str(binary), "--straggler", "1:2"]
     found = CliRunner().invoke(app, command)
     assert found.exit_code == 0, found.output
-    assert "late       rank 1 x2" in found.stdout and "undisturbed" in found.stdout
+    assert "disturbed  rank 1 x2" in found.stdout and "undisturbed" in found.stdout
 
 
 def test_ranks_that_wait_for_ever_are_a_failure(unordered: Path) -> None:
@@ -173,3 +175,47 @@ def test_a_straggler_may_be_the_last_rank_and_no_other() -> None:
     late.require_ranks(8)
     with pytest.raises(FlintError, match="names rank 7, and the traces have ranks 0 to 6"):
         late.require_ranks(7)
+
+
+@pytest.mark.parametrize("runner", ["rules", "astra-sim", "late", "estimate"])
+def test_files_that_were_changed_are_run_and_told(runner: str, timed: Path, tmp_path: Path) -> None:
+    """As `flint check` tells it: an edited trace, settings; not files that nobody wrote."""
+    folder = tmp_path / "traces"
+    shutil.copytree(timed, folder)
+    command = {
+        "rules": ["simulate", str(folder), "--network", str(folder / "network.yml")],
+        "astra-sim": ["simulate", str(folder), "--binary"],
+        "late": ["simulate", str(folder), "--straggler", "1:0.5"],
+        "estimate": ["estimate", str(folder), "-c", str(folder / "network.yml"), "--overlap", "astra-sim"],
+    }[runner]  # fmt: skip
+    if runner == "astra-sim":
+        command.append(str(make_binary(tmp_path / "simulator", "fine")))
+    (folder / "mine.txt").write_text("a note")
+    found = CliRunner().invoke(app, [*command, "--json"])
+    assert json.loads(found.stdout)["warnings"] == [] and "warning" not in found.stderr
+    system = folder / "system.json"
+    system.write_text(system.read_text() + "\n")
+    (told,) = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)["warnings"]
+    assert told.startswith("1 file is not as Flint wrote them, by the manifest: system.json")
+    for rank in (0, 1):
+        trace = next(folder.glob(f"*.{rank}.et"))
+        content = trace.read_bytes()
+        trace.unlink()  # equal traces are one file
+        trace.write_bytes(content + b"\x00")
+    (told,) = changed_files(find_traces(folder))
+    assert told.startswith("3 files are not as Flint wrote them") and trace.name in told
+
+
+def test_options_that_change_nothing_are_told(timed: Path) -> None:
+    memory = ["--memory", str(timed / "memory.json")]
+    for options, told in (
+        (["--seed", "3"], ["--seed changes nothing without --jitter"]),
+        (["--seed", "0", "--straggler", "1:2"], ["--seed changes nothing without --jitter"]),
+        (memory, ["--memory changes nothing: the rules know no remote memory"]),
+        (["--seed", "3", "--jitter", "5"], []),
+    ):
+        found = CliRunner().invoke(app, ["simulate", str(timed), *options, "--json"])
+        assert valid(found.stdout, "flint.simulation/1")["warnings"] == told
+        assert [line for line in found.stderr.splitlines() if "warning" in line] == [
+            f"warning: {t}" for t in told
+        ]

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from flint.backends.chakra.checking.findings import Findings
 from flint.backends.chakra.manifest import NAME, Listed, Manifest, OldManifest, matches
+from flint.backends.chakra.reading.trace_files import TraceSet
 from flint.io.files import open_regular
 from flint.text import one_line
 
@@ -112,6 +113,34 @@ class ListedFiles:
 
     def _changed(self, name: str, rank: int, what: str) -> None:
         self.findings.add("changed-file", rank, -1, f"{name} {what}")
+
+
+def changed_files(traces: TraceSet) -> tuple[str, ...]:
+    """What is not as the manifest beside traces says, a sentence or none, for who runs them.
+
+    Of traces those of `traces`, and the other files; a file with several names is read once.
+    """
+    if traces.manifest is None:
+        return ()
+    listing = traces.manifest.listing
+    known: dict[tuple[FileNumber, Listed], str] = {}
+    found = []
+    for name in (*(p.name for p in traces.paths.values()), *_no_traces(traces.manifest)):
+        path, listed = traces.folder / name, listing.get(name)
+        if listed is None or not os.path.lexists(path):
+            continue
+        about = path.stat()
+        key = ((about.st_dev, about.st_ino), listed)
+        if key not in known:
+            known[key] = _difference(path, listed)
+        found += [name] if known[key] else []
+    if not found:
+        return ()
+    shown = ", ".join([*map(one_line, found[:_MOST_NAMES]), *["..."][: len(found) - _MOST_NAMES]])
+    are = "file is" if len(found) == 1 else "files are"
+    return (
+        f"{len(found):,} {are} not as Flint wrote them, by the manifest: {shown} (flint check says more)",
+    )
 
 
 def _no_traces(manifest: Manifest | OldManifest) -> list[str]:

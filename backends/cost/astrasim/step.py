@@ -86,7 +86,7 @@ class NeverEndsError(FlintError):
 class SimulatedStep:
     """When each rank ends by the rules of ASTRA-sim, how long it computed, and in what it communicated.
 
-    `kernels` are the computations of each.
+    `kernels` are the computations of each, `warnings` say which files are not as they were written.
 
     Times are in ns.
     """
@@ -97,6 +97,7 @@ class SimulatedStep:
     compute_ns: tuple[int, ...]
     spent: tuple[tuple[Spent, ...], ...] = ()
     kernels: tuple[int, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def step_time_ns(self) -> int:
@@ -114,6 +115,7 @@ class SimulatedStep:
         return {
             "schema": SCHEMA,
             "policy": ASTRA_SIM,
+            "warnings": list(self.warnings),
             "network": self.network,
             "ranks": len(self.end_ns),
             "step_time_ns": self.step_time_ns,

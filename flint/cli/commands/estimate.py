@@ -252,7 +252,7 @@ def estimate(
         )
         looks = (("--perfetto", perfetto), ("--class", class_), ("--window", window))
         _refuse_with_traces((*others, *looks, ("--view", views), *changes))
-        _simulated(path, _named(cluster), as_json=json_)
+        _simulated(path, _named(cluster), as_json=json_, quiet=quiet)
         return
     view = _view(perfetto, class_, window, in_json=bool(views))
     if views and not json_:
@@ -334,8 +334,12 @@ def _compared(
         _print_text(found.to_text())
 
 
-def _simulated(path: Path, network: str, *, as_json: bool) -> None:
+def _simulated(path: Path, network: str, *, as_json: bool, quiet: bool) -> None:
     """Run the traces at `path` by the rules of ASTRA-sim and print what it would say."""
+    from dataclasses import replace
+
+    from flint.backends.chakra.checking.listed_files import changed_files
+    from flint.backends.chakra.reading.trace_files import find_traces
     from flint.backends.cost.astrasim.run import simulate_traces
     from flint.cluster.named import is_astrasim
 
@@ -346,6 +350,9 @@ def _simulated(path: Path, network: str, *, as_json: bool) -> None:
             help=f"give -c {path / 'network.yml' if path.is_dir() else 'network.yml'}",
         )
     found = simulate_traces(path, Path(network))
+    found = replace(found, warnings=changed_files(find_traces(path)))
+    for warning in found.warnings:
+        print_note(f"warning: {warning}", quiet=quiet)
     if as_json:
         print_json(found.to_json())
     else:

@@ -25,6 +25,8 @@ class SimulatedDocument(TypedDict):
     """Kind and version of this document."""
     policy: Literal["astra-sim"]
     """Whose rules."""
+    warnings: list[str]
+    """Files that are not as they were written: sentences."""
     network: str
     """Name of the network file."""
     ranks: int

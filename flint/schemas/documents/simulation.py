@@ -128,5 +128,7 @@ class SimulationDocument(TypedDict):
     """File name of the binary that was run, or that Flint ran its rules itself."""
     disturbance: str
     """Which ranks were made late, and by how much; empty where none was."""
+    warnings: list[str]
+    """Files that are not as they were written, options that change nothing: sentences."""
     runs: list[SimulatedRunDocument]
     """One entry for each network."""

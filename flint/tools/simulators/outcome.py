@@ -136,6 +136,10 @@ class Simulation(Protocol):
     """All that a simulator was asked."""
 
     @property
+    def warnings(self) -> Sequence[str]:
+        """What was not as files or options make one believe."""
+
+    @property
     def failures(self) -> Sequence[FlintError]:
         """What went wrong, an error for each run that failed."""
 

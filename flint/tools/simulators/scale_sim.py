@@ -55,6 +55,7 @@ class ScaleSimulation:
     simulated: dict[int, int]
     failure: FlintError | None
     notes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def failures(self) -> tuple[FlintError, ...]:

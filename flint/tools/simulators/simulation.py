@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -36,12 +36,16 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class AstraSimulation:
-    """What ASTRA-sim said of traces on each network. `binary` is who ran them."""
+    """What ASTRA-sim said of traces on each network. `binary` is who ran them.
+
+    `warnings` say what was not as the files or options make one believe.
+    """
 
     binary: str
     name: str
     runs: tuple[SimulatedRun, ...]
     disturbance: Disturbance = UNDISTURBED
+    warnings: tuple[str, ...] = ()
 
     @property
     def failures(self) -> tuple[FlintError, ...]:
@@ -55,6 +59,7 @@ class AstraSimulation:
             "simulator": "astra-sim",
             "binary": self.binary,
             "disturbance": str(self.disturbance),
+            "warnings": list(self.warnings),
             "runs": [r.to_json() for r in self.runs],
         }
 
@@ -62,7 +67,7 @@ class AstraSimulation:
         """For people; `verbose` prints a row for each rank."""
         head = f"simulator  {self.binary}\ntraces     {self.name}"
         if self.disturbance:
-            head += f"\nlate       {self.disturbance}"
+            head += f"\ndisturbed  {self.disturbance}"
         return "\n\n".join([head, *(r.to_text(verbose=verbose) for r in self.runs)])
 
 
@@ -72,6 +77,7 @@ def simulate_all(
     look: Look | None = None,
     progress: Progress | None = None,
     disturbance: Disturbance = UNDISTURBED,
+    warnings: Sequence[str] = (),
 ) -> AstraSimulation:
     """Run the simulator on each network. A run that fails does not keep the next from running.
 
@@ -84,4 +90,4 @@ def simulate_all(
             run = simulator.run(inputs, case, progress)
         runs.append(look(case, run) if look else run)
     name = f"{inputs.traces.folder.name or inputs.traces.folder}: {plural(inputs.ranks, 'rank')}"
-    return AstraSimulation(simulator.name, name, tuple(runs), disturbance)
+    return AstraSimulation(simulator.name, name, tuple(runs), disturbance, tuple(warnings))

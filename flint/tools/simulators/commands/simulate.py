@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flint.cli.console import Progress, print_error, print_json, print_text, progress_bar
+from flint.cli.console import (
+    Progress,
+    print_error,
+    print_json,
+    print_note,
+    print_text,
+    progress_bar,
+)
 from flint.cli.exits import FOUND
 from flint.cli.options import Json, Mapping, Quiet, Verbose, cluster_candidates
 from flint.cli.paths import READS
@@ -63,7 +70,9 @@ Jitter = Annotated[
         metavar="PERCENT", help="Each computation of each rank takes up to so much more or less."
     ),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="What --jitter is drawn from.")]
+Seed = Annotated[
+    int | None, typer.Option(metavar="N", help="What --jitter is drawn from (default 0).")
+]
 Binary = Annotated[
     str | None,
     typer.Option(
@@ -123,7 +132,7 @@ def simulate(
     map_: Mapping = None,
     stragglers: Stragglers = None,
     jitter: Jitter = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     limit: Limit = None,
     memory_limit: MemoryLimit = None,
     json_: Json = False,
@@ -141,23 +150,29 @@ def simulate(
 
     name = with_ or (SimulatorName.RULES if binary is None else SimulatorName.ASTRA_SIM)
     limits = _limits(limit, memory_limit, name)
-    late = read_disturbance(stragglers or (), jitter, seed)
+    late = read_disturbance(stragglers or (), jitter, seed or 0)
+    told = (
+        ["--seed changes nothing without --jitter"] if seed is not None and not late.jitter else []
+    )
     with progress_bar(f"{name.value}: {_UNITS[name]}", quiet=quiet or json_) as progress:
         if name is SimulatorName.SCALE_SIM:
             others = (("--network", networks), ("--system", system), ("--memory", memory))
-            _refuse(
-                (*others, ("--map", map_), ("--straggler", stragglers), ("--jitter", jitter)), name
-            )
+            lateness = (("--straggler", stragglers), ("--jitter", jitter), ("--seed", seed))
+            _refuse((*others, ("--map", map_), *lateness), name)
             found = _products(path, binary, cluster, limits, progress)
         elif name is SimulatorName.RULES:
             own = (("--binary", binary), ("--cluster", cluster), ("--map", map_))
             _refuse((*own, ("--limit", limit), ("--memory-limit", memory_limit)), name)
-            found = _by_rules(path, (networks or (), system, memory), late, progress)
+            if memory is not None:
+                told.append("--memory changes nothing: the rules know no remote memory")
+            found = _by_rules(path, (networks or (), system, memory), late, told, progress)
         else:
             if late:
                 _refuse((("--cluster", cluster), ("--map", map_)), name)
             files = networks or (), system, memory
-            found = _traces(path, binary, (cluster, map_), limits, files, late, progress)
+            found = _traces(path, binary, (cluster, map_), limits, files, (late, told), progress)
+    for warning in found.warnings:
+        print_note(f"warning: {warning}", quiet=quiet)
     if json_:
         print_json(found.to_json())
     else:
@@ -190,10 +205,14 @@ def _traces(
     on: tuple[str | None, str | None],
     limits: Limits,
     files: tuple[Sequence[Path], Path | None, Path | None],
-    late: Disturbance,
+    disturbed: tuple[Disturbance, Sequence[str]],
     progress: Progress | None,
 ) -> Simulation:
-    """Traces in ASTRA-sim; `on` is the cluster and the mapping of the estimate."""
+    """Traces in ASTRA-sim; `on` is the cluster and the mapping of the estimate.
+
+    `disturbed` says which ranks are late, and what of the options changes nothing.
+    """
+    from flint.backends.chakra.checking.listed_files import changed_files
     from flint.tools.simulators.astra_sim import AstraSim, find_binary
     from flint.tools.simulators.explained import Explainer
     from flint.tools.simulators.inputs import find_inputs
@@ -203,28 +222,33 @@ def _traces(
     simulator = AstraSim(find_binary(binary), limits)
     flat = simulator.is_congestion_aware
     inputs = find_inputs(path, *files, flat=flat)
+    late, told = disturbed
+    warnings = (*changed_files(inputs.traces), *told)
     if late:
         look_beside = partial(beside_undisturbed, inputs)
         with disturbed_inputs(inputs, late) as changed:
-            return simulate_all(simulator, changed, look_beside, progress, late)
+            return simulate_all(simulator, changed, look_beside, progress, late, warnings)
     look = Explainer(inputs, _estimator(inputs, *on), flat)
-    return simulate_all(simulator, inputs, look, progress)
+    return simulate_all(simulator, inputs, look, progress, warnings=warnings)
 
 
 def _by_rules(
     path: Path,
     files: tuple[Sequence[Path], Path | None, Path | None],
     late: Disturbance,
+    told: Sequence[str],
     progress: Progress | None,
 ) -> Simulation:
-    """Traces by Flint's own run of ASTRA-sim's rules."""
+    """Traces by Flint's own run of ASTRA-sim's rules; `told` is what of the options changes nothing."""
+    from flint.backends.chakra.checking.listed_files import changed_files
     from flint.tools.simulators.inputs import find_inputs
     from flint.tools.simulators.rules import FlintRules, beside_undisturbed
     from flint.tools.simulators.simulation import simulate_all
 
     inputs = find_inputs(path, *files)
     look = partial(beside_undisturbed, inputs) if late else None
-    return simulate_all(FlintRules(late), inputs, look, progress, late)
+    warnings = (*changed_files(inputs.traces), *told)
+    return simulate_all(FlintRules(late), inputs, look, progress, late, warnings)
 
 
 def _products(
