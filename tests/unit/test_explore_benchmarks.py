@@ -1,12 +1,11 @@
-"""What the page on rankings is made with: groups, correlations, regrets, and bounds of memory."""
+"""What the page on rankings is made with: groups, correlations and regrets."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks import explore_405b as large
 from benchmarks import explore_ranking as ranking
-from benchmarks.explore_rows import PricedRow, cases
+from benchmarks.explore_ranking import PricedRow, cases
 
 
 def _row(index: int, measured: float, predicted: float, **changed: int) -> PricedRow:
@@ -52,28 +51,3 @@ def test_every_measured_row_is_a_case() -> None:
     found = cases()
     assert len(found) == 771
     assert found[0].data == "vTrain 512 GPUs"
-
-
-def test_points_of_405b_have_the_paper_batch_and_devices() -> None:
-    for devices in large.DEVICES:
-        found = list(large.points(devices))
-        assert len({p.key for p in found}) == len(found)
-        for point in found:
-            axes, settings = large.axes_of(point), dict(point.settings)
-            assert axes["pipe"] * axes["data"] * axes["model"] == devices
-            sequences = axes["data"] * int(settings["microbatches"]) * int(settings["micro_batch"])
-            assert sequences == large.SEQUENCES
-            assert axes["pipe"] * int(settings["chunks"]) <= large.LAYERS
-        assert any(p.mesh.startswith("pipe=16,") and p.mesh.endswith("model=8") for p in found)
-
-
-def test_the_bound_of_405b_is_below_what_the_paper_ran() -> None:
-    (point,) = (
-        p
-        for p in large.points(8192)
-        if p.mesh == "pipe=16,data=64,model=8"
-        and dict(p.settings)["recompute"] == "full"
-        and (dict(p.settings)["chunks"], dict(p.settings)["micro_batch"]) == ("1", "1")
-    )
-    weights_and_sums = 6 * large.PARAMETERS / 128
-    assert 0.9 * weights_and_sums < large.least_bytes(point) < 1.3 * weights_and_sums
