@@ -2,76 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from flint.errors import FlintError
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import OpClass
-from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
-from flint.passes.extract.alike import Alike, Alikes
-from flint.passes.extract.collectives import (
-    Communication,
-    communication_of,
-    parts_before,
-    slice_group,
-)
-from flint.passes.extract.consistency import RULE, doubt_about
-from flint.passes.extract.host_memory import placement, with_host_memory
-from flint.passes.extract.implied import (
-    Implied,
-    implied_communication,
-    implied_on_results,
-)
+from flint.ir.program import Flag, Kind, Phase, Program, RegionKind
+from flint.passes.extract.host_memory import with_host_memory
 from flint.passes.extract.loops import LoopCounts
-from flint.passes.extract.op_classes import class_of, value_class
 from flint.passes.extract.phases import with_phases
-from flint.passes.extract.products import turned_operands
-from flint.passes.extract.tensors import (
-    NOTHING,
-    Sharding,
-    Tensor,
-    Tensors,
-    axis_refs,
-    show,
-)
-from flint.passes.extract.work import Operation, work_of
-from flint.passes.locations import NOWHERE, Origin, Origins
-from flint.passes.mlir import (
-    defining_operation,
-    functions_of,
-    make_context,
-    target_of,
-)
-from flint.passes.work.host_copies import ARGUMENT, OPCODES
-
-#: Operations that only name a value: nothing runs.
-FREE = frozenset(
-    [
-        "stablehlo.constant",
-        "sdy.constant",
-        "stablehlo.reshape",
-        "stablehlo.tuple",
-        "stablehlo.get_tuple_element",
-        "stablehlo.create_token",
-        "stablehlo.after_all",
-        "stablehlo.partition_id",
-        "stablehlo.replica_id",
-        "sdy.data_flow_edge",
-        "sdy.propagation_barrier",
-        "sdy.sharding_constraint",
-        "sdy.sharded_to_unreduced",
-        "sdy.replicated_to_unreduced",
-        "stablehlo.bitcast_convert",
-        "sdy.reshard",
-        "sdy.sharding_group",
-    ]
-)
-#: Operations that say which device runs them.
-_POSITIONS = frozenset({"stablehlo.partition_id", "stablehlo.replica_id"})
-RETURNS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
+from flint.passes.extract.plain import RETURNS, PlainOperations
+from flint.passes.extract.tensors import NOTHING, axis_refs, show
+from flint.passes.locations import NOWHERE
+from flint.passes.mlir import functions_of, make_context
+from flint.passes.work.host_copies import ARGUMENT
 
 
 def extract(bytecode: bytes, mesh: Mesh, trip_counts: Mapping[str, int] | None = None) -> Program:
@@ -137,22 +83,14 @@ class _Stamp:
     barrier: bool
 
 
-class _Walk:
-    """State of one extraction: the builder, and which row holds each MLIR value."""
+class _Walk(PlainOperations):
+    """The operations that hold others or stand for them, beside the plain ones."""
 
     def __init__(self, mesh: Mesh, functions: dict[str, Any], trips: LoopCounts) -> None:
-        self.mesh = mesh
-        self.builder = ProgramBuilder(mesh)
+        super().__init__(mesh)
         self.functions = functions
         self.trips = trips
-        self.tensors = Tensors(mesh)
-        self.alikes = Alikes(mesh)
-        self.origins = Origins()
-        self.rows: dict[Any, int] = {}
-        self.values: dict[Any, Tensor] = {}
         self.stamps: dict[tuple[str, Phase], _Stamp] = {}
-        self.splits: dict[int, frozenset[str]] = {}
-        self.reached: dict[int, frozenset[str]] = {}  # axes of rows that know of other devices
         self.choices = 0
         self.barriers = 0
 
@@ -172,7 +110,7 @@ class _Walk:
         return returned
 
     def _parameter(self, argument: Any, attributes: Any, number: int) -> None:
-        sharding = self._given(attributes, "sdy.sharding")
+        sharding = self.given(attributes, "sdy.sharding")
         tensor = self.values[argument] = self.tensors.make(argument.type, sharding)
         donated = any(k in attributes for k in ("jax.buffer_donor", "tf.aliasing_output"))
         on_host = _is_on_host(attributes)
@@ -188,9 +126,6 @@ class _Walk:
             flags=Flag.DONATED if donated else 0,
         )
 
-    def _given(self, attributes: Any, key: str) -> Sharding:
-        return self.tensors.parse(attributes[key]) if key in attributes else ()
-
     def block(self, block: Any) -> list[int]:
         """Walk the operations of a block; returns the rows of what it returns."""
         for op in block:
@@ -204,225 +139,12 @@ class _Walk:
                 self.plain(operation)
         return []
 
-    # values ------------------------------------------------------------------------------------
-
-    def tensor(self, value: Any) -> Tensor:
-        """The local tensor of an MLIR value."""
-        found = self.values.get(value)
-        return self.tensors.make(value.type, ()) if found is None else found
-
-    def _define(self, op: Any, rows: Sequence[int]) -> None:
-        for value, row in zip(op.results, rows, strict=True):
-            self.rows[value] = row
-
-    def _declare(self, op: Any) -> tuple[Tensor, ...]:
-        """Note the tensors of the results of an operation, and return them."""
-        results = list(op.results)
-        tensors = self.tensors.of_results(op, results)
-        self.values.update(zip(results, tensors, strict=True))
-        return tensors
-
-    def _value(
-        self,
-        opcode: str,
-        tensor: Tensor,
-        deps: Sequence[int],
-        origin: Origin,
-        op: OpClass = OpClass.VALUE,
-    ) -> int:
-        return self.builder.add(
-            opcode,
-            Kind.VALUE,
-            op=op,
-            deps=deps,
-            dtype=tensor.dtype,
-            shape=tensor.shape,
-            result_bytes=tensor.num_bytes,
-            scope=origin.scope,
-            location=origin.location,
-            phase=origin.phase,
-            flags=Flag.VIEW if len(deps) == 1 else 0,
-            alias=deps[0] if len(deps) == 1 else -1,
-        )
-
-    # plain operations --------------------------------------------------------------------------
-
-    def plain(self, op: Any) -> None:
-        """One operation that holds no other that runs: one row, after what it makes necessary."""
-        operands = list(op.operands)
-        operation = Operation(op.name, op, tuple(map(self.tensor, operands)), self._declare(op))
-        origin = self.origins.of(op.location)
-        deps = [self.rows[v] for v in operands]
-        communication = communication_of(operation, self.mesh)
-        if communication is not None:
-            row = self._communicate(operation, communication, deps, origin)
-        elif op.name in FREE or _is_scalar_bookkeeping(operation):
-            result = operation.results[0] if operation.results else NOTHING
-            row = self._value(op.name, result, deps, origin, value_class(op.name))
-            if op.name in _POSITIONS:
-                self.reached[row] = frozenset(self.mesh.names)
-        else:
-            alike = self.alikes.of(operation)
-            if alike.implies:
-                deps = self._imply(operation, deps, origin)
-            row = self._compute(operation, alike, deps, origin)
-        for value in op.results:
-            self.rows[value] = row
-        self._complete(operation, row, origin)
-
-    def _communicate(self, o: Operation, c: Communication, deps: list[int], origin: Origin) -> int:
-        if not c.is_needed(self.mesh):
-            return self._value(o.name, o.results[0], deps, origin)
-        if o.name in _SERVES_CONSUMER:
-            origin = self._consumer_origin(o.op) or origin
-        if o.name == "sdy.all_reduce" and c.collective is Collective.ALL_GATHER:
-            deps = [*deps, *(self.rows[v] for v in parts_before(o.op) if v in self.rows)]
-        written = sum(r.num_bytes for r in o.results)
-        return self._collective(
-            c, deps, (o.operands[0].dtype, o.results[0].shape), written, self._cause(o), origin
-        )
-
-    def _collective(
-        self,
-        c: Communication | Implied,
-        deps: list[int],
-        first: tuple[str, tuple[int, ...]],
-        result_bytes: int,
-        cause: str,
-        origin: Origin,
-    ) -> int:
-        """One COLLECTIVE row; `first` is dtype and shape of its result."""
-        dtype, shape = first
-        self.reached[len(self.builder)] = self._axes_of(c)
-        return self.builder.add(
-            c.opcode,
-            Kind.COLLECTIVE,
-            op=c.op,
-            deps=deps,
-            dtype=dtype,
-            shape=shape,
-            result_bytes=result_bytes,
-            operand_bytes=c.comm_bytes,
-            collective=c.collective,
-            group=c.group,
-            route=c.route,
-            comm_bytes=c.comm_bytes,
-            scope=origin.scope,
-            location=origin.location,
-            phase=origin.phase,
-            cause=cause,
-            flags=Flag.PARTITIONED if c.opcode.startswith("sdy.") else 0,
-        )
-
-    def _axes_of(self, c: Communication | Implied) -> frozenset[str]:
-        """Names of the axes that a collective runs over: all, where ranks are listed."""
-        where = c.group or c.route
-        if where is None or not where.axes:
-            return frozenset(self.mesh.names)
-        return frozenset(a.name for a in where.axes)
-
-    def _compute(self, o: Operation, alike: Alike, deps: list[int], origin: Origin) -> int:
-        work = work_of(o) if alike.work is None else alike.work
-        doubt = self._doubt(o, alike)
-        flags = int(turned_operands(o, deps))
-        if work.unpriced:
-            flags |= Flag.UNPRICED
-        if work.in_place:
-            flags |= Flag.IN_PLACE
-        if doubt:
-            flags |= Flag.DOUBTFUL
-        result = o.results[0] if o.results else NOTHING
-        placed, opcode = placement(o.op), work.called or o.name
-        if placed is not None:
-            opcode = OPCODES[placed]
-        elif opcode == "stablehlo.custom_call":
-            opcode = f"custom_call.{target_of(o.op)}"
-        self.splits[len(self.builder)] = alike.split_over
-        return self.builder.add(
-            opcode,
-            Kind.COMPUTE,
-            op=placed or work.class_or(class_of(o.name)),
-            deps=deps,
-            dtype=result.dtype,
-            shape=result.shape,
-            result_bytes=alike.written if work.result_bytes is None else work.result_bytes,
-            operand_bytes=alike.read if work.operand_bytes is None else work.operand_bytes,
-            flops=work.flops,
-            dims=work.dims,
-            product=work.product,
-            mask=work.mask,
-            group=slice_group(o, self.mesh) if o.name == "sdy.all_slice" else None,
-            scope=origin.scope,
-            location=origin.location,
-            phase=origin.phase,
-            cause=doubt,
-            flags=flags,
-            alias=deps[0] if work.in_place else -1,
-        )
-
-    def _doubt(self, o: Operation, alike: Alike) -> str:
-        if not alike.disagreement and not alike.summed:
-            return ""
-        if implied_on_results(o, self.mesh):
-            return ""
-        return doubt_about(o, alike.rule, (alike.disagreement, alike.summed), self.mesh)
-
-    def _imply(self, o: Operation, deps: list[int], origin: Origin) -> list[int]:
-        """Add the communication that an operation needs and Shardy does not spell out."""
-        for c in implied_communication(o, self.mesh):
-            operand = o.operands[c.operand]
-            first = (operand.dtype, operand.shape)
-            row = self._collective(c, [deps[c.operand]], first, c.result_bytes, c.cause, origin)
-            deps = [*deps, row]
-        return deps
-
-    def _complete(self, o: Operation, row: int, origin: Origin) -> None:
-        """Add the communication that results in `row` need before anything reads them."""
-        deps = [row]
-        for c in implied_on_results(o, self.mesh):
-            result = o.results[c.operand]
-            first = (result.dtype, result.shape)
-            added = self._collective(c, deps, first, c.result_bytes, c.cause, origin)
-            self.rows[o.op.results[c.operand]] = added
-            deps = [*deps, added]
-
-    def _cause(self, o: Operation) -> str:
-        """The change of sharding, the operation that needs it, its operands' shardings, its rule."""
-        change = f"{show(o.operands[0].sharding)} -> {show(o.results[0].sharding)}"
-        uses = [use.owner.operation for use in o.op.results[0].uses]
-        producer = defining_operation(o.op.operands[0])
-        if o.name in _SERVES_CONSUMER or producer is None:
-            served = next((u for u in uses if RULE in u.attributes), None)
-            word = "for"
-        else:
-            served, word = producer, "after"
-        if served is None:
-            return change
-        rule = ""
-        if RULE in served.attributes:
-            rule = " " + str(served.attributes[RULE])
-        for owner in map(defining_operation, served.operands):
-            if owner is not None and any(r not in self.values for r in owner.results):
-                self._declare(owner)  # an operand may come after the collective that is explained
-        operands = ", ".join(show(self.tensor(v).sharding) for v in served.operands)
-        return f"{change} {word} {served.name} of {operands}{rule}"
-
-    def _consumer_origin(self, op: Any) -> Origin | None:
-        """Where the first user of a gathered value comes from: its reason to exist."""
-        for use in op.results[0].uses:
-            user = use.owner.operation
-            if user.name not in RETURNS:
-                return self.origins.of(user.location)
-        return None
-
-    # structure ---------------------------------------------------------------------------------
-
     def call(self, op: Any) -> None:
         """A function that is called often is walked once; later calls copy its rows.
 
         Scopes inside begin with that of the call, and what has no phase of its own has the call's.
         """
-        self._declare(op)
+        self.declare(op)
         name = op.attributes["callee"].value
         actual = [self.rows[v] for v in op.operands]
         origin = self.origins.of(op.location)
@@ -442,7 +164,7 @@ class _Walk:
                         axes[row + offset] = axes[row]
             if stamp.barrier:
                 self._note_barrier()
-        self._define(op, [r + offset for r in stamp.results])
+        self.define(op, [r + offset for r in stamp.results])
 
     def _first_call(self, name: str, scope: str, actual: list[int]) -> _Stamp:
         function = self.functions[name]
@@ -451,9 +173,9 @@ class _Walk:
         start, barriers = len(self.builder), self.barriers
         for i, (argument, row) in enumerate(zip(block.arguments, actual, strict=True)):
             given = attributes[i] if i < len(attributes) else {}
-            sharding = self._given(given, "sdy.sharding")
+            sharding = self.given(given, "sdy.sharding")
             tensor = self.values[argument] = self.tensors.make(argument.type, sharding)
-            self.rows[argument] = self._value("func.argument", tensor, [row], NOWHERE)
+            self.rows[argument] = self.value("func.argument", tensor, [row], NOWHERE)
         results = self.block(block)
         # A result that is an argument of the caller would point outside of the copied rows.
         held = self.barriers > barriers
@@ -466,15 +188,15 @@ class _Walk:
     def barrier(self, op: Any) -> None:
         """`optimization_barrier` holds back the compiler, not the device: each value passes."""
         self._note_barrier()
-        self._declare(op)
-        self._define(op, [self.rows[v] for v in op.operands])
+        self.declare(op)
+        self.define(op, [self.rows[v] for v in op.operands])
 
     def nested(self, op: Any) -> None:
         """`sdy.manual_computation` and `sdy.named_computation`: the body runs once, in place.
 
         As in a call, JAX names what is inside as seen from there: scope and phase begin outside.
         """
-        self._declare(op)
+        self.declare(op)
         block = op.regions[0].blocks[0]
         manual = _manual_axes(op)
         given = (
@@ -488,7 +210,7 @@ class _Walk:
             self.values[argument] = self.tensors.make(argument.type, left)
         outside, self.origins.inside = self.origins.inside, self.origins.of(op.location)
         start = len(self.builder)
-        self._define(op, self.block(block))
+        self.define(op, self.block(block))
         self.origins.inside = outside
         if manual:
             self._split_by_hand(op, start, manual)
@@ -508,7 +230,7 @@ class _Walk:
 
     def loop(self, op: Any) -> None:
         """`stablehlo.while`: a LOOP region whose first rows are the carried values."""
-        self._declare(op)
+        self.declare(op)
         origin = self.origins.of(op.location)
         trip_count = self.trips.of(op, origin)
         condition, body = (r.blocks[0] for r in op.regions)
@@ -519,7 +241,7 @@ class _Walk:
         carried = []
         for i, (value, row) in enumerate(zip(op.results, initial, strict=True)):
             tensor = self.values[value]
-            here = self._value("while.carry", tensor, [row], origin)
+            here = self.value("while.carry", tensor, [row], origin)
             for argument in (condition.arguments[i], body.arguments[i]):
                 self.values[argument] = tensor
                 self.rows[argument] = here
@@ -530,14 +252,14 @@ class _Walk:
         self.trips.leave()
         start = carried[0] if carried else len(self.builder)
         produced = [
-            p if p >= start else self._value("while.yield", NOTHING, [p], origin) for p in produced
+            p if p >= start else self.value("while.yield", NOTHING, [p], origin) for p in produced
         ]
         self.builder.end_region(list(zip(carried, produced, strict=True)))
-        self._define(op, produced)
+        self.define(op, produced)
 
     def choice(self, op: Any) -> None:
         """`stablehlo.case` and `if`: every branch is kept, the one with most work is taken."""
-        self._declare(op)
+        self.declare(op)
         origin = self.origins.of(op.location)
         choice, self.choices = self.choices, self.choices + 1
         selector = self.rows[op.operands[0]]
@@ -555,7 +277,7 @@ class _Walk:
             regions.append(index)
         self.builder.take_heaviest(regions)
         rows = [
-            self._value(
+            self.value(
                 "case.join",
                 self.tensor(v),
                 [selector, *(r[i] for r in returned)],
@@ -564,7 +286,7 @@ class _Walk:
             )
             for i, v in enumerate(op.results)
         ]
-        self._define(op, rows)
+        self.define(op, rows)
 
 
 _STRUCTURE = {
@@ -576,8 +298,6 @@ _STRUCTURE = {
     "stablehlo.case": _Walk.choice,
     "stablehlo.if": _Walk.choice,
 }
-#: Collectives that exist because of the operation that reads them.
-_SERVES_CONSUMER = frozenset({"sdy.all_gather", "sdy.all_to_all", "sdy.collective_permute"})
 
 
 def _is_on_host(attributes: Any) -> bool:
@@ -592,13 +312,6 @@ def _manual_axes(op: Any) -> frozenset[str]:
 
     axes = sdy.ManualAxesAttr(op.attributes["manual_axes"])
     return frozenset(axes[i] for i in range(len(axes)))
-
-
-def _is_scalar_bookkeeping(o: Operation) -> bool:
-    """Loop counters and indices: they fuse into whatever uses them and cost nothing."""
-    if not o.results or o.results[0].shape or o.name == "stablehlo.custom_call":
-        return False
-    return all(not t.shape for t in (*o.operands, *o.results))
 
 
 def _is_scalar_block(walk: _Walk, block: Any) -> bool:

@@ -14,9 +14,8 @@ from flint.io.malformed import Malformed
 from flint.passes.call_graph import check_call_graph
 from flint.passes.hlo import shapes
 from flint.passes.hlo.collectives import collective_kind, holds_collective
-from flint.passes.hlo.module import Computation, HloModule, Instruction
+from flint.passes.hlo.module import Computation, HloModule, Instruction, started_shape
 from flint.passes.hlo.operations import check_operation
-from flint.passes.hlo.starts import started_shape
 
 #: The form of a value: a tuple of forms, or None for an array or a token.
 Form = Any

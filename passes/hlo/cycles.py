@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from flint.passes.hlo.calls import backend_config
 from flint.passes.hlo.module import Instruction
-from flint.passes.hlo.work import backend_config
 
 _KEY: Final = "estimated_cycles"
 #: A week of 1.75 GHz. Where libtpu has no estimate (scatters on SparseCores), it

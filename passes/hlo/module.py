@@ -244,3 +244,14 @@ def location(instruction: Instruction, module: HloModule) -> str:
 def _entry(table: Any, one_based: int) -> Any:
     """An entry of a table whose ids start at 1; None for 0 or an id outside of it."""
     return table[one_based - 1] if 0 < one_based <= len(table) else None
+
+
+#: Starts whose result is (operands, results, ...) and not the results alone.
+PAIRED_STARTS = ("all-gather-start", "collective-permute-start", "copy-start")
+
+
+def started_shape(i: Instruction) -> Any:
+    """The shape of what an instruction computes."""
+    if i.opcode in PAIRED_STARTS and len(i.shape.tuple_shapes) > 1:
+        return i.shape.tuple_shapes[0 if i.opcode == "copy-start" else 1]
+    return i.shape

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flint.io.malformed import Malformed
+from flint.passes.hlo.calls import backend_config
 from flint.passes.hlo.module import Computation, HloModule, Instruction
-from flint.passes.hlo.work import backend_config
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ through a tuple is on the one row that is meant.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flint.errors import FlintError
@@ -17,6 +17,7 @@ from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.ir.program import Collective, Flag, Kind, Program, RegionKind
 from flint.passes.extract.phases import with_phases
 from flint.passes.hlo import shapes
+from flint.passes.hlo.calls import FREE_TARGETS
 from flint.passes.hlo.check import VIEWS, check_module
 from flint.passes.hlo.collectives import (
     Message,
@@ -36,9 +37,10 @@ from flint.passes.hlo.module import (
     location,
     malformed,
     scope_and_phase,
+    started_shape,
 )
 from flint.passes.hlo.op_classes import class_of
-from flint.passes.hlo.starts import started_shape
+from flint.passes.hlo.trees import Rows, flat, mapped, tree, zipped
 from flint.passes.hlo.trip_counts import (
     Evaluator,
     Value,
@@ -46,12 +48,10 @@ from flint.passes.hlo.trip_counts import (
     counted_trips,
     known_trip_count,
 )
-from flint.passes.hlo.work import FREE_TARGETS, work_of
+from flint.passes.hlo.work import work_of
 from flint.passes.work.work import Work
 from flint.steps.trip_counts import TripCounts
 
-#: Rows that make up a value: one row, or a tuple of such. -1 stands for a token.
-Rows = Any
 NO_WORK = frozenset({"constant", "after-all", "partition-id", "replica-id", "add-dependency"})
 
 
@@ -138,7 +138,7 @@ class _HloWalk:
         result = self._computation(scope)
         root = self.module.root(entry)
         dtype, shape = shapes.first(root.shape)
-        deps = list(_flat(self._apart(root, result) if apart else result))
+        deps = list(flat(self._apart(root, result) if apart else result))
         self.builder.add(
             "hlo.ROOT", Kind.VALUE, op=OpClass.RESULT, deps=deps, dtype=dtype, shape=shape
         )
@@ -154,7 +154,7 @@ class _HloWalk:
                 result_bytes=shapes.num_bytes(part), flags=Flag.VIEW,
             )  # fmt: skip
 
-        return _zipped(root.shape, result, view)
+        return zipped(root.shape, result, view)
 
     def _computation(self, scope: _Scope) -> Rows:
         """Add the rows of a computation; returns those of its result."""
@@ -164,7 +164,7 @@ class _HloWalk:
 
     def _parameter(self, p: Instruction) -> Rows:
         flags = Flag.DONATED if p.parameter_number in self.module.donated else 0
-        return _tree(p.shape, lambda part: self.builder.add(
+        return tree(p.shape, lambda part: self.builder.add(
             "hlo.parameter", Kind.PARAMETER, dtype=shapes.first(part)[0],
             shape=shapes.first(part)[1], result_bytes=shapes.num_bytes(part),
             name=p.metadata.op_name or p.name, location=location(p, self.module), flags=flags,
@@ -228,9 +228,9 @@ class _HloWalk:
         """A row without work: of tuples that are seen differently, one for each leaf."""
         if i.opcode in VIEWS and i.shape.element_type == shapes.TUPLE:
             return scope.rows[i.operand_ids[0]]
-        leaves = list(_flat([scope.rows[o] for o in i.operand_ids]))
+        leaves = list(flat([scope.rows[o] for o in i.operand_ids]))
         if not shapes.leaves(i.shape) and not leaves:
-            return _tree(i.shape, lambda _: -1)
+            return tree(i.shape, lambda _: -1)
         return self._add(i, scope, Kind.VALUE, Work(operand_bytes=0), flags)
 
     def _collective(self, i: Instruction, scope: _Scope) -> Rows:
@@ -304,14 +304,14 @@ class _HloWalk:
             flags=flags | (Flag.ASYNC if scope.asynchronous and not idle else Flag(0)),
             cycles=0 if idle else estimated_cycles(i),
         )
-        return _tree(result, lambda _: row)
+        return tree(result, lambda _: row)
 
     def _operands(self, i: Instruction, scope: _Scope) -> list[Instruction]:
         return self.module.operands(scope.computation, i)
 
     def _reads(self, i: Instruction, scope: _Scope) -> list[int]:
         before = [scope.rows[c] for c in i.control_predecessor_ids if c in scope.rows]
-        return list(_flat([*(scope.rows[o] for o in i.operand_ids), *before]))
+        return list(flat([*(scope.rows[o] for o in i.operand_ids), *before]))
 
     def _channel(self, i: Instruction, message: Message | None) -> int:
         if message is None or message.kind is Kind.COLLECTIVE:
@@ -334,9 +334,9 @@ class _HloWalk:
             return made.get(row, -1)
 
         if i.opcode in ("send-done", "recv-done"):
-            row = wait(next(_flat(started), -1))
-            return _tree(i.shape, lambda part: row)
-        return _mapped(started, wait)
+            row = wait(next(flat(started), -1))
+            return tree(i.shape, lambda part: row)
+        return mapped(started, wait)
 
     def _loop(self, i: Instruction, initial: Rows, scope: _Scope) -> Rows:
         operand = self.module.operands(scope.computation, i)[0]
@@ -357,7 +357,7 @@ class _HloWalk:
             ))  # fmt: skip
             return carried[-1]
 
-        inside = _zipped(i.shape, initial, carry)
+        inside = zipped(i.shape, initial, carry)
         known = body_arguments(i, value, self.module)
         result = self._computation(_Scope(self.module, body, [inside], known, scope.asynchronous))
         first = min(carried, default=len(builder))
@@ -369,8 +369,8 @@ class _HloWalk:
             dtype, shape = shapes.first(part)
             return builder.add("hlo.carried", Kind.VALUE, deps=[row], dtype=dtype, shape=shape)
 
-        produced = _zipped(i.shape, result, inner)
-        builder.end_region(tuple(zip(carried, _flat(produced), strict=True)))
+        produced = zipped(i.shape, result, inner)
+        builder.end_region(tuple(zip(carried, flat(produced), strict=True)))
         return produced
 
     def _trip_count(self, i: Instruction, initial: Value) -> int:
@@ -413,11 +413,11 @@ class _HloWalk:
             inner = _Scope(
                 self.module, branch, [operands[k + 1]], [known[k + 1]], scope.asynchronous
             )
-            results.append(list(_flat(self._computation(inner), tokens=True)))
+            results.append(list(flat(self._computation(inner), tokens=True)))
             self.builder.end_region()
         columns = iter(list(zip(*results, strict=True)))
-        chooser = list(_flat(operands[0]))
-        return _tree(i.shape, lambda part: self._join(part, [*next(columns), *chooser], i))
+        chooser = list(flat(operands[0]))
+        return tree(i.shape, lambda part: self._join(part, [*next(columns), *chooser], i))
 
     def _join(self, part: Any, rows: list[int], i: Instruction) -> int:
         dtype, shape = shapes.first(part)
@@ -471,34 +471,3 @@ def _number(parameter: Instruction) -> int:
 
 def _or(value: int | None, default: int) -> int:
     return default if value is None else value
-
-
-def _flat(rows: Rows, *, tokens: bool = False) -> Iterator[int]:
-    """The rows of a tree in order; tokens are left out unless `tokens`."""
-    if isinstance(rows, int):
-        if rows >= 0 or tokens:
-            yield rows
-        return
-    for part in rows:
-        yield from _flat(part, tokens=tokens)
-
-
-def _mapped(rows: Rows, change: Any) -> Rows:
-    if isinstance(rows, int):
-        return change(rows)
-    return tuple(_mapped(part, change) for part in rows)
-
-
-def _tree(shape: Any, make: Any) -> Rows:
-    """A tree in the form of `shape` with `make(array shape)` at its leaves, -1 for tokens."""
-    if shape.element_type == shapes.TUPLE:
-        return tuple(_tree(part, make) for part in shape.tuple_shapes)
-    return make(shape)
-
-
-def _zipped(shape: Any, rows: Rows, change: Any) -> Rows:
-    """A tree in the form of `shape` with `change(array shape, row)` at its leaves."""
-    if shape.element_type == shapes.TUPLE:
-        parts = zip(shape.tuple_shapes, rows, strict=True)
-        return tuple(_zipped(part, row, change) for part, row in parts)
-    return change(shape, rows)
