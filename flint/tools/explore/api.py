@@ -10,11 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError, nearest
-from flint.tools.explore.answers.objectives import (
-    RATE,
-    Objective,
-    objectives_of,
-)
+from flint.tools.explore.answers.objectives import RATE, Objective, objectives_of
 from flint.tools.explore.answers.rank import Ranking
 from flint.tools.explore.point import Pairs
 from flint.tools.explore.result import Result
@@ -181,55 +177,36 @@ def explore(
 ) -> Answer:
     """Estimate every configuration of a program on some devices, and rank those that fit.
 
-    `model` is a file as `flint capture` takes it ("train.py", "train.py:entry"), or an entry of a file.
-    `devices` are numbers of devices, `clusters` presets or files. Explored are the meshes of the
-    entry's axes (`mesh` limits them: "pipe=4,data=*,model=1..8"), the options that it declares as
-    choices, and what `sweep` adds, {"remat": ["none", "full"], "cluster.ib.bandwidth": "50..400GB/s"} or as
-    `--sweep` has it. `settings` are options that stay, `where` conditions on points and on what comes of
-    them ("memory <= 70GiB"), `args` to `hints` as the options of `flint capture`, `objective` names of quantities ("time", "tokens_per_s", ...): with several
-    the Pareto front stands first. `tokens` says how many a step has, as an expression over options and
-    axes. Results are kept in the file `study`, where there is one, and taken from there if they still
-    hold. Spaces of more than `budget` points are searched (`search`: "nsga2", "tpe", "random") from
-    `seed`. `jobs` processes evaluate (0: one a processor), or an `executor`; `keep_infeasible` prices
-    points that do not fit as well. `progress` hears of results.
+    `model` is a file as `flint capture` takes it ("train.py:entry"), or an entry of a file; `devices` are
+    numbers of devices, `clusters` presets or files. Explored are meshes of the entry's axes (limited by
+    `mesh`: "pipe=4,data=*,model=1..8"), options that it declares as choices, and what `sweep` adds:
+    {"remat": ["none", "full"], "cluster.ib.bandwidth": "50..400GB/s"}, or as `--sweep` has it. `where` are
+    conditions ("memory <= 70GiB"); `settings`, and `args` to `tokens`, are as for `flint explore`. With
+    several names in `objective` ("time", "mfu", ...) the Pareto front stands first. The file `study` keeps
+    results. Spaces of more than `budget` points are searched (`search`: "nsga2", "tpe", "random") from
+    `seed`. `jobs` processes evaluate (0: one a processor), or an `executor`; points that do not fit are
+    priced too if `keep_infeasible`. `progress` hears of results.
 
     Raises FlintError FL860 to FL874, and what loading the model raises.
     """
-    subject = Subject(
-        _model(model),
-        args=args,
-        settings=_pairs(settings or {}),
-        trip_counts=tuple(f"{name}={count}" for name, count in (trip_counts or {}).items()),
-        partitioner=partitioner,
-        compiler=compiler,
-        world=world,
-        script_arguments=tuple(script_arguments),
-        hints=tuple(hints),
-        tokens=tokens,
-        keep_infeasible=keep_infeasible,
-    )
-    objectives = objectives_of(_texts(objective)) if objective else ()
-    space = space_of(
-        subject,
-        devices=(devices,) if isinstance(devices, int) else tuple(devices),
-        clusters=_texts(clusters),
-        sweeps=_sweeps(sweep),
-        where=_texts(where),
-        mesh=mesh,
-    )
     from flint.tools.explore.study.run import explore_space
 
+    subject = Subject(
+        _model(model), args=args, settings=_pairs(settings or {}), partitioner=partitioner,
+        trip_counts=tuple(f"{name}={count}" for name, count in (trip_counts or {}).items()),
+        compiler=compiler, world=world, script_arguments=tuple(script_arguments),
+        hints=tuple(hints), tokens=tokens, keep_infeasible=keep_infeasible,
+    )  # fmt: skip
+    objectives = objectives_of(_texts(objective)) if objective else ()
+    numbers = (devices,) if isinstance(devices, int) else tuple(devices)
+    space = space_of(
+        subject, devices=numbers, clusters=_texts(clusters), mesh=mesh, sweeps=_sweeps(sweep),
+        where=_texts(where),
+    )  # fmt: skip
     found = explore_space(
-        space,
-        study=None if study is None else Path(study),
-        executor=executor,
-        budget=budget,
-        objectives=objectives or (RATE,),
-        kind=find_search(search),
-        seed=seed,
-        jobs=jobs,
-        progress=progress,
-    )
+        space, study=None if study is None else Path(study), executor=executor, budget=budget,
+        objectives=objectives or (RATE,), kind=find_search(search), seed=seed, jobs=jobs, progress=progress,
+    )  # fmt: skip
     return answer(found, space, objectives)
 
 
