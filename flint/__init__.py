@@ -38,9 +38,9 @@ if _TYPE_CHECKING:
     from flint.tools.share.anonymize import anonymize as anonymize
     from flint.tools.share.growing.grow import Grown as Grown
     from flint.tools.share.growing.grow import grow as grow
-    from flint.tools.share.synthesize import Synthetic as Synthetic
-    from flint.tools.share.synthesize import learn as learn
-    from flint.tools.share.synthesize import synth as synth
+    from flint.tools.share.synth.synthesize import Synthetic as Synthetic
+    from flint.tools.share.synth.synthesize import learn as learn
+    from flint.tools.share.synth.synthesize import synth as synth
     from flint.tracing import Trace as Trace
     from flint.tracing import trace as trace
     from flint.tracing import trace_distributed as trace_distributed

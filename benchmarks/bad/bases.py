@@ -77,12 +77,11 @@ def _measured(folder: Path) -> None:
 
 
 def store(folder: Path) -> None:
-    """A study, a lock, a generator and known models."""
+    """A study, a lock and known models."""
     from flint.tools.change.project.lock import Lock
     from flint.tools.explore.study.study_file import open_study
     from flint.tools.share.leaks.known_file import known_bytes
     from tests.explore_points import result_at, space_of
-    from tests.synth_programs import counting_generator
     from tests.unit.test_compare import program, side
     from tests.unit.test_leak_attacks import _world
 
@@ -92,7 +91,6 @@ def store(folder: Path) -> None:
     Lock({"train": side(program("a", "b", gathers=1), "h100-dgx").snapshot}).save(
         folder / "flint.lock"
     )
-    (folder / "generator.npz").write_bytes(counting_generator().to_bytes())
     (folder / "known.npz").write_bytes(known_bytes(_world()))
 
 

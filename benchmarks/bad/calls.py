@@ -59,14 +59,6 @@ def known(path: str) -> Any:
     return {"entries": [asdict(e) for e in found.entries], "accuracy": str(found.measured)}
 
 
-def generator(path: str) -> Any:
-    """A generator of workloads, and how a program begins that it writes."""
-    from flint.tools.share.synth.generator import Generator
-
-    found = Generator.load(path)
-    return {"profiles": [p.to_json() for p in found.profiles]}
-
-
 def simulator(path: str) -> Any:
     """What is heard of a simulator's output."""
     from flint.tools.simulators.astra_sim import Listener
@@ -81,7 +73,7 @@ def simulator(path: str) -> Any:
 
 CALLS: dict[str, Callable[[str], Any]] = {
     f"@{function.__name__}": function
-    for function in (study, resumed, lock, project, known, generator, simulator)
+    for function in (study, resumed, lock, project, known, simulator)
 }
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
-import zipfile
 from pathlib import Path
-
-import numpy as np
 
 from benchmarks.bad.case import Case, Special
 from benchmarks.bad.databases import spoil_database
@@ -50,34 +46,14 @@ def project(rng: random.Random, number: int, bases: Path) -> Case:
 
 
 def model(rng: random.Random, number: int, bases: Path) -> Case:
-    """A spoilt generator of workloads, or a spoilt file of known models."""
-    name = rng.choice(("generator.npz", "generator.npz", "known.npz"))
-    data = (bases / name).read_bytes()
+    """A spoilt file of known models."""
+    data = (bases / "known.npz").read_bytes()
     spoilt: bytes | Special
     if rng.random() < 0.2:
         change, spoilt = spoil_bytes(rng, data)
-    elif name == "known.npz" or rng.random() < 0.5:
-        change, spoilt = spoil_columns(rng, data)
     else:
-        change, spoilt = _spoil_text(rng, data)
-    call = f"@{name.partition('.')[0]}"
-    return Case("npz", number, f"{name}: {change}", {name: spoilt}, ((call, name),))
-
-
-def _spoil_text(rng: random.Random, data: bytes) -> tuple[str, bytes]:
-    """Another value in the JSON that is stored in a column."""
-    with np.load(io.BytesIO(data)) as loaded:
-        columns = {name: loaded[name] for name in loaded.files}
-    name = rng.choice(("templates", "profiles", "memory_about"))
-    change, text = spoil_json(rng, json.loads(columns[name].tobytes()))
-    columns[name] = np.frombuffer(text, np.uint8)
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for key, value in columns.items():
-            file = io.BytesIO()
-            np.lib.format.write_array(file, value, allow_pickle=False)
-            archive.writestr(f"{key}.npy", file.getvalue())
-    return f"{name} {change}", out.getvalue()
+        change, spoilt = spoil_columns(rng, data)
+    return Case("npz", number, change, {"known.npz": spoilt}, (("@known", "known.npz"),))
 
 
 def simulator(rng: random.Random, number: int, bases: Path) -> Case:

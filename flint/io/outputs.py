@@ -74,10 +74,6 @@ class OutputKind(Enum):
     """
 
     WORKLOAD = ("a .flint file", _has_entry("manifest.json", b'"flint.workload/'))
-    GENERATOR = (
-        "a model of flint learn",
-        _has_entry("schema.npy", "flint.generator/".encode("utf-32-le")),
-    )
     PAGE = (
         "a page of flint",
         _begins(

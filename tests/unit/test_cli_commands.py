@@ -45,7 +45,7 @@ OPTIONS = {
     "grow": "--batch --experts --ffn --force --head-size --heads --json --keep-global-batch --kv-heads --layers --list --mesh "
     "--output --quiet --sequence --set --slots --split --verbose --vocabulary --width -m -o -q -v IN",
     "import": "--force --json --output --quiet --step --verbose -o -q -v FILE...",
-    "learn": "--force --json --memory --output --quiet --seed --steps --verbose -o -q -v PATH...",
+    "learn": "--json --output --quiet --verbose -o -q -v PATH...",
     "opt": "--force --json --output --passes --print-after --print-before --quiet --rank-class --verbose "
     "-o -p -q -v PATH",
     "schema": "--json --quiet --verbose -q -v NAME",
@@ -57,7 +57,7 @@ OPTIONS = {
     "--straggler --system --verbose --with "
     "-c -q -v DIR",
     "synth": "--bytes --count --flops --json --layers --like --memory --mesh --model --output --phases "
-    "--quiet --rows --seed --temperature --traces --verbose -n -o -q -v",
+    "--quiet --rows --seed --traces --verbose -n -o -q -v",
     "verify": "--comment --force --github --jobs --json --junit --markdown --quiet --verbose -j -q -v "
     "[NAME...]",
 }

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -153,9 +152,6 @@ def written(folder: Path) -> dict[OutputKind, list[Path]]:
     pytest.importorskip("pyarrow")
     write_table(results, file(OutputKind.TABLE, "points.parquet"))
     connect_to_write(file(OutputKind.STUDY, "s.study")).close()
-    generator = file(OutputKind.GENERATOR, "model.npz")
-    with generator.open("wb") as out:
-        np.savez_compressed(out, schema=np.array("flint.generator/1"))
     return found
 
 

@@ -15,7 +15,7 @@ class SampleDocument(TypedDict):
     seed: int
     """The seed that makes it again, with the same model and conditions."""
     asked: dict[str, Any]
-    """Totals that were asked for, of one device in one step; null or absent where nothing was."""
+    """Totals that were asked for, of one device in one step; null or absent where nothing was. `found` has them within 10 %."""
     found: dict[str, Any]
     """Totals that it has."""
 
@@ -28,27 +28,21 @@ class SynthDocument(TypedDict):
     output: str
     """The directory that was written."""
     model: str
-    """The file of the model, or "default"."""
+    """The folder of remembered programs, or "default"."""
     samples: list[SampleDocument]
     """One for each workload, in order."""
 
 
 class LearnDocument(TypedDict):
-    """A generator that was trained."""
+    """Programs that were remembered."""
 
-    schema: Literal["flint.learn/1"]
+    schema: Literal["flint.learn/2"]
     """Kind and version of this document."""
     output: str
-    """The file that was written."""
+    """The folder that was written."""
     captures: int
-    """Captures that were learned from."""
-    left_out: int
-    """Captures that were not: of several programs, recorded, without one rule for most rows."""
-    templates: int
-    """Kinds of steps that the generator knows."""
-    steps: int
-    """Steps of training."""
-    seed: int
-    """The seed of the training."""
-    num_bytes: int
-    """Bytes of the file."""
+    """Captures that were read."""
+    remembered: int
+    """Programs that were remembered. Left out are captures of several programs, recorded or compiled ones, profiles, and what differs from another capture in sizes alone."""
+    rows: list[int]
+    """Rows of each remembered program."""

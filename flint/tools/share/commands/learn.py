@@ -1,4 +1,4 @@
-"""`flint learn`: a generator of workloads, trained on captures."""
+"""`flint learn`: the programs that `flint synth` makes others of, from captures."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_text
 from flint.cli.options import Json, Quiet, Verbose
-from flint.cli.paths import READS, Force, Writes
+from flint.cli.paths import READS, Writes
 from flint.cli.progress import stages_shown
-from flint.io.outputs import OutputKind, write_output
-from flint.text import format_bytes
 
 if TYPE_CHECKING:
     from flint.schemas.documents.synth import LearnDocument
@@ -29,62 +27,41 @@ def learn(
     ],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FILE.npz", help="Where to write the model."),
-        Writes(OutputKind.GENERATOR),
-    ],
-    steps: Annotated[
-        int | None, typer.Option("--steps", metavar="N", help="Steps of training.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the training.")] = 0,
-    memory: Annotated[
-        bool,
         typer.Option(
-            "--memory/--no-memory",
-            help="Keep the steps of captures, which samples then follow, or weights and counts alone.",
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Where to write; it must not be there, or be empty.",
         ),
-    ] = True,
-    force: Force = False,
+        Writes(or_traces=True),
+    ],
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Train a generator of workloads on captures.
+    """Remember captured programs, for flint synth --model.
 
-    The model keeps the steps of its captures without names and sizes, and totals with two digits: what it gives away
-    of them, docs/synth.md says. Needs PyTorch.
+    The folder has each program once, without names and sources, as flint anonymize writes it: structure and sizes still
+    identify it. Give away what flint synth makes of it, not the folder.
     """
-    from flint.tools.share.captures import captures_of
-    from flint.tools.share.synthesize import TRAINING_STEPS, examples_of, learned
+    from flint.tools.share.synth.captures import captures_of
+    from flint.tools.share.synth.output import refuse_folder
+    from flint.tools.share.synth.remembered import Remembered
 
-    chosen = TRAINING_STEPS if steps is None else steps
+    refuse_folder(output, captures)
     with stages_shown(quiet=quiet or json_):
-        found = list(captures_of(captures))
-        examples = examples_of(found)
-        generator = learned(examples, seed=seed, steps=chosen, memory=memory)
-        data = generator.to_bytes()
-        write_output(output, data, OutputKind.GENERATOR, force=force)
+        found = [workload for _, workload in captures_of(captures)]
+        remembered = Remembered.of(found)
+        remembered.save(output)
     document: LearnDocument = {
-        "schema": "flint.learn/1",
+        "schema": "flint.learn/2",
         "output": str(output),
-        "captures": len(examples),
-        "left_out": len(found) - len(examples),
-        "templates": len(generator.vocabulary),
-        "steps": chosen,
-        "seed": seed,
-        "num_bytes": len(data),
+        "captures": len(found),
+        "remembered": len(remembered.workloads),
+        "rows": [len(w.programs[0]) for w in remembered.workloads],
     }
     if json_:
         print_json(document)
         return
-    print_text(_text(document), end="")
+    print_text(f"remembered {document['remembered']} of {document['captures']} captures", end="\n")
     print_note(f"wrote   {output}", quiet=quiet)
-
-
-def _text(document: LearnDocument) -> str:
-    left_out = f", {document['left_out']} left out" if document["left_out"] else ""
-    return (
-        f"captures   {document['captures']}{left_out}\n"
-        f"templates  {document['templates']:,}\n"
-        f"steps      {document['steps']:,}\n"
-        f"model      {format_bytes(document['num_bytes'])}\n"
-    )

@@ -16,8 +16,8 @@ from flint.text import Column, format_bytes, format_flops, text_table
 
 if TYPE_CHECKING:
     from flint.schemas.documents.synth import SampleDocument, SynthDocument
-    from flint.tools.share.conditions import Conditions
-    from flint.tools.share.synthesize import Synthetic
+    from flint.tools.share.synth.conditions import Conditions
+    from flint.tools.share.synth.synthesize import Synthetic
 
 
 def synth(
@@ -39,14 +39,16 @@ def synth(
         typer.Option(
             "--like",
             metavar="PATH",
-            help="Captures whose totals samples are to have, in turn: .flint files, traces, folders.",
+            help="Captures whose mesh, layers, FLOPs and memory samples have, in turn: .flint files, traces, folders.",
         ),
         READS,
     ] = None,
     model: Annotated[
         Path | None,
         typer.Option(
-            "--model", metavar="FILE.npz", help="A model that flint learn wrote, not Flint's own."
+            "--model",
+            metavar="DIR",
+            help="Programs to begin with: what flint learn wrote, or captures, not Flint's own.",
         ),
         READS,
     ] = None,
@@ -81,12 +83,6 @@ def synth(
     seed: Annotated[
         int, typer.Option("--seed", metavar="N", help="Of the first sample; the next has one more.")
     ] = 0,
-    temperature: Annotated[
-        float,
-        typer.Option(
-            "--temperature", metavar="T", help="Below 1: what is usual; above: what is rare."
-        ),
-    ] = 1.0,
     traces: Annotated[
         bool, typer.Option("--traces", help="Write directories of traces, not .flint files.")
     ] = False,
@@ -96,12 +92,12 @@ def synth(
 ) -> None:
     """Make workloads that never were.
 
-    Each is a whole step that follows the rules of captured ones, with totals near those that are asked for; equal
-    options give equal files.
+    Each is a remembered program at other sizes with another body. It follows the rules of captured programs and has what is
+    asked for within 10 %, or nothing is written. Equal options give equal files.
     """
-    from flint.tools.share.condition_values import conditions_from_text
-    from flint.tools.share.synth_output import refuse_folder, written
-    from flint.tools.share.synthesize import synth
+    from flint.tools.share.synth.condition_values import conditions_from_text
+    from flint.tools.share.synth.output import refuse_folder, written
+    from flint.tools.share.synth.synthesize import synth
 
     refuse_folder(output, like or [])
     asked = conditions_from_text(
@@ -114,9 +110,7 @@ def synth(
         rows=rows,
     )
     with stages_shown(quiet=quiet or json_):
-        samples = synth(
-            count, asked=asked, like=like or [], model=model, seed=seed, temperature=temperature
-        )
+        samples = synth(count, asked=asked, like=like or [], model=model, seed=seed)
         found = written(samples, output, traces=traces)
     if json_:
         document: SynthDocument = {
@@ -127,7 +121,7 @@ def synth(
         }
         print_json(document)
     else:
-        print_text(_table(found) + _notes(found), end="")
+        print_text(_table(found), end="")
         print_note(f"wrote   {len(found)} workloads: {output}", quiet=quiet)
 
 
@@ -156,12 +150,6 @@ _COLUMNS = (
 
 def _table(found: list[tuple[Path, Synthetic]]) -> str:
     return text_table(_COLUMNS, [_line(path, sample) for path, sample in found]) + "\n"
-
-
-def _notes(found: list[tuple[Path, Synthetic]]) -> str:
-    """What is far from what was asked for, sample by sample."""
-    far = [(path.name, sample.missed) for path, sample in found if sample.missed]
-    return "".join(f"\nnote  {name} has {'; '.join(missed)}\n" for name, missed in far)
 
 
 def _line(path: Path, sample: Synthetic) -> list[str]:

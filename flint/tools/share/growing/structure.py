@@ -15,9 +15,9 @@ from flint.ir.mesh import AxisRef
 from flint.ir.op_class import ATTENTION, LAYOUT, OpClass
 from flint.ir.program import Collective, Kind, Program
 from flint.ir.workload import Workload
-from flint.tools.share.conditions import flops_of
 from flint.tools.share.sizes import Expression, Sizes
 from flint.tools.share.sizes.expression import Factor
+from flint.tools.share.synth.conditions import flops_of
 
 #: How often each variable, and each axis, is a factor of something.
 Powers: TypeAlias = Counter[Factor]

@@ -1,1 +1,1 @@
-"""Workloads that never were: a generative model of programs, trained on captures."""
+"""`flint synth` and `flint learn`: remembered programs at other sizes, with their bodies written anew."""
