@@ -47,6 +47,7 @@ def test_bounds_that_cannot_be(given: float | str) -> None:
         (["--seed", "1"], "FL907"),
         (["--level", "shapes", "--keep", "fifty"], "FL907"),
         (["--level", "shapes", "--seed", "-1"], "FL907"),
+        (["--level", "structure"], "FL901"),
         (["--level", "shape"], "FL901"),
     ],
 )

@@ -46,24 +46,13 @@ class MovesDocument(TypedDict):
     """The share of all dimensions longer than 1 that changed."""
 
 
-class RewiredDocument(TypedDict):
-    """How far structure moved."""
-
-    share: float
-    """The share of the rows that read something which read, or do, something else now."""
-    views: int
-    """Views that came."""
-    gone: int
-    """Views and constants that went."""
-
-
 class AnonymizeDocument(TypedDict):
     """What was written, and what still identifies it. It names what it finds: keep it to yourself."""
 
     schema: Literal["flint.anonymize/1"]
     """Kind and version of this document."""
     level: str
-    """What was given up: "names", "shapes" or "structure"."""
+    """What was given up: "names" or "shapes"."""
     promise: str
     """What the level promises, in a sentence."""
     output: str
@@ -78,8 +67,8 @@ class AnonymizeDocument(TypedDict):
     """Totals before and after; empty for the level "names", which moves none."""
     moves: MovesDocument | None
     """How far sizes moved; null for the level "names"."""
-    rewired: RewiredDocument | None
-    """How far structure moved; null for the other levels than "structure"."""
+    rewired: None
+    """Always null: no level changes structure."""
     survivors: list[SurvivorDocument]
     """Texts that are neither of the public vocabulary nor generated; exit status 1 if there is one."""
     leaks: dict[str, Any] | None

@@ -18,7 +18,6 @@ from flint.tools.share.output import is_timed_elsewhere, refuse_place, write_sha
 
 if TYPE_CHECKING:
     from flint.tools.share.shapes.perturb import Moves
-    from flint.tools.share.structure.exchange import Rewired
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,7 @@ class Anonymized:
     """What may be shown, what was promised (`level`), and what moved by how much.
 
     `source` is what was read, None for a workload of this process. `changes` are totals before and after, and
-    `moves` says how far sizes moved: nothing for the level `names`, which moves no number. `rewired` says
-    how far structure did, at the level `structure`.
+    `moves` says how far sizes moved: nothing for the level `names`, which moves no number.
     """
 
     workload: Workload
@@ -36,7 +34,6 @@ class Anonymized:
     original: Workload
     source: Source | None = None
     moves: Moves | None = None
-    rewired: Rewired | None = None
 
     @cached_property
     def leaks(self) -> Leaks:
@@ -75,12 +72,12 @@ def anonymize(
 
     `source` is a workload, a `.flint` file, a directory that `flint capture` wrote, or a profile. Levels:
     "names" (no names or sources; estimates are equal to the last bit) and "shapes" (and other dimensions:
-    totals and step times stay within `keep`, a share such as 0.02 or "2%", which is usual), and "structure"
-    (and other operations in another order on other operands, within the same bound). Equal seeds give equal results; without a seed the operating system draws one, which is kept nowhere.
+    totals and step times stay within `keep`, a share such as 0.02 or "2%", which is usual). Equal seeds give
+    equal results; without a seed the operating system draws one, which is kept nowhere.
 
     Raises FlintError FL901 (level), FL904 (traces without a workload, which only the command redacts), FL906
     (too few sizes can change), FL907 (`keep`, or an option that the level does not have), FL908 (numbers that
-    a compiler or a profile made, at the level "shapes"), FL910 to FL912 (the level "structure"), and what reading the source raises.
+    a compiler or a profile made, at the level "shapes"), and what reading the source raises.
     """
     if isinstance(source, Workload):
         return _at_level(source, options_of(level, keep, seed))
@@ -100,34 +97,8 @@ def _at_level(original: Workload, options: LevelOptions) -> Anonymized:
         return Anonymized(named, options.level, (), original)
     from flint.tools.share.shapes.perturb import perturbed  # estimates take 0.3 s to import
 
-    if options.level is Level.STRUCTURE:
-        return _structured(original, named, options)
     found = perturbed(named, options.keep, options.seed)
     return Anonymized(found.workload, options.level, found.changes, original, moves=found.moves)
-
-
-def _structured(original: Workload, named: Workload, options: LevelOptions) -> Anonymized:
-    """Other sizes within half of the bound, or all of it, then another structure within all of it."""
-    from flint.tools.share.shapes.confirm import machines_for, measures_of
-    from flint.tools.share.shapes.perturb import perturbed
-    from flint.tools.share.structure.exchange import exchanged
-    from flint.tools.share.structure.refuse import require_exchangeable
-
-    require_exchangeable(named)
-    try:
-        shaped = perturbed(named, options.keep / 2, options.seed)
-    except FlintError as error:
-        if error.code != "FL906":
-            raise
-        shaped = perturbed(named, options.keep, options.seed)
-    found = exchanged(shaped.workload, options.keep, options.seed, reference=named)
-    machines = machines_for(named)
-    changes = measures_of(named, machines).changes(measures_of(found.workload, machines))
-    return Anonymized(
-        *(found.workload, options.level, changes, original),
-        moves=shaped.moves,
-        rewired=found.rewired,
-    )
 
 
 def _without_workload(source: Source) -> FlintError:

@@ -14,12 +14,17 @@ class Level(StrEnum):
 
     NAMES = "names"  #: no names and no sources; everything else as it is
     SHAPES = "shapes"  #: and other dimensions, with totals and step times within a bound
-    STRUCTURE = "structure"  #: and other operations in another order on other operands
 
 
 def find_level(name: str) -> Level:
     """The level of a name. Raises FlintError FL901 for another one."""
     known = [level.value for level in Level]
+    if name == "structure":
+        raise FlintError(
+            "FL901",
+            "the level 'structure' is gone: what it kept of a workload gave the original away",
+            help="take --level shapes, or flint synth for workloads with other bodies",
+        )
     if name not in known:
         raise FlintError(
             "FL901",
@@ -47,7 +52,7 @@ def options_of(
         raise FlintError(
             "FL907",
             "the level names moves no total and draws nothing",
-            help="--keep and --seed are for the levels shapes and structure: add --level shapes",
+            help="--keep and --seed are for the level shapes: add --level shapes",
         )
     if seed is not None and seed < 0:
         raise FlintError("FL907", f"a seed is a whole number from 0, not {seed}")

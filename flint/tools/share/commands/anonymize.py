@@ -16,7 +16,7 @@ from flint.io.outputs import OutputKind, write_output
 from flint.text import format_bytes
 
 if TYPE_CHECKING:
-    from flint.schemas.documents.anonymize import AnonymizeDocument, MovesDocument, RewiredDocument
+    from flint.schemas.documents.anonymize import AnonymizeDocument, MovesDocument
     from flint.tools.share.anonymize import Anonymized
     from flint.tools.share.inputs import Source
     from flint.tools.share.leaks.strings import Survivor
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _PROMISES = {
     "names": "no names or sources, no more: structure and sizes identify as before",
     "shapes": "no names or sources, other sizes with totals within a bound: structure identifies as before",
-    "structure": "no names or sources, other sizes and another structure with totals within a bound: totals identify as before",
 }
 
 
@@ -49,7 +48,7 @@ def anonymize(
         typer.Option(
             "--level",
             metavar="NAME",
-            help="What is given up: names (names and sources), shapes (sizes too), or structure (operations and their order too).",
+            help="What is given up: names (names and sources), or shapes (sizes too).",
         ),
     ] = "names",
     keep: Annotated[
@@ -57,7 +56,7 @@ def anonymize(
         typer.Option(
             "--keep",
             metavar="SHARE",
-            help="How far totals and step times may move at the levels shapes and structure: 2% unless given.",
+            help="How far totals and step times may move at the level shapes: 2% unless given.",
         ),
     ] = None,
     seed: Annotated[
@@ -133,7 +132,7 @@ def _workload(source: Source, output: Path, options: LevelOptions, *, force: boo
             for c in found.changes
         ],
         "moves": _moves(found),
-        "rewired": _rewirings(found),
+        "rewired": None,
         "survivors": _survivors(found.leaks.survivors),
         "leaks": found.leaks.to_json(),
     }
@@ -151,11 +150,6 @@ def _moves(found: Anonymized) -> MovesDocument | None:
         "median": m.median,
         "dimensions": m.dimensions,
     }
-
-
-def _rewirings(found: Anonymized) -> RewiredDocument | None:
-    r = found.rewired
-    return {"share": r.share, "views": r.views, "gone": r.gone} if r is not None else None
 
 
 def _text(found: Anonymized) -> str:
@@ -184,18 +178,7 @@ def _changes(found: Anonymized) -> str:
     ]
     head = f"sizes   {m.changed} of {m.variables} changed, by {m.least:.1%} or more, {m.median:.1%} in the median"
     table = text_table(columns, rows)
-    return f"{head}; {m.dimensions:.0%} of all dimensions\n{_rewired(found)}\n{table}\n"
-
-
-def _rewired(found: Anonymized) -> str:
-    """How far structure moved."""
-    if found.rewired is None:
-        return ""
-    r = found.rewired
-    return (
-        f"wiring  {r.share:.0%} of the rows that read something read or do something else; "
-        f"{r.views:,} views more, {r.gone:,} views and constants less\n"
-    )
+    return f"{head}; {m.dimensions:.0%} of all dimensions\n\n{table}\n"
 
 
 def _amount(name: str, value: float) -> str:

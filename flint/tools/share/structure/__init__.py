@@ -1,1 +1,0 @@
-"""The level structure: bodies exchanged for generated ones with the same totals."""
