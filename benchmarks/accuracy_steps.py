@@ -84,7 +84,7 @@ def priced(case: Case, policy: str | None = None) -> Result:
     sure = found.interval
     assert sure is not None  # nothing of these is without a price
     parts = math.sqrt(
-        sum((s.share * s.deviation) ** 2 for s in sure.spreads if s.part is not Part.STEP)
+        sum((s.share * s.deviation) ** 2 for s in sure.parts if s.part is not Part.STEP)
     )
     return Result(
         *(case, found.step_time_ns, roofline_of(found), ideal),

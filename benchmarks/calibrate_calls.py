@@ -68,7 +68,13 @@ def report(chip: str) -> str:
 def _cells(old: Fitted, new: Fitted) -> tuple[str, ...]:
     assert old.before is not None and new.before is not None
     time = f"{new.measured_ns / 1e6:.2f} ms"
-    return new.name, str(new.rows), time, f"{old.before.of_sum:+.1f}", f"{new.before.of_sum:+.1f}"
+    return (
+        new.name,
+        str(new.rows),
+        time,
+        f"{old.before.of_sum_percent:+.1f}",
+        f"{new.before.of_sum_percent:+.1f}",
+    )
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ def _row(name: str, step_ns: float, times: KernelTimes) -> None:
     ]
     total = sum(k.compiler_ns for k in times.kinds)
     rest = sum(k.compiler_ns for k in times.kinds if not k.by_cycles) / total
-    steps = f"{step_ns / 1e6:.1f}, {times.model_step_ns / 1e6:.1f} ms"
+    steps = f"{step_ns / 1e6:.1f}, {times.model_step_time_ns / 1e6:.1f} ms"
     print(f"| {name} | {steps} | " + " | ".join(cells) + f" | {rest:.1%} |", flush=True)
 
 

@@ -7,6 +7,7 @@ A package names its objects in its pyproject.toml, under `[project.entry-points.
 - `flint.stand_ins`: modules that stand in for packages of CUDA while a PyTorch script is recorded;
 - `flint.readers`: formats of `flint import`;
 - `flint.chip_families`: tables of chips in cluster files, with their prices;
+- `flint.documents`: types of what these commands print, from which `flint.schemas.generate` makes schemas;
 - `flint.api`: names of the package `flint` (`explore`) and methods of its classes (`Trace.diff`).
 
 Nothing of a group is imported before it is asked for. The core imports no tool: it finds them here.
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 COMMANDS, STAND_INS, READERS = "flint.commands", "flint.stand_ins", "flint.readers"
-CHIP_FAMILIES, API = "flint.chip_families", "flint.api"
+CHIP_FAMILIES, API, DOCUMENTS = "flint.chip_families", "flint.api", "flint.documents"
 _DISTRIBUTION = "flint-ir"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,6 +45,7 @@ from flint.backends.cost.utilisation import (
 from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack
 from flint.errors import FlintError
+from flint.io.documents import as_object
 from flint.ir.program import PERHAPS_A_WINDOW
 from flint.ir.workload import Workload
 from flint.plugins import API, load
@@ -53,7 +54,6 @@ from flint.text import warning_lines
 if TYPE_CHECKING:
     from flint.backends.cost.memory.memory import MemoryUse
     from flint.backends.cost.uncertainty.interval import Interval
-    from flint.schemas.documents.estimate import EstimateDocument
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Estimate(EstimateNumbers):
 
     def to_json(
         self, *, views: Collection[str] = (), rank_class: int | str | None = None
-    ) -> EstimateDocument:
+    ) -> dict[str, Any]:
         """Exact numbers, JSON-able.
 
         `views` ("slices", "roofline", "communication", "scopes", "pipeline") are added, those of a
@@ -87,8 +87,8 @@ class Estimate(EstimateNumbers):
         document = estimate_json(self, self.interval)
         if views:
             with_views = load(API, "Estimate.to_json.views")
-            return cast("EstimateDocument", with_views(self, document, views, chosen))
-        return document
+            return as_object(with_views(self, document, views, chosen))
+        return as_object(document)
 
     def to_text(self, *, verbose: bool = False) -> str:
         """For people, without the warnings of the capture: `str` has them too.

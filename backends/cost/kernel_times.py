@@ -13,6 +13,7 @@ from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.model import model_of
 from flint.cluster.models import Chip
 from flint.errors import FlintError, nearest
+from flint.io.documents import Thousandths
 from flint.ir.program import Program
 from flint.ir.workload import Workload
 from flint.text import Column, format_duration, plural, text_table
@@ -20,7 +21,6 @@ from flint.text import Column, format_duration, plural, text_table
 if TYPE_CHECKING:
     from flint.backends.cost.price import Priced
     from flint.ir.arrays import Float64s
-    from flint.schemas.documents.estimate import KernelTimesDocument
 
 #: Flint's models of the chip price every kernel.
 MODEL: Final = "model"
@@ -42,28 +42,23 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class KindTimes:
-    """Executed kernels of one kind in a step of a rank class, in ns by both.
+    """Executed kernels of one kind in a step of the rank class that ends last."""
 
-    `by_cycles` is whether the compiler estimated them; of others `compiler_ns` is Flint's time.
-    """
-
-    kind: str
-    by_cycles: bool
-    count: int
-    compiler_ns: float
-    model_ns: float
+    kind: str  #: Of kernel: gemm, elementwise, ...
+    by_cycles: bool  #: Whether the compiler estimated their cycles.
+    count: int  #: How often a step runs them.
+    compiler_ns: Thousandths
+    """Their cycles in ns, of all together; where `by_cycles` is false, `model_ns`."""
+    model_ns: Thousandths  #: The same by Flint's models, in ns.
 
 
 @dataclass(frozen=True)
 class KernelTimes:
-    """The compiler's times beside Flint's, of the rank class that ends last.
+    """The compiler's times of kernels beside Flint's."""
 
-    `model_step_ns` is the step time with Flint's own times of all kernels.
-    """
-
-    clock_hz: float
-    model_step_ns: float
-    kinds: tuple[KindTimes, ...]
+    clock_hz: float  #: The clock that the compiler's cycles were counted with, in Hz.
+    model_step_time_ns: Thousandths  #: The step time with Flint's times of all kernels, in ns.
+    kinds: tuple[KindTimes, ...]  #: Kernels by kind, those that take most time first.
 
     def note(self, step_ns: float) -> str:
         """How many kernels, and how much of their time, have which source; both step times."""
@@ -75,29 +70,12 @@ class KernelTimes:
             f"{count:,} of {plural(all_of_them, 'kernel')} ({share:.1%} of their time) have the cycles "
             f"that the compiler estimated, at {self.clock_hz / 1e9:g} GHz; others, and communication, "
             f"take Flint's times. With Flint's times alone the step takes "
-            f"{format_duration(self.model_step_ns)}, not {format_duration(step_ns)}"
+            f"{format_duration(self.model_step_time_ns)}, not {format_duration(step_ns)}"
         )
 
     def table(self) -> str:
         """Kinds of kernels, those of most time first."""
         return text_table(_COLUMNS, [_cells(k) for k in self.kinds])
-
-    def to_json(self) -> KernelTimesDocument:
-        """Exact numbers, JSON-able."""
-        return {
-            "clock_hz": self.clock_hz,
-            "model_step_time_ns": round(self.model_step_ns, 3),
-            "kinds": [
-                {
-                    "kind": k.kind,
-                    "by_cycles": k.by_cycles,
-                    "count": k.count,
-                    "compiler_ns": round(k.compiler_ns, 3),
-                    "model_ns": round(k.model_ns, 3),
-                }
-                for k in self.kinds
-            ],
-        }
 
 
 def _cells(k: KindTimes) -> tuple[str, ...]:

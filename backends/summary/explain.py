@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Literal, NotRequired
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from flint.errors import FlintError, nearest
+from flint.io.documents import as_object
 from flint.ir.op_class import LAYOUT, OpClass
 from flint.ir.program import Kind, Program, RegionKind, Row
 from flint.text import format_bytes, format_count, format_flops, plural
-
-if TYPE_CHECKING:
-    from flint.schemas.documents.explain import ExplanationDocument, ScopeDocument
 
 #: Producers and consumers shown per collective.
 _SHOWN = 8
@@ -26,18 +25,28 @@ _CAUSE_PARTS = re.compile(r"\n| (?=(?:for|after) \w+\.\w)| (?=#sdy\.)")
 _MOVES = LAYOUT | {OpClass.DYNAMIC_SLICE, OpClass.CONVERT}
 
 
+class ExplainDocument(TypedDict):
+    """Why a program communicates; exactly one of the three is there."""
+
+    schema: Literal["flint.explain/1"]  #: Kind and version of this document.
+    collectives: NotRequired[list[Explanation]]
+    """All communication, in program order (without --collective and --scope)."""
+    collective: NotRequired[Explanation]  #: The one that was asked for (--collective).
+    scope: NotRequired[ScopeExplanation]  #: A part of the program (--scope).
+
+
 @dataclass(frozen=True)
 class Value:
-    """A row as somebody else's operand or reader."""
+    """A row as an operand or reader of another."""
 
-    row: int
-    opcode: str
-    type: str
-    bytes: int
-    name: str
-    sharding: str
-    scope: str
-    location: str
+    row: int  #: Its number in the program.
+    opcode: str  #: What it is.
+    type: str  #: Element type and shape on one device.
+    bytes: int  #: Size of it on one device, in bytes.
+    name: str  #: Of a parameter, its path in the arguments.
+    sharding: str  #: How its dimensions lie on the mesh; "" where that is not known.
+    scope: str  #: Its scope in the source.
+    location: str  #: File and line of the user's source.
 
     def __str__(self) -> str:
         where = "  ".join(p for p in (self.sharding, self.scope, self.location) if p)
@@ -47,45 +56,42 @@ class Value:
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop around a row, outermost first."""
+    """A loop around a row."""
 
-    name: str
-    trip_count: int
-    location: str
+    name: str  #: Its name, where it has one.
+    trip_count: int  #: How often it runs.
+    location: str  #: File and line of the user's source.
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One communication row: what moves, between whom, how often, why, and for whom.
+    """One communication row: what moves, between whom, how often, why, and for whom."""
 
-    `number` counts the communication rows of the program from 0; `cause` holds the sharding
-    transition and Shardy's rule as the partitioner recorded them, `parameters` the arguments of
-    the step whose elements move, sliced or rearranged but not computed with.
-    """
-
-    number: int
-    row: int
-    opcode: str
-    collective: str
-    over: str
-    group_size: int
-    groups: int
-    type: str
-    payload_bytes: int
-    executions: int
-    phase: str
-    scope: str
-    location: str
+    number: int  #: Which communication row of the program it is, from 0: the N of --collective.
+    row: int  #: Its number in the program.
+    opcode: str  #: What it is called.
+    collective: str  #: Kind: all_reduce, all_gather, ..., or send or recv.
+    over: str  #: Mesh axes, or the route of a message.
+    group_size: int  #: Devices of a group.
+    groups: int  #: Groups on the mesh; 0 for messages.
+    type: str  #: Element type and shape of its result on one device.
+    payload_bytes: int  #: Bytes that one device puts in, each time.
+    executions: int  #: How often a step runs it.
+    phase: str  #: forward, backward, remat, optimizer or unknown.
+    scope: str  #: Its scope in the source.
+    location: str  #: File and line of the user's source.
     cause: tuple[str, ...]
-    loops: tuple[Loop, ...]
+    """Why: the change of a sharding and the rule that asked for it, as the partitioner says it."""
+    loops: tuple[Loop, ...]  #: Loops around it, outermost first.
     parameters: tuple[str, ...]
-    operands: tuple[Value, ...]
-    consumers: tuple[Value, ...]
-    in_branch: bool
+    """Arguments of the step whose elements move, sliced or rearranged but not computed with."""
+    operands: tuple[Value, ...]  #: What it reads.
+    consumers: tuple[Value, ...]  #: What reads its result, the first 8.
+    in_branch: bool  #: Whether it runs only if a branch is taken.
 
-    def to_json(self) -> ExplanationDocument:
+    def to_json(self) -> dict[str, Any]:
         """Exact numbers, JSON-able."""
-        return cast("ExplanationDocument", asdict(self))
+        return as_object(self)
 
     def to_text(self) -> str:
         """A paragraph for people."""
@@ -122,18 +128,18 @@ class Explanation:
 class ScopeExplanation:
     """What the rows of the scopes that match a pattern do in one step, on one device."""
 
-    pattern: str
-    scopes: tuple[str, ...]
-    ops: int
-    flops: int
-    result_bytes: int
-    phases: dict[str, int]
-    locations: tuple[str, ...]
-    collectives: tuple[Explanation, ...]
+    pattern: str  #: The pattern of --scope.
+    scopes: tuple[str, ...]  #: Scopes that match it.
+    ops: int  #: Operations, with the trip counts of loops.
+    flops: int  #: Floating point operations of a step on one device.
+    result_bytes: int  #: Bytes written in a step on one device.
+    phases: dict[str, int]  #: Operations by phase.
+    locations: tuple[str, ...]  #: Files and lines of the user's source.
+    collectives: tuple[Explanation, ...]  #: The communication among them.
 
-    def to_json(self) -> ScopeDocument:
+    def to_json(self) -> dict[str, Any]:
         """Exact numbers, JSON-able."""
-        return cast("ScopeDocument", asdict(self))
+        return as_object(self)
 
     def to_text(self) -> str:
         """A paragraph, then one per collective."""

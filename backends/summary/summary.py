@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flint.io.documents import IfAny, Unpublished, as_object
 from flint.ir.compiled_by import CompiledBy
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
@@ -29,7 +30,6 @@ from flint.text import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from flint.schemas.documents.summary import SummaryDocument
 
 _SHOWN_ARGUMENTS = 3
 COLLECTIVE_COLUMNS = (
@@ -43,61 +43,55 @@ COLLECTIVE_COLUMNS = (
 
 @dataclass(frozen=True)
 class CollectiveTotal:
-    """Communication of one kind over the same axes, in one step of one device.
-
-    `count` includes trip counts; `comm_bytes` are bytes of the device's inputs, summed. For
-    messages `over` is the route and `group_size` is 0.
-    """
+    """Communication of one kind over the same axes, in one step of one device."""
 
     collective: str
-    over: str
-    group_size: int
-    count: int
-    comm_bytes: int
+    """Kind: all_reduce, all_gather, reduce_scatter, all_to_all, permute, broadcast, or message."""
+    over: str  #: Mesh axes, joined by "+"; of messages, their route.
+    group_size: int  #: Devices of a group; 0 for messages.
+    count: int  #: How often a step runs it, with the trip counts of loops.
+    comm_bytes: int  #: Bytes that one device puts in, of all `count` together.
 
 
 @dataclass(frozen=True)
 class ClassSummary:
-    """One step of one device of a rank class.
+    """One step of one device of a rank class: ranks that run the same program."""
 
-    `ops` are rows that do work, `executions` the same with trip counts; flops are of one step.
-    `parameter_bytes` are all that the step is given (weights, optimizer state, batch), and
-    `argument_bytes` the same by argument of the function. `unpriced` counts executions of operations whose work Flint does not know, by opcode.
-    `unsized_communication` counts those measured kernels that communicate, how much and with whom is not known.
-    """
-
-    name: str
-    ranks: int
-    ops: int
-    executions: int
-    flops: int
-    matmul_flops: int
-    parameter_bytes: int
-    argument_bytes: Mapping[str, int]
-    collectives: tuple[CollectiveTotal, ...]
+    name: str  #: Name of the class; "all" where every rank runs the same.
+    ranks: int  #: How many ranks it has.
+    ops: int  #: Operations of the program that do work.
+    executions: int  #: The same with the trip counts of loops.
+    flops: int  #: Floating point operations of a step on one device; a multiply-add counts 2.
+    matmul_flops: int  #: Those of matrix products and convolutions.
+    parameter_bytes: int  #: Bytes of all that the step is given: weights, optimizer state, batch.
+    argument_bytes: Mapping[str, int]  #: The same by argument of the step, in bytes.
+    collectives: tuple[CollectiveTotal, ...]  #: Communication, most bytes first.
     unpriced: Mapping[str, int]
+    """Executions of operations whose work is not known, by opcode: `flops` leaves them out."""
     unsized_communication: int = 0
+    """Measured kernels that communicate, of which neither bytes nor group are known: `collectives`
+    leaves them out."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What `flint capture` prints: text for files, a rich table for terminals, HTML, JSON."""
+    """What a captured program computes, holds and sends.
 
-    name: str
-    source: str
-    mesh: Mapping[str, int]
-    devices: int
-    classes: tuple[ClassSummary, ...]
-    compiled_by: CompiledBy | None = None
-    warnings: tuple[str, ...] = ()
+    `flint capture` prints it: text for files, a rich table for terminals, HTML, JSON.
+    """
 
-    def to_json(self) -> SummaryDocument:
+    name: str  #: Name of the program.
+    source: str  #: File that it is from, without its directories; "" where there is none.
+    mesh: Mapping[str, int]  #: Devices along each axis, in the order of the mesh.
+    devices: int  #: Devices of the mesh.
+    classes: tuple[ClassSummary, ...]  #: One entry for each rank class.
+    compiled_by: IfAny[CompiledBy | None] = None
+    """The whole compiler that made the programs, only where there is one."""
+    warnings: Unpublished[tuple[str, ...]] = ()
+
+    def to_json(self) -> dict[str, Any]:
         """Exact numbers, JSON-able, without the warnings."""
-        found = asdict(self)
-        del found["warnings"]
-        if self.compiled_by is None:
-            del found["compiled_by"]
-        return cast("SummaryDocument", found)
+        return as_object(self)
 
     def to_text(self) -> str:
         """Plain text of any width, without the warnings: `str` has them too."""

@@ -30,7 +30,8 @@ import numpy as np
 from benchmarks.compilers.compile import Kept
 from benchmarks.compilers.programs import Case, Sample, samples
 from flint.backends.cost.estimate import Estimate, estimate
-from flint.cluster.models import Cluster, load_cluster
+from flint.cluster.models import Cluster
+from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.frontends.files.hlo import read_hlo
 from flint.ir.program import Kind, Program

@@ -20,7 +20,7 @@ from pathlib import Path
 from flint.backends.cost.astrasim.run import simulate_traces
 from flint.backends.cost.estimate import estimate
 from flint.cluster.load import preset_names
-from flint.cluster.models import load_cluster
+from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.ir.workload import Workload
 from flint.tools.share.anonymize import anonymize

@@ -14,7 +14,7 @@ from typing import Any
 from flint.backends.cost.estimate import estimate
 from flint.backends.cost.memory.memory import step_memory
 from flint.capturing import CaptureOptions, captured
-from flint.cluster.models import load_cluster
+from flint.cluster.named import load_cluster
 from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
 

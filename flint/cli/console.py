@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TextIO
 
 from flint.errors import FlintError
+from flint.io.documents import as_json
 from flint.text import printable, printable_json
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ def has_colour(stream: TextIO) -> bool:
 
 
 def print_json(document: Mapping[str, object]) -> None:
-    """Print one document of `flint.schemas.documents`; its first key is `schema`."""
-    text = json.dumps(document, indent=2, ensure_ascii=False)
+    """Print one document; its first key is `schema`."""
+    text = json.dumps(as_json(document), indent=2, ensure_ascii=False)
     with _told_if_lost():
         print(printable_json(text), flush=True)
 

@@ -13,17 +13,18 @@ _OTHER_FORMS = frozenset({"pcie", "nvl", "mig"})
 
 @dataclass(frozen=True, slots=True)
 class CompilerMemory:
-    """The memory of one device in bytes, by the compiler's assignment of buffers.
+    """The memory of one device by a compiler's assignment of buffers, in bytes.
 
-    `alias_bytes` are of results in the place of arguments. For GPUs they are XLA's
-    CompiledMemoryStats; for TPUs those of HBM before code is generated, without the code.
+    For GPUs it is XLA's CompiledMemoryStats; for TPUs that of HBM before code is generated, without
+    the code.
     """
 
-    argument_bytes: int
-    output_bytes: int
+    argument_bytes: int  #: Bytes of the arguments.
+    output_bytes: int  #: Bytes of the results.
     alias_bytes: int
-    temp_bytes: int
-    code_bytes: int
+    """Bytes of results that lie in the place of arguments: they are in both of the others."""
+    temp_bytes: int  #: Bytes of everything between.
+    code_bytes: int  #: Bytes of the generated code; 0 where none was generated.
 
     @property
     def peak_bytes(self) -> int:
@@ -34,16 +35,14 @@ class CompilerMemory:
 
 @dataclass(frozen=True, slots=True)
 class CompiledBy:
-    """A compiler ("xla-gpu"), its chip ("h100") and version, and for how many chips it compiled.
+    """The compiler that made the programs."""
 
-    `memory` is None where the programs are put together from several modules.
-    """
-
-    name: str
-    chip: str
-    version: str
-    topology: str
+    name: str  #: Its name: xla-gpu, xla-tpu or xla-tpu-cycles.
+    chip: str  #: The chip that it compiled for.
+    version: str  #: Its package and version.
+    topology: str  #: The chips that it compiled for: their number, or the torus of a slice.
     memory: CompilerMemory | None = None
+    """Memory by its own analysis; null where the programs come from several modules."""
 
     @property
     def profile(self) -> str:

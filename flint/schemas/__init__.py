@@ -1,5 +1,5 @@
 """What `--json` prints: one JSON Schema for each kind of document.
 
-`documents/` says it in types, `*.json` are made of these (`python -m flint.schemas.generate`), and
-`catalog` reads the files. See docs/machine-output.md.
+Documents are declared where they are made; `generate` lists them and writes `*.json`
+(`python -m flint.schemas.generate`), which `catalog` reads. See docs/machine-output.md.
 """

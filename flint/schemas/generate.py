@@ -1,31 +1,46 @@
 """From documents as types to JSON Schemas (draft 2020-12): `python -m flint.schemas.generate`.
 
-Structure comes from pydantic, descriptions from docstrings of classes and from the strings below
-their fields. Objects are left open: readers have to bear fields that they do not know.
+Structure comes from pydantic, descriptions from docstrings of classes (their first paragraph) and from
+what stands behind or below their fields. Objects are left open: readers have to bear fields that they
+do not know.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib
+import dataclasses
 import inspect
 import itertools
 import json
-import pkgutil
 import textwrap
-from collections.abc import Iterator
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from collections.abc import Hashable, Iterator, Mapping
+from pkgutil import resolve_name
+from typing import Any, cast, get_args, get_type_hints
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
-from typing_extensions import is_typeddict
+from pydantic_core import core_schema as core
+from typing_extensions import Doc
 
-from flint.cluster import models, stack, tables
-from flint.schemas import documents
+from flint.io.documents import Presence, published
+from flint.plugins import DOCUMENTS, registered
 from flint.schemas.catalog import FOLDER, file_name
 
-#: Classes of other places that documents hold as they are.
-_ELSEWHERE = (models, stack, tables)
+#: Documents of the core, and the types that declare them. Those of tools are registered as
+#: `flint.documents`; one of the same name has more fields.
+CORE = {
+    "flint.capture/1": "flint.cli.documents:CaptureDocument",
+    "flint.check/1": "flint.cli.documents:CheckDocument",
+    "flint.clusters/1": "flint.cli.documents:ClustersDocument",
+    "flint.estimate/1": "flint.backends.cost.estimate_json:EstimateDocument",
+    "flint.explain/1": "flint.backends.summary.explain:ExplainDocument",
+    "flint.export/1": "flint.cli.documents:ExportDocument",
+    "flint.graph/1": "flint.cli.documents:GraphDocument",
+    "flint.opt/1": "flint.cli.documents:OptDocument",
+    "flint.schedules/1": "flint.cli.documents:SchedulesDocument",
+    "flint.schemas/1": "flint.cli.documents:SchemasDocument",
+    "flint.simulated/1": "flint.backends.cost.astrasim.step:SimulatedDocument",
+}
 
 
 def main() -> None:
@@ -36,68 +51,86 @@ def main() -> None:
 
 def generated() -> dict[str, str]:
     """Each file's name and text."""
-    classes = _classes()
-    return {
-        file_name(name): json.dumps(_schema(name, cls, classes), indent=2) + "\n"
-        for cls in classes.values()
-        if (name := _schema_name(cls))
-    }
+    ours = {n: e.value for n, e in registered(DOCUMENTS).items() if e.value.startswith("flint.")}
+    return {file_name(n): _schema(n, resolve_name(kind)) for n, kind in (CORE | ours).items()}
 
 
-def _classes() -> dict[str, type]:
-    """Every class that a document may hold, by name."""
-    modules = [
-        importlib.import_module(f"{documents.__name__}.{m.name}")
-        for m in pkgutil.iter_modules(documents.__path__)
-    ]
-    found = [c for m in modules for c in vars(m).values() if is_typeddict(c)]
-    shared = [c for m in _ELSEWHERE for _, c in inspect.getmembers(m, inspect.isclass)]
-    return {
-        c.__name__: c for c in (*found, *shared, *(f.table for f in tables.families().values()))
-    }
+def _schema(name: str, kind: type) -> str:
+    assert get_args(get_type_hints(kind)["schema"]) == (name,)
+    found = TypeAdapter(kind).json_schema(mode="serialization", schema_generator=_Described)
+    parts = found.pop("$defs", {})
+    for part in (found, *parts.values()):
+        part.pop("title", None)
+        _describe_by_class(part, parts)
+        for said in part.get("properties", {}).values():
+            said["description"] = said.pop("description")  # where it was added, which moves no line
+    head = {"$schema": _Described.schema_dialect, "title": name}
+    document = {**head, **found, **({"$defs": parts} if parts else {})}
+    return json.dumps(document, indent=2) + "\n"
 
 
-def _schema_name(cls: type) -> str:
-    """What the field `schema` of a document says; "" for classes that are parts of documents."""
-    if not is_typeddict(cls) or "schema" not in cls.__annotations__:
-        return ""
-    hint = get_type_hints(cls)["schema"]
-    assert get_origin(hint) is Literal, f"{cls.__name__}.schema is no Literal"
-    (name,) = get_args(hint)
-    return str(name)
+#: Fields of dataclasses take any number and any member: ranges are for readers of files, and new
+#: members may come.
+_ANY = {"int": "integer", "float": "number", "enum": "string"}
 
 
-class _Untitled(GenerateJsonSchema):
-    """Without titles: they repeat the names of fields."""
+class _Described(GenerateJsonSchema):
+    """Open objects with descriptions, and without titles, which repeat the names of fields."""
 
-    def field_title_should_be_set(self, schema: Any) -> bool:
+    is_in_dataclass = False
+
+    def field_title_should_be_set(self, schema: object) -> bool:
         return False
 
     def get_title_from_name(self, name: str) -> str:
         return ""
 
+    def generate_inner(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        if self.is_in_dataclass and schema["type"] in _ANY:
+            return {"type": _ANY[schema["type"]]}
+        found = super().generate_inner(schema)
+        is_number = found.get("anyOf") == [{"type": "integer"}, {"type": "number"}]
+        return {"type": "number"} if is_number else found
 
-def _schema(name: str, cls: type, classes: dict[str, type]) -> dict[str, Any]:
-    found = TypeAdapter(cls).json_schema(mode="serialization", schema_generator=_Untitled)
-    parts = found.pop("$defs", {})
-    for part_name, part in {cls.__name__: found, **parts}.items():
-        _describe(part, classes[part_name])
-    for part in (found, *parts.values()):
-        _describe_by_class(part, parts)
-    head = {"$schema": _Untitled.schema_dialect, "title": name}
-    return {**head, **found, **({"$defs": parts} if parts else {})}
+    def enum_schema(self, schema: core.EnumSchema) -> dict[str, Any]:
+        return _described(super().enum_schema(schema), schema["cls"])
+
+    def typed_dict_schema(self, schema: core.TypedDictSchema) -> dict[str, Any]:
+        return _described(super().typed_dict_schema(schema), schema["cls"])
+
+    def model_schema(self, schema: core.ModelSchema) -> dict[str, Any]:
+        return _described(super().model_schema(schema), schema["cls"])
+
+    def dataclass_schema(self, schema: core.DataclassSchema) -> dict[str, Any]:
+        cls = schema["cls"]
+        outer, self.is_in_dataclass = self.is_in_dataclass, True
+        found = _described(super().dataclass_schema(schema), cls)
+        self.is_in_dataclass = outer
+        about = {f.name: f.presence for f in published(cast("Hashable", cls))}
+        found["properties"] = {n: p for n, p in found["properties"].items() if n in about}
+        for value in found["properties"].values():
+            value.pop("default", None)
+        found["required"] = [n for n, presence in about.items() if presence is None]
+        for name in (n for n, presence in about.items() if presence is Presence.IF_ANY):
+            here = found["properties"][name]
+            (kind,) = (k for k in here.pop("anyOf") if k != {"type": "null"})
+            found["properties"][name] = {**kind, **here}
+        return found
 
 
-def _describe(part: dict[str, Any], cls: type) -> None:
-    """Put in what the source of a class says of it and of its fields."""
-    for key in ("title", "additionalProperties"):
-        part.pop(key, None)
-    if cls.__doc__:
-        part["description"] = " ".join(cls.__doc__.split())
-    told = dict(_told(cls))
+def _described(part: dict[str, Any], cls: type) -> dict[str, Any]:
+    """With what the source of a class says of it and of its fields."""
+    part.pop("additionalProperties", None)
+    told = inspect.cleandoc(cls.__doc__ or "")
+    if dataclasses.is_dataclass(cls):  # what follows is for those who read the source
+        told = told.partition("\n\n")[0]
+    if told:
+        part["description"] = " ".join(told.split())
+    fields = dict(_told(cls))
     for field, value in part.get("properties", {}).items():
-        if field in told:
-            value["description"] = told[field]
+        if field in fields:
+            value["description"] = fields[field]
+    return part
 
 
 def _describe_by_class(part: dict[str, Any], parts: dict[str, Any]) -> None:
@@ -109,7 +142,7 @@ def _describe_by_class(part: dict[str, Any], parts: dict[str, Any]) -> None:
 
 
 def _told(cls: type) -> Iterator[tuple[str, str]]:
-    """Fields of a class and of those that it is derived from, with the strings below them."""
+    """Fields of a class and of those that it is derived from, with what is said of them."""
     bases = getattr(cls, "__orig_bases__", cls.__bases__)
     for base in (*bases, cls):
         if inspect.isclass(base) and base.__module__.startswith("flint"):
@@ -118,12 +151,20 @@ def _told(cls: type) -> Iterator[tuple[str, str]]:
 
 def _told_in(cls: type) -> Iterator[tuple[str, str]]:
     try:
-        (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+        source = textwrap.dedent(inspect.getsource(cls))
     except OSError:  # it was made by a call
+        for name, hint in get_type_hints(cls, include_extras=True).items():
+            yield from ((name, m.documentation) for m in hint.__metadata__ if isinstance(m, Doc))
         return
-    body = node.body if isinstance(node, ast.ClassDef) else []
-    for field, below in itertools.pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+    (node,) = ast.parse(source).body
+    lines, body = source.splitlines(), node.body if isinstance(node, ast.ClassDef) else []
+    for field, below in itertools.zip_longest(body, body[1:]):
+        if not isinstance(field, ast.AnnAssign):
+            continue
+        _, _, behind = lines[(field.end_lineno or 0) - 1].partition("  #: ")
+        if behind:
+            yield ast.unparse(field.target), behind
+        elif isinstance(below, ast.Expr):
             yield ast.unparse(field.target), " ".join(ast.literal_eval(below.value).split())
 
 

@@ -36,7 +36,7 @@ def find_target(compiler: str, chip: str) -> Target:
 
 
 def _name_in(path: str) -> str:
-    from flint.cluster.models import load_cluster
+    from flint.cluster.named import load_cluster
 
     return load_cluster(path).chip.name
 

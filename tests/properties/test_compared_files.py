@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from flint.errors import FlintError
 from flint.io.bounded import parse_json
+from flint.io.documents import as_json
 from flint.io.malformed import Malformed
 from flint.ir.workload import Workload
 from flint.tools.change.diff import show
@@ -82,7 +83,7 @@ def shown(before: Snapshot, after: Snapshot) -> None:
     with contextlib.suppress(FlintError):
         told = broken(difference, BUDGETS)
     show.text(difference, told, verbose=True)
-    json.dumps(document(difference, told))
+    json.dumps(as_json(document(difference, told)))
     verdict = Verdict("it", "h100-dgx", difference, tuple(told), True)
     markdown([verdict])
     junit([verdict])

@@ -63,8 +63,8 @@ def test_a_fit_finds_the_constants_that_made_the_times(tmp_path: Path) -> None:
     result = named(found, "element-wise")
     values = {c.name: c.after for c in result.changes}
     assert values == pytest.approx(MADE, rel=0.03)
-    assert result.is_better and result.after is not None and result.after.mean < 2
-    assert result.before is not None and result.before.mean > 15
+    assert result.is_better and result.after is not None and result.after.mean_percent < 2
+    assert result.before is not None and result.before.mean_percent > 15
     assert (result.fitted_on, result.held_out) == (11, 11)
 
 
@@ -142,8 +142,8 @@ def test_collectives_of_a_tier_are_fitted_by_the_prices_of_estimates(tmp_path: P
                     assert not isinstance(call, str)
                     writer.writerow([name, 2**e, ranks, 1, duration_ns(call, truth)])
     result = named(calibrate(path, base="a100-80-dgx"), "nvlink")
-    assert result.after is not None and result.after.mean < 4
-    assert result.before is not None and result.before.mean > 25
+    assert result.after is not None and result.after.mean_percent < 4
+    assert result.before is not None and result.before.mean_percent > 25
     values = {c.name: c.after for c in result.changes}
     assert values["efficiency"] == pytest.approx(0.5, rel=0.1)
 
@@ -153,7 +153,7 @@ def test_real_logs_improve_the_tier_that_they_are_of() -> None:
     for tier in ("xgmi", "ib"):
         result = named(found, tier)
         assert result.is_better and result.before is not None and result.after is not None
-        assert result.after.mean < result.before.mean / 2
+        assert result.after.mean_percent < result.before.mean_percent / 2
 
 
 def test_a_cluster_file_is_written_once_and_always_the_same(tmp_path: Path) -> None:

@@ -39,9 +39,9 @@ def test_an_interval_is_made_of_its_parts() -> None:
     found = interval_of(e)
     assert found.low_ns < e.step_time_ns < found.high_ns
     assert math.sqrt(found.low_ns * found.high_ns) == pytest.approx(e.step_time_ns)
-    variance = sum((s.share * s.deviation) ** 2 for s in found.spreads)
+    variance = sum((s.share * s.deviation) ** 2 for s in found.parts)
     assert math.log(found.high_ns / e.step_time_ns) == pytest.approx(WIDTH * math.sqrt(variance))
-    assert found.spreads[-1].part is Part.STEP
+    assert found.parts[-1].part is Part.STEP
 
 
 def test_communication_is_outside_where_it_leaves_the_innermost_tier() -> None:

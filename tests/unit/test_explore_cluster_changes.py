@@ -134,7 +134,7 @@ def test_a_chip_that_is_another_one_was_never_measured():
     spreads = [
         {
             s.part: s.trust
-            for s in trace.estimate(c, stack="composer", profile="torch").interval.spreads
+            for s in trace.estimate(c, stack="composer", profile="torch").interval.parts
         }
         for c in (H100, changed(H100, (("chip.memory_bandwidth", "4TB/s"),)))
     ]

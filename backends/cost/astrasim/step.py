@@ -4,22 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final, Literal
+
+from typing_extensions import TypedDict
 
 from flint.backends.chakra.manifest import ranks_text
 from flint.backends.chakra.schema import CommType
 from flint.backends.cost.astrasim.ring import Fabric
 from flint.backends.cost.astrasim.traces import Meeting, MessageEnd
 from flint.errors import FlintError
+from flint.io.documents import Unpublished
 from flint.text import format_duration
-
-if TYPE_CHECKING:
-    from flint.schemas.documents.simulated import SimulatedDocument
 
 #: Name of these rules among the policies of `flint estimate --overlap`.
 ASTRA_SIM: Final = "astra-sim"
 #: Version of the JSON form.
 SCHEMA: Final = "flint.simulated/1"
+
+
+class SlowestDocument(TypedDict):
+    """The rank that ends last, the first of several."""
+
+    rank: int  #: Its number.
+    compute_ns: int  #: How long it computes, in ns.
+    exposed_ns: int  #: How long it waits for communication, in ns.
+
+
+class SimulatedDocument(TypedDict):
+    """What traces take by the rules of ASTRA-sim."""
+
+    schema: Literal["flint.simulated/1"]  #: Kind and version of this document.
+    policy: Literal["astra-sim"]  #: Whose rules.
+    warnings: list[str]  #: Files that are not as they were written: sentences.
+    network: str  #: Name of the network file.
+    ranks: int  #: Ranks that were run.
+    step_time_ns: int  #: When the last rank ends, in ns.
+    slowest: SlowestDocument  #: The rank that ends last.
+    end_ns: list[int]  #: When each rank ends, in ns, from rank 0.
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +60,14 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a rank that never ends waits in: a node, and ranks that have not come there.
+    """What a rank that does not finish waits in, by Flint's own run of the traces."""
 
-    `is_message` says that it is a receive.
-    """
-
-    rank: int
-    node: int
-    name: str
-    what: str
-    absent: tuple[int, ...]
-    is_message: bool = False
+    rank: int  #: Its number.
+    node: int  #: The id of the node in its trace.
+    name: str  #: What that is called.
+    what: str  #: What it communicates.
+    absent: tuple[int, ...]  #: Ranks that do not come there.
+    is_message: Unpublished[bool] = False  #: Whether it is a receive.
 
     def __str__(self) -> str:
         named = f" ({self.name})" if self.name else ""

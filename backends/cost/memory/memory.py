@@ -212,12 +212,12 @@ CURVE_POINTS = 512
 
 @dataclass(frozen=True)
 class PeakPlace:
-    """The row during which most memory is in use."""
+    """The operation during which most memory is in use."""
 
-    row: int
-    opcode: str
-    scope: str
-    location: str
+    row: int  #: Its row in the program whose memory was counted.
+    opcode: str  #: What it is called.
+    scope: str  #: Its scope in the source: names of modules or of jax.named_scope.
+    location: str  #: File and line of the user's source.
 
 
 @dataclass(frozen=True)

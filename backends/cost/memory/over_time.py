@@ -41,19 +41,16 @@ class MemoryPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PeakBuffer:
-    """Arrays that are alike and in use at the peak: `count` of `num_bytes` each.
+    """Arrays that are alike and in use at the peak."""
 
-    `name` is that of an argument, else "".
-    """
-
-    kind: str
-    num_bytes: int
-    count: int
-    name: str
-    type: str
-    opcode: str
-    scope: str
-    location: str
+    kind: str  #: What they are for: parameters, saved_activations, ...
+    num_bytes: int  #: Bytes of each.
+    count: int  #: How many there are.
+    name: str  #: Of an argument of the step, its path; else "".
+    type: str  #: Element type and shape on one device.
+    opcode: str  #: What makes them.
+    scope: str  #: The scope of that in the source.
+    location: str  #: File and line of the user's source.
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from flint.backends.cost.replay.kinds import communicates, on_device
 from flint.backends.cost.simulate.timeline import ClassTimeline, previous_on
+from flint.io.documents import Thousandths
 from flint.ir.arrays import Float64s
 from flint.ir.op_class import OpClass
 from flint.ir.program import Int64s, Kind
@@ -38,13 +39,13 @@ _LONGEST_PAUSE_NS = 5_000.0
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Times of one device in a step, in ns; they add up to the span of it."""
+    """To what the nanoseconds of a step belong; they add up to it."""
 
-    compute_ns: float
-    wire_ns: float
-    waiting_ns: float
-    launch_ns: float
-    unknown_ns: float
+    compute_ns: Thousandths  #: Kernels and copies run.
+    wire_ns: Thousandths  #: Communication moves bytes while nothing is computed.
+    waiting_ns: Thousandths  #: Communication waits for other ranks while nothing is computed.
+    launch_ns: Thousandths  #: The device has nothing to do: the host has not launched more.
+    unknown_ns: Thousandths  #: Nothing runs, for no reason that the graph knows.
 
     @property
     def span_ns(self) -> float:

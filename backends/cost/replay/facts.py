@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,13 +13,11 @@ from flint.backends.cost.row_prices import Basis
 from flint.backends.cost.simulate.timeline import ClassTimeline, Timeline
 from flint.cluster.devices import cluster_of_device
 from flint.cluster.models import Cluster
+from flint.io.documents import Millionths, Thousandths, Unpublished
 from flint.ir.measured_by import MeasuredBy
 from flint.ir.op_class import OpClass
 from flint.ir.workload import Workload
 from flint.text import Column, format_duration, plural, text_table
-
-if TYPE_CHECKING:
-    from flint.schemas.documents.estimate import MeasuredDocument
 
 #: What each basis is to people.
 _WORDS = {Basis.MEASURED: "measured", Basis.SCALED: "scaled", Basis.MODEL: "by models"}
@@ -40,43 +37,41 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Executed kernels and communication whose times have one basis, in a step of a rank class."""
+    """Executed kernels and communication whose times rest on one thing."""
 
-    basis: str
-    count: int
-    time_ns: float
+    basis: str  #: measured, scaled (measured times a ratio of the models), or by models.
+    count: int  #: How many a step of the rank class that ends last has.
+    time_ns: Thousandths  #: Their times, added up.
 
 
 @dataclass(frozen=True, slots=True)
 class ClassFacts:
-    """One rank class. `measured_ns` is the span of its profile, 0 where none is known."""
+    """A rank class that was recorded."""
 
-    name: str
-    rank: int
-    measured_ns: float
-    estimated_ns: float
-    peak_bytes: int
-    attribution: Attribution
-
-    @property
-    def error(self) -> float:
-        """How much longer the estimate is than what was measured, as a share of that; 0: not known."""
-        return self.estimated_ns / self.measured_ns - 1 if self.measured_ns else 0.0
+    name: str  #: Its name.
+    rank: int  #: The rank that was recorded.
+    measured_ns: float  #: How long its step took, in ns; 0: not known.
+    estimated_ns: Thousandths  #: How long the estimate takes, in ns.
+    error: Millionths
+    """By how much that is longer, as a share of what was measured; 0 where that is not known."""
+    peak_bytes: int  #: The most memory that the framework's allocator held; 0: not recorded.
+    attribution: Attribution  #: To what `estimated_ns` belong.
 
 
 @dataclass(frozen=True)
 class MeasuredFacts:
-    """What times of an estimate rest on. Without `by` nobody measured the program itself.
+    """What an estimate with measured times rests on.
 
-    `recorded_on` is the cluster that stands for the device of the profiles, "" for none; `changes`
-    are what a user changed. `rests` are of the rank class that ends last.
+    Without `by` nobody measured the program itself. `rests` are of the rank class that ends last.
     """
 
-    by: MeasuredBy | None
-    recorded_on: str
-    changes: tuple[str, ...]
-    classes: tuple[ClassFacts, ...]
-    rests: tuple[Rest, ...]
+    format: str  #: What recorded the program ("kineto", ...); "" where it was not recorded itself.
+    device: str  #: The device that it ran on, as its driver calls it.
+    recorded_on: str  #: The cluster that stands for that.
+    changes: tuple[str, ...]  #: What --scale and --replace changed.
+    rests: tuple[Rest, ...]  #: What times rest on.
+    classes: tuple[ClassFacts, ...]  #: Rank classes that were recorded.
+    by: Unpublished[MeasuredBy | None]
 
     def rests_text(self) -> str:
         """How much of the time of kernels and communication has which basis."""
@@ -89,37 +84,6 @@ class MeasuredFacts:
     def table(self) -> str:
         """Spans, and to what the nanoseconds of each recorded rank belong."""
         return text_table(COLUMNS, [attribution_cells(c) for c in self.classes])
-
-    def to_json(self) -> MeasuredDocument:
-        """Exact numbers, JSON-able."""
-        return {
-            "format": self.by.format if self.by else "",
-            "device": self.by.device if self.by else "",
-            "recorded_on": self.recorded_on,
-            "changes": list(self.changes),
-            "rests": [
-                {"basis": r.basis, "count": r.count, "time_ns": round(r.time_ns, 3)}
-                for r in self.rests
-            ],
-            "classes": [
-                {
-                    "name": c.name,
-                    "rank": c.rank,
-                    "measured_ns": c.measured_ns,
-                    "estimated_ns": round(c.estimated_ns, 3),
-                    "error": round(c.error, 6),
-                    "peak_bytes": c.peak_bytes,
-                    "attribution": {
-                        "compute_ns": round(c.attribution.compute_ns, 3),
-                        "wire_ns": round(c.attribution.wire_ns, 3),
-                        "waiting_ns": round(c.attribution.waiting_ns, 3),
-                        "launch_ns": round(c.attribution.launch_ns, 3),
-                        "unknown_ns": round(c.attribution.unknown_ns, 3),
-                    },
-                }
-                for c in self.classes
-            ],
-        }
 
 
 def attribution_cells(c: ClassFacts) -> tuple[str, ...]:
@@ -157,14 +121,22 @@ def measured_facts(
                 about.rank,
                 about.span_ns,
                 track.total_ns,
+                track.total_ns / about.span_ns - 1 if about.span_ns else 0.0,
                 about.peak_bytes,
                 attribution(track, wire),
             )
         )
     slowest = int(np.argmax([c.total_ns for c in timeline.classes]))
-    return MeasuredFacts(by, recorded_on, tuple(changes), tuple(found), _rests(
-        timeline.classes[slowest], priced.prices[workload.classes[slowest].program].basis
-    ))  # fmt: skip
+    basis = priced.prices[workload.classes[slowest].program].basis
+    return MeasuredFacts(
+        format=by.format if by else "",
+        device=by.device if by else "",
+        recorded_on=recorded_on,
+        changes=tuple(changes),
+        rests=_rests(timeline.classes[slowest], basis),
+        classes=tuple(found),
+        by=by,
+    )
 
 
 def _rests(

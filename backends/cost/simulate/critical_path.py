@@ -27,18 +27,15 @@ from flint.ir.program import Kind
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Work of one kind and source on the critical path.
+    """Work of one kind and source on the critical path."""
 
-    `total_ns` is its time on the path, in `count` pieces, and `share` that of the step, 0 to 1.
-    """
-
-    kind: str  #: `gemm`, `all_reduce`, `message`, ..., `host` for what was launched late
-    over: str  #: mesh axes of communication; "" for kernels
-    scope: str
-    location: str
-    count: int
-    total_ns: float
-    share: float
+    kind: str  #: Of a kernel or collective, or message, or host for what was launched late.
+    over: str  #: Mesh axes of communication; "" for kernels.
+    scope: str  #: Its scope in the source.
+    location: str  #: File and line of the user's source.
+    count: int  #: Pieces on the path.
+    total_ns: float  #: Its time on the path, in ns.
+    share: float  #: The same as a share of the step, 0 to 1.
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,17 +34,14 @@ Label: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Time of one kind of work in one step of a rank class, in nanoseconds.
+    """Time of one kind of work in one step of a rank class."""
 
-    `busy_ns` is how long it runs, `exposed_ns` how much of that nothing is computed meanwhile.
-    """
-
-    kind: str  #: of a kernel (`gemm`, `elementwise`), of a collective, `message`, `host` or `wait`
-    over: str  #: mesh axes of communication; "" for kernels
-    phase: str
-    count: int
-    busy_ns: float
-    exposed_ns: float
+    kind: str  #: Of a kernel (gemm, elementwise, ...), of a collective, or message, host or wait.
+    over: str  #: Mesh axes of communication; "" for kernels.
+    phase: str  #: forward, backward, remat, optimizer or unknown.
+    count: int  #: How often a step runs it.
+    busy_ns: float  #: How long it runs, in ns.
+    exposed_ns: float  #: How much of that nothing is computed meanwhile, in ns; of kernels, all.
 
 
 def shares(timeline: ClassTimeline, labels: list[Label] | None = None) -> list[Share]:

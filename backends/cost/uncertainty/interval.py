@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from flint.backends.cost.uncertainty.parts import StepPart, parts_of
 from flint.cluster.residuals import Part, Trust, residual, verified_stacks
+from flint.io.documents import Millionths, Thousandths, Unpublished
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate_numbers import EstimateNumbers
-    from flint.schemas.documents.estimate import IntervalDocument
 
 #: Standard deviations to each side that hold 80 % of a normal distribution.
 WIDTH = 1.2816
@@ -30,39 +30,27 @@ PROBABILITY = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What a part adds: its share of the step, and the deviation of its own time, in logarithms."""
+    """What a part of a step adds to its uncertainty."""
 
     part: Part
+    """products, attention, ..., network inside, network outside, host; step: the whole, what no
+    part says."""
     trust: Trust
-    share: float
-    deviation: float
+    """own: constants rest on measurements of the chip or network; borrowed: of another one, or
+    assumed."""
+    share: Millionths  #: Its share of the step time.
+    deviation: Millionths  #: Standard deviation of ln(estimate / measured) of its own time.
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Where a measured step would lie, four times of five; `deviation` is in logarithms."""
+    """Where the measured step time would lie."""
 
-    low_ns: float
-    high_ns: float
-    deviation: float
-    spreads: tuple[Spread, ...]
-
-    def to_json(self) -> IntervalDocument:
-        """Exact numbers, JSON-able."""
-        return {
-            "probability": PROBABILITY,
-            "low_ns": round(self.low_ns, 3),
-            "high_ns": round(self.high_ns, 3),
-            "parts": [
-                {
-                    "part": str(s.part),
-                    "trust": str(s.trust),
-                    "share": round(s.share, 6),
-                    "deviation": round(s.deviation, 6),
-                }
-                for s in self.spreads
-            ],
-        }
+    probability: float  #: How often.
+    low_ns: Thousandths  #: From, in ns.
+    high_ns: Thousandths  #: To, in ns.
+    parts: tuple[Spread, ...]  #: What it is made of, largest share first.
+    deviation: Unpublished[float]  #: Standard deviation of ln(estimate / measured) of the step.
 
 
 def interval_of(e: EstimateNumbers) -> Interval:
@@ -75,7 +63,8 @@ def interval_of(e: EstimateNumbers) -> Interval:
     spreads.append(_of_the_step(e, 1 - measured))
     deviation = math.sqrt(sum((s.share * s.deviation) ** 2 for s in spreads))
     factor = math.exp(WIDTH * deviation)
-    return Interval(e.step_time_ns / factor, e.step_time_ns * factor, deviation, tuple(spreads))
+    low, high = e.step_time_ns / factor, e.step_time_ns * factor
+    return Interval(PROBABILITY, low, high, tuple(spreads), deviation)
 
 
 def _spread(p: StepPart, modelled: float) -> Spread:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from flint.capturing import CaptureOptions, captured, require_profile
 from flint.cli.console import print_json, print_note, print_result, progress_bar
@@ -54,10 +54,11 @@ if TYPE_CHECKING:
 
     from flint.backends.chakra import WriteReport
     from flint.backends.cost.estimate import Estimate
+    from flint.backends.cost.estimate_json import EstimateDocument
     from flint.backends.summary.summary import Summary
+    from flint.cli.documents import CaptureDocument, FilesDocument
     from flint.cluster.models import Cluster
     from flint.ir.workload import Workload
-    from flint.schemas.documents.capture import CaptureDocument, FilesDocument
     from flint.tracing import Trace
 
 
@@ -214,9 +215,9 @@ def _document(
 ) -> CaptureDocument:
     return {
         "schema": "flint.capture/1",
-        "summary": trace.summary(written).to_json(),
+        "summary": trace.summary(written),
         "files": files,
-        "estimates": [e.to_json() for e in estimates],
+        "estimates": [cast("EstimateDocument", e.to_json()) for e in estimates],
         "warnings": list(trace.warnings),
         "timings": {stage: round(s, 6) for stage, s in seconds.items()},
     }

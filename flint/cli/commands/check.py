@@ -14,7 +14,7 @@ from flint.cli.paths import READS
 
 if TYPE_CHECKING:
     from flint.backends.chakra import CheckReport
-    from flint.schemas.documents.check import CheckDocument, FindingDocument
+    from flint.cli.documents import CheckDocument, FindingDocument
 
 _SHOWN = 20
 

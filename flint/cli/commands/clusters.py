@@ -16,9 +16,9 @@ from flint.cluster.constants import numbers
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from flint.cli.documents import ClustersDocument, ClusterSummaryDocument
     from flint.cluster.models import Cluster
     from flint.cluster.stack import Stack
-    from flint.schemas.documents.clusters import ClustersDocument, ClusterSummaryDocument
 
 SCHEMA: Final = "flint.clusters/1"
 _LIST = ("name", "chips", "bf16", "memory", "bandwidth", "networks")
@@ -63,8 +63,7 @@ def show(
 
     cluster = load_cluster(name)
     if json_:
-        dumped = cluster.model_dump(mode="json", exclude_none=True)
-        document: ClustersDocument = {"schema": SCHEMA, "cluster": dumped}
+        document: ClustersDocument = {"schema": SCHEMA, "cluster": cluster}
         print_json(document)
         return
     print_text(f"{cluster.name}: {cluster.title}")
@@ -81,8 +80,7 @@ def stacks(json_: Json = False, quiet: Quiet = False, verbose: Verbose = 0) -> N
 
     found = shipped_stacks()
     if json_:
-        dumped = [s.model_dump(mode="json", exclude_none=True) for s in found]
-        listed: ClustersDocument = {"schema": SCHEMA, "stacks": dumped}
+        listed: ClustersDocument = {"schema": SCHEMA, "stacks": found}
         print_json(listed)
         return
     _print_table(_STACKS, [_stack_row(s) for s in found])

@@ -12,8 +12,7 @@ from flint.cli.options import Json, Quiet, Rank, Verbose
 from flint.cli.paths import READS
 
 if TYPE_CHECKING:
-    from flint.backends.summary.explain import Explanation
-    from flint.schemas.documents.explain import ExplainDocument
+    from flint.backends.summary.explain import ExplainDocument, Explanation
 
 SCHEMA: Final = "flint.explain/1"
 
@@ -50,14 +49,13 @@ def explain(
     program = program_of_rank(load_workload(path), rank)
     if collective is not None:
         one = explain_collective(program, collective)
-        _print({"schema": SCHEMA, "collective": one.to_json()}, one.to_text(), as_json=json_)
+        _print({"schema": SCHEMA, "collective": one}, one.to_text(), as_json=json_)
     elif scope is not None:
         found = explain_scope(program, scope)
-        _print({"schema": SCHEMA, "scope": found.to_json()}, found.to_text(), as_json=json_)
+        _print({"schema": SCHEMA, "scope": found}, found.to_text(), as_json=json_)
     else:
         rows = list_collectives(program)
-        listed = [r.to_json() for r in rows]
-        _print({"schema": SCHEMA, "collectives": listed}, _listing(rows), as_json=json_)
+        _print({"schema": SCHEMA, "collectives": rows}, _listing(rows), as_json=json_)
 
 
 def _print(document: ExplainDocument, text: str, *, as_json: bool) -> None:

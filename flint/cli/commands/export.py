@@ -14,7 +14,7 @@ from flint.cli.paths import READS, Force, Writes
 from flint.io.outputs import OutputKind, write_output
 
 if TYPE_CHECKING:
-    from flint.schemas.documents.export import ExportDocument
+    from flint.cli.documents import ExportDocument
 
 
 class Format(StrEnum):

@@ -14,10 +14,10 @@ from flint.cli.paths import READS, Force, Writes
 from flint.io.outputs import OutputKind, write_output
 
 if TYPE_CHECKING:
+    from flint.cli.documents import AppliedDocument, OptDocument
     from flint.ir.program import Program
     from flint.ir.workload import Workload
     from flint.passes.base import Pass
-    from flint.schemas.documents.opt import AppliedDocument, OptDocument
 
 
 def opt(

@@ -15,14 +15,14 @@ from flint.errors import FlintError
 from flint.io.outputs import OutputKind, write_output
 
 if TYPE_CHECKING:
-    from flint.passes.pipeline.schedule.simulate import TimedSchedule
-    from flint.schemas.documents.schedules import (
+    from flint.cli.documents import (
         ImpossibleDocument,
         ScheduleDocument,
         SchedulesDocument,
         ScheduleSummaryDocument,
         UnitDocument,
     )
+    from flint.passes.pipeline.schedule.simulate import TimedSchedule
 
 SCHEMA: Final = "flint.schedules/1"
 

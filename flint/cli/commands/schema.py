@@ -11,7 +11,7 @@ from flint.cli.console import print_json, print_text
 from flint.cli.options import Json, Quiet, Verbose
 
 if TYPE_CHECKING:
-    from flint.schemas.documents.schemas import SchemasDocument
+    from flint.cli.documents import SchemasDocument
 
 
 def schema(

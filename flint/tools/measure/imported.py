@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flint.errors import FlintError
+from flint.io.documents import as_object
 from flint.ir.measured_by import MeasuredClass
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
@@ -17,9 +18,6 @@ from flint.ir.workload import Workload
 from flint.log import stage
 from flint.text import Column, format_bytes, format_count, format_duration, text_table
 from flint.tracing import Trace
-
-if TYPE_CHECKING:
-    from flint.schemas.documents.import_ import ImportedDocument
 
 
 def import_profiles(*paths: str | Path, step: int | None = None) -> Trace:
@@ -47,39 +45,34 @@ def import_profiles(*paths: str | Path, step: int | None = None) -> Trace:
 
 @dataclass(frozen=True)
 class ImportedClass:
-    """One profiled rank's step. Times are in nanoseconds.
+    """The step of one profiled rank."""
 
-    `kernels` are activities of the device, `kernel_ns` is their time together (streams may overlap),
-    of which `communication_ns` is that of collectives and messages. `known_ns` is the time of operators
-    whose work is known. `span_ns` is that of the step that was taken, of `steps` in the profile, and
-    `step_ns` that of a step: the median period between their ends where `rule` is "period", else the span.
-    """
-
-    rank: int
-    steps: int
-    kernels: int
-    kernel_ns: int
+    rank: int  #: The rank.
+    steps: int  #: Steps that the profile has, of which one was taken.
+    kernels: int  #: Kernels, copies, fills and communication on the device.
+    kernel_ns: int  #: Their time together, in nanoseconds; streams may overlap.
     communication_ns: int
-    known_ns: int
+    """Time of collectives and messages; with profiles of all members that of the transfer alone."""
+    known_ns: int  #: Time of kernels whose operator's work is known.
     span_ns: float
-    step_ns: float
-    rule: str
+    """The recorded time of the step that was taken: from its first moment to the end of the last
+    kernel."""
+    step_ns: float  #: The time of a step: by `rule`, the median period or the span.
+    rule: Literal["period", "span"]
+    """period: the median period between the ends of several steps; span: there is one step."""
     peak_bytes: int
-
-    @property
-    def known_share(self) -> float:
-        """Part of the kernel time whose work is known."""
-        return self.known_ns / self.kernel_ns if self.kernel_ns else 1.0
+    """Most memory that the framework's allocator held; 0 where the profile does not say."""
+    known_share: float  #: `known_ns` as a part of `kernel_ns`.
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What profiles told, as `flint import` prints it above the summary."""
+    """What profiles told of the steps that they recorded."""
 
-    format: str
-    device: str
-    ranks: int
-    classes: tuple[ImportedClass, ...]
+    format: str  #: The tool's format: kineto, xplane, ...
+    device: str  #: Name of the device, empty where nothing says it.
+    ranks: int  #: Ranks of the job.
+    classes: tuple[ImportedClass, ...]  #: Each rank that has a profile.
 
     @classmethod
     def of(cls, workload: Workload) -> Imported:
@@ -92,12 +85,9 @@ class Imported:
         )
         return cls(by.format, by.device, workload.mesh.size, classes)
 
-    def to_json(self) -> ImportedDocument:
+    def to_json(self) -> dict[str, Any]:
         """Exact numbers."""
-        found: dict[str, Any] = asdict(self)
-        for row, one in zip(found["classes"], self.classes, strict=True):
-            row["known_share"] = one.known_share
-        return cast("ImportedDocument", found)
+        return as_object(self)
 
     @property
     def slowest(self) -> int:
@@ -173,17 +163,19 @@ def _class_of(program: Program, measured: MeasuredClass) -> ImportedClass:
     device = device_rows(program)
     ns = program.measured_ns
     communicates = (program.kind >= Kind.COLLECTIVE) | (program.op == OpClass.COMMUNICATION)
+    kernel_ns, known_ns = (int(ns[r].sum()) for r in (device, device & work_is_known(program)))
     return ImportedClass(
         rank=measured.rank,
         steps=measured.steps,
         kernels=int(device.sum()),
-        kernel_ns=int(ns[device].sum()),
+        kernel_ns=kernel_ns,
         communication_ns=int(ns[communicates].sum()),
-        known_ns=int(ns[device & work_is_known(program)].sum()),
+        known_ns=known_ns,
         span_ns=measured.span_ns,
         step_ns=measured.step_ns,
         rule="period" if measured.period_ns else "span",
         peak_bytes=measured.peak_bytes,
+        known_share=known_ns / kernel_ns if kernel_ns else 1.0,
     )
 
 

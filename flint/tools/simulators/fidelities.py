@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from flint.backends.chakra.reading.reader import Decoder, read_bytes, records, unpack
 from flint.backends.chakra.schema import NodeType
@@ -13,11 +13,12 @@ from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.estimate import Estimate
 from flint.backends.cost.simulate.exposure import IDLE
 from flint.errors import FlintError, nearest
+from flint.io.documents import as_object
 from flint.ir.program import Collective, Kind
 from flint.text import Column, format_bytes, format_duration, text_table
 
 if TYPE_CHECKING:
-    from flint.schemas.documents.fidelities import FidelitiesDocument, FidelityDocument
+    from flint.tools.simulators.documents import FidelitiesDocument, FidelityDocument
 
 #: Version of the JSON form.
 SCHEMA: Final = "flint.fidelities/1"
@@ -32,18 +33,19 @@ FIDELITIES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What a fidelity says of the slowest device and its step. None: it does not say that."""
+    """What a fidelity says of the slowest device and its step."""
 
-    step_time_ns: float
-    compute_ns: float | None
-    exposed_ns: float | None
-    kernels: int
-    moved_bytes: int
-    collectives: int
-    collective_bytes: int
-    messages: int
-    message_bytes: int
+    step_time_ns: float  #: When the last rank ends its step, in ns.
+    compute_ns: float | None  #: How long the device computes, in ns; null if that is not said.
+    exposed_ns: float | None  #: The rest of the step, in ns; null if that is not said.
+    kernels: int  #: Kernels that it executes.
+    moved_bytes: int  #: Bytes that they read and write.
+    collectives: int  #: Collectives in which it takes part.
+    collective_bytes: int  #: Bytes of its inputs to them.
+    messages: int  #: Messages that it sends.
+    message_bytes: int  #: Bytes of them.
     memory_bytes: int | None = None
+    """Most bytes of memory in use at once; null if that is not said."""
 
 
 @dataclass(frozen=True)
@@ -73,22 +75,22 @@ class Fidelities:
         """What the others are compared with."""
         return next((c.measures for c in self.columns if c.measures is not None), None)
 
-    def to_json(self) -> FidelitiesDocument:
+    def to_json(self) -> dict[str, Any]:
         """Exact numbers, JSON-able."""
-        return {
+        document: FidelitiesDocument = {
             "schema": SCHEMA,
             "name": self.name,
             "cluster": self.cluster,
-            "fidelities": [self._column_json(c) for c in self.columns],
+            "fidelities": [self._column(c) for c in self.columns],
         }
+        return as_object(document)
 
-    def _column_json(self, column: Fidelity) -> FidelityDocument:
-        measures = None if column.measures is None else asdict(column.measures)
+    def _column(self, column: Fidelity) -> FidelityDocument:
         found = {
             "fidelity": column.name,
             "by": column.by,
             "reason": column.reason,
-            "measures": measures,
+            "measures": column.measures,
             "against_first": self._against_first(column),
         }
         return cast("FidelityDocument", found)

@@ -13,7 +13,7 @@ from flint.text import Column, format_duration, plural, text_table
 
 if TYPE_CHECKING:
     from flint.backends.cost.astrasim.step import Waiting
-    from flint.schemas.documents.simulation import FailureDocument, SimulatedRunDocument
+    from flint.tools.simulators.documents import FailureDocument, SimulatedRunDocument
     from flint.tools.simulators.reasons import Comparison
 
 #: How many rows of ranks are printed unless all are asked for.
@@ -73,8 +73,8 @@ class SimulatedRun:
         """The first rank of those that finish last."""
         return min(self.ends, key=lambda r: (-self.ends[r].end_ns, r))
 
-    def to_json(self) -> SimulatedRunDocument:
-        """Exact numbers, JSON-able."""
+    def document(self) -> SimulatedRunDocument:
+        """Exact numbers."""
         ends = [self.ends.get(r) for r in range(self.ranks)]
         sizes = zip(self.fabric.topologies, self.fabric.sizes, strict=True)
         return {
@@ -91,18 +91,9 @@ class SimulatedRun:
             "comm_ns": [e.comm_ns if e else None for e in ends],
             "unfinished": list(self.unfinished),
             "failure": failure_json(self.failure),
-            "waiting": [
-                {
-                    "rank": w.rank,
-                    "node": w.node,
-                    "name": w.name,
-                    "what": w.what,
-                    "absent": list(w.absent),
-                }
-                for w in self.waiting
-            ],
+            "waiting": self.waiting,
             "undisturbed_ns": self.undisturbed_ns,
-            "comparison": self.comparison.to_json() if self.comparison else None,
+            "comparison": self.comparison,
             "notes": list(self.notes),
         }
 

@@ -17,6 +17,7 @@ from flint.backends.cost.simulate.exposure import IDLE
 from flint.cluster.astrasim.files import read_system
 from flint.cluster.astrasim.system import SystemFile
 from flint.errors import FlintError
+from flint.io.documents import Thousandths, Unpublished
 from flint.ir.mesh import Mesh
 from flint.text import Column, format_duration, text_table
 from flint.tools.simulators.inputs import Case
@@ -24,7 +25,6 @@ from flint.tools.simulators.outcome import RankEnd
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
-    from flint.schemas.documents.simulation import ComparisonDocument
 
 #: What the writer of traces makes of kinds that simulators do not know.
 _AS_WRITTEN = {"permute": "message", "broadcast": "all_gather"}
@@ -43,23 +43,24 @@ class Rules:
 
 @dataclass(frozen=True)
 class Term:
-    """A part of the difference, in ns, and what it rests on."""
+    """A part of the difference between an estimate and a simulated time."""
 
-    name: str
-    ns: float
-    because: str
+    name: str  #: What it is.
+    ns: Thousandths  #: What it adds to the step, in ns.
+    because: str  #: What it rests on.
 
 
 @dataclass(frozen=True)
 class Communication:
-    """Communication of one kind over the same axes, of the slowest rank, on both sides."""
+    """Communication of one kind over the same axes, of the slowest rank."""
 
-    kind: str
-    over: str
-    simulated_count: int
-    simulated_ns: float
-    estimated_count: int
-    estimated_ns: float
+    kind: str  #: Of collective, or message.
+    over: str  #: Mesh axes.
+    simulated_count: int  #: How often the rank does it in the traces.
+    simulated_ns: Thousandths
+    """How long that takes by the simulator's rules, in ns, with waiting for others."""
+    estimated_count: int  #: How often the slowest class does it in the estimate.
+    estimated_ns: Thousandths  #: How long that takes there, in ns.
 
     @property
     def difference_ns(self) -> float:
@@ -69,38 +70,19 @@ class Communication:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A simulated time, that of Flint's rules, that of the estimate, and the way from one to the other."""
+    """The way from Flint's estimate to the simulated time."""
 
-    simulated_ns: int
-    rules_ns: int | None
-    rules_note: str
-    cluster: str
-    estimated_ns: float
+    simulated_ns: Unpublished[int]
+    rules_step_time_ns: int | None
+    """Step time of Flint's own run by ASTRA-sim's rules, in ns; null where it has none."""
+    rules_note: str  #: Why it has none; else "".
+    cluster: str  #: Cluster of the estimate.
+    estimated_ns: Thousandths  #: Step time of the estimate, in ns.
     terms: tuple[Term, ...]
+    """What each reason changes: they add up to the difference. Empty where nothing is known of
+    it."""
     communication: tuple[Communication, ...]
-
-    def to_json(self) -> ComparisonDocument:
-        """Exact numbers, JSON-able."""
-        return {
-            "rules_step_time_ns": self.rules_ns,
-            "rules_note": self.rules_note,
-            "cluster": self.cluster,
-            "estimated_ns": round(self.estimated_ns, 3),
-            "terms": [
-                {"name": t.name, "ns": round(t.ns, 3), "because": t.because} for t in self.terms
-            ],
-            "communication": [
-                {
-                    "kind": c.kind,
-                    "over": c.over,
-                    "simulated_count": c.simulated_count,
-                    "simulated_ns": round(c.simulated_ns, 3),
-                    "estimated_count": c.estimated_count,
-                    "estimated_ns": round(c.estimated_ns, 3),
-                }
-                for c in self.communication
-            ],
-        }
+    """What communication takes on both sides. Empty without the rules' run."""
 
     def to_text(self) -> str:
         """For people."""
@@ -150,7 +132,7 @@ def compare(
         terms = _said(simulated_ns, simulated.compute_ns, e)
     return Comparison(
         simulated_ns=simulated_ns,
-        rules_ns=step.step_time_ns if step else None,
+        rules_step_time_ns=step.step_time_ns if step else None,
         rules_note=rules.error.message if rules.error else "",
         cluster=e.cluster.name,
         estimated_ns=e.step_time_ns,

@@ -24,7 +24,7 @@ from flint.tools.simulators.process import Ended, Limits, run_program
 from flint.tools.simulators.products import Array, Product
 
 if TYPE_CHECKING:
-    from flint.schemas.documents.scale_sim import ScaleSimDocument
+    from flint.tools.simulators.documents import ScaleSimDocument
 
 #: Version of the JSON form.
 SCHEMA: Final = "flint.scalesim/1"

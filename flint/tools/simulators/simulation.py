@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from flint.backends.cost.astrasim.disturbance import UNDISTURBED, Disturbance
 from flint.errors import FlintError
+from flint.io.documents import as_object
 from flint.log import stage
 from flint.text import plural
 from flint.tools.simulators.astra_sim import Progress
@@ -15,7 +16,7 @@ from flint.tools.simulators.inputs import Case, Inputs
 from flint.tools.simulators.outcome import SimulatedRun
 
 if TYPE_CHECKING:
-    from flint.schemas.documents.simulation import SimulationDocument
+    from flint.tools.simulators.documents import SimulationDocument
 
 #: Version of the JSON form.
 SCHEMA: Final = "flint.simulation/1"
@@ -52,16 +53,17 @@ class AstraSimulation:
         """Why runs did not end as they should, in their order."""
         return tuple(r.failure for r in self.runs if r.failure is not None)
 
-    def to_json(self) -> SimulationDocument:
+    def to_json(self) -> dict[str, Any]:
         """Exact numbers, JSON-able."""
-        return {
+        document: SimulationDocument = {
             "schema": SCHEMA,
             "simulator": "astra-sim",
             "binary": self.binary,
             "disturbance": str(self.disturbance),
             "warnings": list(self.warnings),
-            "runs": [r.to_json() for r in self.runs],
+            "runs": [r.document() for r in self.runs],
         }
+        return as_object(document)
 
     def to_text(self, *, verbose: bool = False) -> str:
         """For people; `verbose` prints a row for each rank."""

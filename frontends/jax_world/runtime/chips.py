@@ -73,7 +73,7 @@ def answers_of(name: str) -> ChipAnswers:
     Raises FlintError FL701 and FL702 for a cluster that cannot be read or is not known, and FL218
     for a chip that JAX does not drive.
     """
-    from flint.cluster.models import load_cluster
+    from flint.cluster.named import load_cluster
 
     return _answers(load_cluster(name).chip)
 

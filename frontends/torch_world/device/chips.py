@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from flint.cluster.models import load_cluster
+from flint.cluster.named import load_cluster
 
 #: The chip of a recorded program that names none.
 DEFAULT_CHIP = "h100"

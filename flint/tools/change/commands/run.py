@@ -12,9 +12,9 @@ from flint.cli.console import print_json, print_note, print_text, progress_bar
 from flint.cli.options import CaptureNames, Jobs, Json, Quiet, Verbose
 
 if TYPE_CHECKING:
-    from flint.schemas.documents.comparison import RanCaptureDocument, RunDocument
     from flint.tools.change.project.captures import Captured
     from flint.tools.change.project.config import Capture, Project
+    from flint.tools.change.project.documents import RanCaptureDocument, RunDocument
     from flint.tools.change.project.lock import Lock
 
 Update = Annotated[
@@ -132,8 +132,6 @@ def _print(
     update: bool,
     as_json: bool,
 ) -> None:
-    from flint.tools.change.project.records import snapshot_record
-
     if as_json:
         entries: dict[str, RanCaptureDocument] = {
             name: {
@@ -142,7 +140,7 @@ def _print(
                 "accepted": update or states[name] == "new",
                 "traces": written.get(name),
                 "warnings": list(one.entry.warnings),
-                "snapshot": snapshot_record(one.entry.snapshot),
+                "snapshot": one.entry.snapshot,
             }
             for name, one in captured.items()
         }

@@ -15,9 +15,9 @@ from flint.cli.paths import Force, Writes
 from flint.io.outputs import OutputKind
 
 if TYPE_CHECKING:
-    from flint.schemas.documents.comparison import VerdictDocument, VerifyDocument
     from flint.tools.change.project.captures import Captured
     from flint.tools.change.project.config import Project
+    from flint.tools.change.project.documents import VerdictDocument, VerifyDocument
     from flint.tools.change.project.lock import Lock
     from flint.tools.change.project.verify import Verdict
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flint.io.documents import as_object
 from flint.ir.workload import Workload
 from flint.rewrite import nodes_of
 from flint.tools.change.diff.cause import GIVEN, Cause, CauseKind, Causes
@@ -104,9 +105,9 @@ class Difference:
 
     def to_json(self) -> dict[str, Any]:
         """As `flint diff --json`: exact numbers."""
-        from flint.tools.change.diff.document import SCHEMA, document
+        from flint.tools.change.diff.document import document
 
-        return {"schema": SCHEMA, **document(self)}
+        return as_object(document(self))
 
     def __str__(self) -> str:
         return self.to_text()

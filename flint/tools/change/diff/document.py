@@ -5,8 +5,7 @@ Saved estimates have no program, and are compared by their numbers.
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Final, NotRequired, cast
+from typing import Annotated, Final, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -16,20 +15,65 @@ from flint.io.records import Bytes, Fraction, Nanoseconds, Utilisation, record_o
 from flint.tools.change.diff.budgets import Broken
 from flint.tools.change.diff.difference import Difference
 from flint.tools.change.diff.match import Change
+from flint.tools.change.diff.rows import Cost
 from flint.tools.change.diff.show import all_numbers, verdict
 from flint.tools.change.diff.snapshot import EstimateFacts, Snapshot, mapping_text, share_totals
 
-if TYPE_CHECKING:
-    from flint.schemas.documents.comparison import (
-        BrokenDocument,
-        CauseDocument,
-        ChangeDocument,
-        CostDocument,
-        DiffDocument,
-    )
-
 #: Version of the JSON form.
 SCHEMA: Final = "flint.diff/1"
+
+
+class CauseDocument(TypedDict):
+    """Why two captures differ."""
+
+    kind: str  #: Kind of cause: mesh, sharding, shape, layers, precision, remat, operations, ...
+    text: str  #: It in words.
+    cost_of_kind: Cost | None
+    """What all causes of this kind cost more; null where no kernel was told to follow from it."""
+
+
+class NumberDocument(TypedDict):
+    """One number of both captures."""
+
+    name: str  #: Its name, as in --fail-over.
+    axis: str  #: The mesh axis that it is of; "" for all.
+    unit: str  #: Its unit.
+    before: float | None  #: Before; null where it is not known.
+    after: float | None  #: After; null where it is not known.
+
+
+class BrokenDocument(TypedDict):
+    """A budget that does not hold."""
+
+    budget: str  #: Its name.
+    limit: str  #: What it allows, as it was written.
+    before: float | None  #: The number before.
+    after: float | None  #: The number after.
+    most: float  #: The most that the budget allows.
+    worst: Change | None  #: The change that adds most to it; null where no kernel does.
+    memory_kind: str
+    """Of peak memory, what grew most there: saved_activations, parameters, ...; else ""."""
+
+
+class DiffDocument(TypedDict):
+    """What differs between two captures, and why."""
+
+    schema: Literal["flint.diff/1"]  #: Kind and version of this document.
+    equal: bool  #: Whether nothing but names and places differs.
+    verdict: str  #: The outcome in one line.
+    before: str  #: Name of the first.
+    after: str  #: Name of the second.
+    causes: list[CauseDocument]  #: Why they differ, what costs most first.
+    renamed: list[tuple[str, str]]  #: Arguments with other names: [before, after].
+    numbers: list[NumberDocument]  #: Totals of both.
+    memory_bytes: dict[str, dict[str, int]]
+    """Memory at the peak by what it is for, in bytes, of `before` and `after`; empty without a cluster."""
+    changes: tuple[Change, ...]  #: Kernels that differ, what makes most of the difference first.
+    same_kernels: int  #: Kernels that are as they were.
+    moved_kernels: int  #: Those of them with another scope or line.
+    shifted_ns: float
+    """By how much more of the step time, in ns, kernels are that are as they were."""
+    broken: list[BrokenDocument]  #: Budgets that do not hold.
 
 
 def document(
@@ -55,7 +99,7 @@ def document(
             for n in all_numbers(difference)
         ],
         "memory_bytes": _memory(difference),
-        "changes": [_change(c) for c in difference.changes],
+        "changes": difference.changes,
         "same_kernels": difference.same,
         "moved_kernels": difference.moved,
         "shifted_ns": difference.shifted_ns,
@@ -65,11 +109,10 @@ def document(
 
 def _cause(difference: Difference, number: int) -> CauseDocument:
     cause = difference.causes[number]
-    cost = difference.costs.get(cause.kind)
     return {
         "kind": str(cause.kind),
         "text": cause.text,
-        "cost_of_kind": None if cost is None else cast("CostDocument", asdict(cost)),
+        "cost_of_kind": difference.costs.get(cause.kind),
     }
 
 
@@ -80,12 +123,6 @@ def _memory(difference: Difference) -> dict[str, dict[str, int]]:
     return {"before": dict(before.memory_bytes), "after": dict(after.memory_bytes)}
 
 
-def _change(c: Change) -> ChangeDocument:
-    found = cast("ChangeDocument", asdict(c))
-    found["cause"], found["action"] = None if c.cause is None else str(c.cause), str(c.action)
-    return found
-
-
 def _broken(b: Broken) -> BrokenDocument:
     return {
         "budget": b.budget.name,
@@ -93,7 +130,7 @@ def _broken(b: Broken) -> BrokenDocument:
         "before": b.number.before,
         "after": b.number.after,
         "most": b.budget.most(b.number.before or 0.0),
-        "worst": None if b.worst is None else _change(b.worst),
+        "worst": b.worst,
         "memory_kind": b.kind,
     }
 

@@ -38,26 +38,24 @@ _ASPECTS = (Aspect.TRIPS, Aspect.DTYPE, Aspect.AXES, Aspect.SIZE)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Kernels of one source and kind that are not as they were, with what they cost before and now.
+    """Kernels of one source and kind that are not as they were.
 
-    `scope` has `*` for numbers. Sources are `file:line`, "" for what is not there on that side;
-    `reason` is the partitioner's for a collective. `said` says of the first kernel what is new:
-    `bfloat16[16,128] -> bfloat16[16,256]`.
+    `said` is `bfloat16[16,128] -> bfloat16[16,256]`, for example.
     """
 
-    cause: CauseKind | None
-    action: Action
-    kind: str
-    over: str
-    phase: str
-    scope: str
-    source_before: str
-    source: str
-    reason: str
-    said: str
-    kernels: int
-    before: Cost
-    after: Cost
+    cause: CauseKind | None  #: Kind of the cause; null where none is known.
+    action: Action  #: added, removed or changed.
+    kind: str  #: Of kernel or collective.
+    over: str  #: Mesh axes of communication; "" for kernels.
+    phase: str  #: forward, backward, remat, optimizer or unknown.
+    scope: str  #: Scope in the source, with * for numbers.
+    source_before: str  #: File and line before; "" for what is added.
+    source: str  #: File and line after; "" for what is removed.
+    reason: str  #: Why a collective is there, as the partitioner says it.
+    said: str  #: What of the first kernel is new.
+    kernels: int  #: How many kernels these are.
+    before: Cost  #: What they cost before.
+    after: Cost  #: What they cost after.
 
     @property
     def delta(self) -> Cost:

@@ -21,19 +21,15 @@ _COPIES = LAYOUT | DATA_MOVEMENT | {OpClass.CONVERT, OpClass.FUSED_LAYOUT}
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What kernels take in one step of a device: the mean over devices, but for `path_ns`.
+    """What kernels take in one step of a device: the mean over devices."""
 
-    `bytes` is what they read and write, `comm_bytes` the inputs of communication, `busy_ns` how
-    long they run, `path_ns` how much of the step time they are: those of all kernels add up to it.
-    Times are 0 without a cluster.
-    """
-
-    executions: float = 0.0
-    flops: float = 0.0
-    bytes: float = 0.0
-    comm_bytes: float = 0.0
-    busy_ns: float = 0.0
+    executions: float = 0.0  #: How often they run.
+    flops: float = 0.0  #: Floating point operations.
+    bytes: float = 0.0  #: Bytes read and written.
+    comm_bytes: float = 0.0  #: Bytes put into communication.
+    busy_ns: float = 0.0  #: How long they run, in ns; 0 without a cluster.
     path_ns: float = 0.0
+    """How much of the step time they are, in ns; those of all kernels add up to it."""
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Cost)))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flint.io.documents import Later
 from flint.io.records import (
     Bytes,
     Count,
@@ -48,104 +49,90 @@ _AXIS = re.compile(r'"([^"]+)"(?::\(\d+\)(\d+))?')
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """Arguments of the step whose names differ in numbers only: `params['layers'][*]['wq']`.
+    """Arguments of the step whose names differ in numbers only.
 
-    `shape` is that of the whole array where the sharding is known, else that of one device's part;
-    `count` how many there are, and `device_bytes` what one device holds of all of them. `is_donated`
-    says whether results take their place; None in records that were written before it was kept.
+    `params['layers'][*]['wq']` is the name of one for each layer.
     """
 
-    name: str
-    dtype: str
+    name: str  #: Their path, with * for numbers.
+    dtype: str  #: Element type.
     shape: tuple[Count, ...]
-    sharding: str
-    count: Positive
-    device_bytes: MeanCount
-    is_donated: bool | None = None
+    """Shape of the whole array where the sharding is known, else of one device's part."""
+    sharding: str  #: How its dimensions lie on the mesh; "" where that is not known.
+    count: Positive  #: How many there are.
+    device_bytes: MeanCount  #: What one device holds of all of them, in bytes.
+    is_donated: Later[bool | None] = None
+    """Whether results of the step take their place; null or left out where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operations:
     """Operations of one class, phase and type, in one step of a device: the mean over devices.
 
-    `product` is what they multiply where that is not `dtype` (see `flint.ir.product_types`), `mask`
-    that of attention (see `Program`). `rows` is how many the program holds, `executions` how often
-    they run; `bytes` is the size of what they read and write.
+    See `flint.ir.product_types` for `product`, and `Program` for `mask`.
     """
 
-    op: str
-    phase: str
-    dtype: str
-    product: str
-    mask: Whole
-    rows: Positive
-    executions: MeanCount
-    flops: MeanCount
-    bytes: MeanCount
+    op: str  #: Class of the operations.
+    phase: str  #: forward, backward, remat, optimizer or unknown.
+    dtype: str  #: Element type of their results.
+    product: str  #: What they multiply, where that is not `dtype`.
+    mask: Whole  #: Mask of attention (docs/program.md).
+    rows: Positive  #: How many the program holds.
+    executions: MeanCount  #: How often they run.
+    flops: MeanCount  #: Floating point operations.
+    bytes: MeanCount  #: Bytes read and written.
 
 
 @dataclass(frozen=True, slots=True)
 class Collectives:
-    """Collectives of one kind over the same axes with one payload, in one step of a device.
+    """Collectives of one kind over the same axes with one payload, in one step of a device."""
 
-    `comm_bytes` is the input of one execution; `source` is `partitioner` for what it inserted,
-    `program` for what the program itself says.
-    """
-
-    kind: str
-    over: str
-    phase: str
-    dtype: str
-    comm_bytes: Bytes
-    executions: MeanCount
-    source: str
+    kind: str  #: Kind of collective, or message.
+    over: str  #: Mesh axes, or the route of a message.
+    phase: str  #: forward, backward, remat, optimizer or unknown.
+    dtype: str  #: Element type.
+    comm_bytes: Bytes  #: Bytes that a device puts in, each time.
+    executions: MeanCount  #: How often they run: the mean over devices.
+    source: str  #: partitioner for what it inserted, program for what the program itself says.
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramFacts:
-    """What a workload is, whatever it runs on. Numbers are means over devices, of one step.
-
-    `bytes` is what kernels read and write, `comm_bytes` the inputs of collectives and messages,
-    `trip_counts` are those of the loops of all programs, in order. `structure` is equal for
-    programs with the same operations and dependencies, whatever their names and order.
-    """
+    """What a workload is, whatever it runs on: means over devices, of one step."""
 
     structure: str
-    mesh: Mapping[str, Positive]
-    options: Mapping[str, str]
-    kernels: MeanCount
-    flops: MeanCount
-    bytes: MeanCount
-    comm_bytes: MeanCount
-    argument_bytes: MeanCount
-    trip_counts: tuple[Count, ...]
-    arguments: tuple[Argument, ...]
-    operations: tuple[Operations, ...]
-    collectives: tuple[Collectives, ...]
+    """Equal for programs with the same operations and dependencies, whatever their names."""
+    mesh: Mapping[str, Positive]  #: Devices along each axis.
+    options: Mapping[str, str]  #: How it was captured.
+    kernels: MeanCount  #: Kernels and collectives.
+    flops: MeanCount  #: Floating point operations.
+    bytes: MeanCount  #: Bytes that kernels read and write.
+    comm_bytes: MeanCount  #: Bytes put into collectives and messages.
+    argument_bytes: MeanCount  #: Bytes of all that the step is given.
+    trip_counts: tuple[Count, ...]  #: Of the loops of all programs, in order.
+    arguments: tuple[Argument, ...]  #: What the step is given, in the order of the program.
+    operations: tuple[Operations, ...]  #: What it does.
+    collectives: tuple[Collectives, ...]  #: What it sends.
 
 
 @dataclass(frozen=True, slots=True)
 class EstimateFacts:
-    """What an estimate says of one cluster. Times are in nanoseconds, of the class that ends last.
+    """What is kept of an estimate on one cluster. Times are of the class that ends last."""
 
-    `exposed_ns` is the time in which nothing is computed while communication runs, by mesh axes;
-    `busy_ns` that of kernels by kind. Memory is that of the class with the highest peak, by what it
-    is for there.
-    """
-
-    chip: str
-    profile: str
-    policy: str
-    mapping: tuple[str, ...]
-    derate: Fraction
-    step_time_ns: Nanoseconds
-    mfu: Utilisation
-    is_lower_bound: bool
+    chip: str  #: Name of the chip.
+    profile: str  #: Whose kernels.
+    policy: str  #: When communication begins.
+    mapping: tuple[str, ...]  #: Where mesh axes lie.
+    derate: Fraction  #: What the speed of every kernel was multiplied by.
+    step_time_ns: Nanoseconds  #: When the last rank ends its step, in ns.
+    mfu: Utilisation  #: Model flops utilisation, 0 to 1.
+    is_lower_bound: bool  #: Whether operations without a price counted nothing.
     exposed_ns: Mapping[str, Nanoseconds]
-    busy_ns: Mapping[str, Nanoseconds]
-    peak_bytes: Bytes
-    capacity_bytes: Bytes
-    memory_bytes: Mapping[str, Bytes]
+    """Time in which nothing is computed while communication runs, by mesh axes, in ns."""
+    busy_ns: Mapping[str, Nanoseconds]  #: How long kernels run, by kind, in ns.
+    peak_bytes: Bytes  #: Most bytes in use on a device.
+    capacity_bytes: Bytes  #: Bytes that the chip has; 0 if that is not known.
+    memory_bytes: Mapping[str, Bytes]  #: Bytes at the peak by what they are for.
 
     def contradiction(self) -> str:
         """What of its numbers cannot all be true; "" where they can."""
@@ -160,11 +147,12 @@ class EstimateFacts:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One capture: its program (none of a saved estimate), and estimates by the cluster's name."""
+    """One capture."""
 
-    name: str
-    program: ProgramFacts | None
+    name: str  #: Name of the program.
+    program: ProgramFacts | None  #: What it is; null for a saved estimate.
     estimates: Mapping[str, EstimateFacts] = field(default_factory=dict)
+    """Estimates by the cluster's name."""
 
 
 def snapshot(workload: Workload, estimates: Mapping[str, Estimate] | None = None) -> Snapshot:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, cast
+from typing import Any
 
+from flint.io.documents import as_object
 from flint.io.malformed import Malformed
 from flint.io.records import record_of
 from flint.tools.change.diff.snapshot import Snapshot
 
-if TYPE_CHECKING:
-    from flint.schemas.documents.comparison import SnapshotDocument
 
-
-def snapshot_record(snapshot: Snapshot) -> SnapshotDocument:
+def snapshot_record(snapshot: Snapshot) -> dict[str, Any]:
     """A snapshot as JSON. Tables are in an order that does not depend on lines of the source."""
-    return cast("SnapshotDocument", asdict(snapshot))
+    return as_object(snapshot)
 
 
 def snapshot_from(document: object) -> Snapshot:

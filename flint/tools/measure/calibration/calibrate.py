@@ -6,24 +6,20 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
 from flint.backends.cost.software import stack_for, with_stack
 from flint.cluster.models import Chip, Cluster, Quantity
 from flint.cluster.named import load_cluster
 from flint.cluster.stack import Stack
 from flint.errors import FlintError
-from flint.schemas.documents.calibration import (
-    CalibrationDocument,
-    FittedDocument,
-    MeasurementsDocument,
-    PriceErrorDocument,
-)
+from flint.io.documents import as_object
 from flint.tools.measure.calibration.data import TRACE, Data, Source, read_data
-from flint.tools.measure.calibration.fitted import Error, Fitted, Problem, Rows, fitted
+from flint.tools.measure.calibration.fitted import Changed, Error, Fitted, Problem, Rows, fitted
 from flint.tools.measure.fitting.fit import Predict, halves
 from flint.tools.measure.fitting.kernels import (
     CLASSES,
@@ -40,6 +36,38 @@ from flint.tools.measure.fitting.networks import roofline_ns as wire_ns
 from flint.tools.measure.fitting.traces import TraceRows
 
 SCHEMA: Final = "flint.calibration/1"
+
+
+class FittedDocument(TypedDict):
+    """One class of kernels, or one tier of the network."""
+
+    name: str  #: The class (products, attention ...), or the tier's name.
+    rows: int  #: Different kernels or collectives.
+    fitted_on: int  #: Those that constants were fitted on.
+    held_out: int  #: Those that errors are of.
+    measured_ns: float  #: Their time in all.
+    before: Error | None
+    """With the base's constants, on the rows held out; null without any."""
+    after: Error | None  #: With the fitted ones; null where nothing was fitted.
+    one_constant: Error | None
+    """Of a roofline times one constant, fitted on the same rows."""
+    is_written: bool  #: Whether the fitted constants are better and go into the file.
+    reason: str  #: Why not; empty if they do.
+    constants: tuple[Changed, ...]  #: The constants that were fitted.
+    kept: dict[str, str]  #: Constants that stay as the base has them, and why.
+
+
+class CalibrationDocument(TypedDict):
+    """Constants of a cluster from measurements."""
+
+    schema: Literal["flint.calibration/1"]  #: Kind and version of this document.
+    base: str  #: The cluster whose constants were fitted.
+    sources: tuple[Source, ...]  #: What was read.
+    kernels: list[FittedDocument]  #: Classes of kernels.
+    tiers: list[FittedDocument]  #: Tiers of the network.
+    left_out: dict[str, int]  #: Collectives that the cluster has no place for, by reason.
+    host_launch_ns: float | None  #: Mean time of a launch on the host, from traces.
+    files: list[str]  #: What was written, as it was named.
 
 
 @dataclass(frozen=True)
@@ -83,18 +111,19 @@ class Calibration:
 
         return write(self, Path(path), residuals=residuals, force=force)
 
-    def to_json(self, files: Sequence[str] = ()) -> CalibrationDocument:
+    def to_json(self, files: Sequence[str] = ()) -> dict[str, Any]:
         """Exact numbers, JSON-able."""
-        return {
+        document: CalibrationDocument = {
             "schema": SCHEMA,
             "base": self.base_name,
-            "sources": [_source(s) for s in self.sources],
+            "sources": self.sources,
             "kernels": [_document(f) for f in self.kernels],
             "tiers": [_document(f) for _, f in self.tiers],
             "left_out": dict(self.left_out),
             "host_launch_ns": self.host_launch_ns,
             "files": list(files),
         }
+        return as_object(document)
 
     def __str__(self) -> str:
         from flint.tools.measure.calibration.text import as_text
@@ -162,18 +191,6 @@ def calibrated(
     )  # fmt: skip
 
 
-def _source(source: Source) -> MeasurementsDocument:
-    return {
-        "name": source.name,
-        "format": source.format,
-        "kernels": source.kernels,
-        "collectives": source.collectives,
-        "left_out": dict(source.left_out),
-        "notes": list(source.notes),
-        "unknown_share": round(source.unknown_share, 6),
-    }
-
-
 def _document(f: Fitted) -> FittedDocument:
     return {
         "name": f.name,
@@ -181,26 +198,13 @@ def _document(f: Fitted) -> FittedDocument:
         "fitted_on": f.fitted_on,
         "held_out": f.held_out,
         "measured_ns": round(f.measured_ns, 3),
-        "before": _error(f.before),
-        "after": _error(f.after),
-        "one_constant": _error(f.one_constant),
+        "before": f.before,
+        "after": f.after,
+        "one_constant": f.one_constant,
         "is_written": f.is_better,
         "reason": f.reason,
-        "constants": [
-            {"name": c.name, "before": c.before, "after": c.after, "is_at_bound": c.is_at_bound}
-            for c in f.changes
-        ],
+        "constants": f.changes,
         "kept": dict(f.kept),
-    }
-
-
-def _error(error: Error | None) -> PriceErrorDocument | None:
-    if error is None:
-        return None
-    return {
-        "mean_percent": round(error.mean, 4),
-        "mean_log_ratio": round(error.ratio, 6),
-        "of_sum_percent": round(error.of_sum, 4),
     }
 
 

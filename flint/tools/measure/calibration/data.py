@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flint.cluster.models import Chip
 from flint.errors import FlintError
+from flint.io.documents import Millionths
 from flint.ir.workload import Workload
 from flint.tools.measure.fitting.traces import TraceRows, trace_rows
 from flint.tools.measure.measurements.formats import read_measurements
@@ -20,18 +21,16 @@ TRACE = "measured trace"
 
 @dataclass(frozen=True)
 class Source:
-    """One file: how many rows of it are used, what is left out, and how it was understood.
+    """One file that was read."""
 
-    `unknown_share` is the share of a trace's kernel time of which only the time is known.
-    """
-
-    name: str
-    format: str
-    kernels: int
-    collectives: int
-    left_out: dict[str, int]
-    notes: tuple[str, ...] = ()
-    unknown_share: float = 0.0
+    name: str  #: Its name, without folders.
+    format: str  #: What it was read as.
+    kernels: int  #: Rows of kernels that are used.
+    collectives: int  #: Rows of collectives that are used.
+    left_out: dict[str, int]  #: Rows that are not, by reason.
+    notes: tuple[str, ...] = ()  #: How it was understood.
+    unknown_share: Millionths = 0.0
+    """Share of a trace's kernel time of which only the time is known, 0 to 1."""
 
 
 @dataclass

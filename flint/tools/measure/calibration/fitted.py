@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import exp, log
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.io.documents import Digits, Millionths
 from flint.ir.arrays import Float64s
 from flint.tools.measure.fitting.determined import at_bounds, determined
 from flint.tools.measure.fitting.fit import Bounds, Predict, fit
@@ -26,25 +28,27 @@ MOST_FITTED = 2000
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """How far prices are from measurements, in percent: mean of each row, and of the sum of all.
+    """How far prices are from measurements.
 
-    `ratio` is the mean of the logarithms of price over measurement, without signs: by it fits are
-    judged, as a price that is twice too long is no worse than one that is half too short.
+    Fits are judged by logarithms, as a price that is twice too long is no worse than one that is half too short.
     """
 
-    mean: float
-    of_sum: float
-    ratio: float
+    mean_percent: Annotated[float, Digits(4)]
+    """Mean absolute error of the rows, in percent of each row's measured time."""
+    mean_log_ratio: Millionths
+    """Mean of the logarithms of price over measurement, without signs: by it fits are judged."""
+    of_sum_percent: Annotated[float, Digits(4)]
+    """Error of the sum of all times, in percent; below 0 the prices are too short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A constant, before and after; `is_at_bound` where it may not go further."""
+    """A constant that was fitted."""
 
-    name: str
-    before: float
-    after: float
-    is_at_bound: bool
+    name: str  #: Its name in a cluster file.
+    before: float  #: The base's value, in the unit that the name ends in.
+    after: float  #: The fitted one.
+    is_at_bound: bool  #: Whether it may not go further.
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def error_of(predicted: Float64s, rows: Rows, chosen: NDArray[np.int64]) -> Erro
     weight = rows.weight[chosen]
     ratios = np.abs(np.log(predicted[chosen] / rows.measured_ns[chosen]))
     mean, ratio = float(np.average(off, weights=weight)), float(np.average(ratios, weights=weight))
-    return Error(100 * mean, 100 * (priced / measured - 1), ratio)
+    return Error(100 * mean, ratio, 100 * (priced / measured - 1))
 
 
 @dataclass(frozen=True)
@@ -192,9 +196,9 @@ def _one_constant(rows: Rows, problem: Problem, inside: NDArray[np.int64]) -> Fl
 
 def _reason(before: Error | None, after: Error | None) -> str:
     """Why fitted constants are not written; "" if they are better."""
-    if before is None or after is None or after.ratio < LEAST_GAIN * before.ratio:
+    if before is None or after is None or after.mean_log_ratio < LEAST_GAIN * before.mean_log_ratio:
         return ""
-    what = "are nearer" if after.ratio > before.ratio else "are as near"
+    what = "are nearer" if after.mean_log_ratio > before.mean_log_ratio else "are as near"
     return f"on the rows held out the base's constants {what}"
 
 

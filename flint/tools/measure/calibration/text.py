@@ -72,7 +72,7 @@ def _row(f: Fitted, *, checked: bool) -> tuple[str, ...]:
         format_duration(f.measured_ns),
         _mean(f.before),
         _mean(f.after),
-        f"{_capped(last.of_sum):+.1f}" if last else "-",
+        f"{_capped(last.of_sum_percent):+.1f}" if last else "-",
         _mean(f.one_constant),
         "" if checked else _verdict(f),
     )
@@ -81,12 +81,16 @@ def _row(f: Fitted, *, checked: bool) -> tuple[str, ...]:
 def _verdict(f: Fitted) -> str:
     if not f.is_better:
         return f"kept: {f.reason}"
-    trivial = f.after is not None and f.one_constant and f.one_constant.mean < f.after.mean
+    trivial = (
+        f.after is not None
+        and f.one_constant
+        and f.one_constant.mean_percent < f.after.mean_percent
+    )
     return "written, but a roofline times one constant is nearer" if trivial else "written"
 
 
 def _mean(error: Error | None) -> str:
-    return "-" if error is None else f"{_capped(error.mean):.1f}"
+    return "-" if error is None else f"{_capped(error.mean_percent):.1f}"
 
 
 def _capped(value: float) -> float:

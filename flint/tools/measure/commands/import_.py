@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from flint.backends.summary.summary import Summary
-    from flint.schemas.documents.capture import FilesDocument
-    from flint.schemas.documents.import_ import ImportDocument
+    from flint.cli.documents import FilesDocument
+    from flint.tools.measure.documents import ImportDocument
     from flint.tools.measure.imported import Imported
     from flint.tracing import Trace
 
@@ -72,8 +72,8 @@ def import_(
     if json_:
         document: ImportDocument = {
             "schema": "flint.import/1",
-            "imported": imported.to_json(),
-            "summary": trace.summary().to_json(),
+            "imported": imported,
+            "summary": trace.summary(),
             "workload": workload,
             "files": written,
             "warnings": list(trace.warnings),

@@ -12,6 +12,7 @@ from flint.backends.cost.replay.facts import ClassFacts
 from flint.backends.cost.replay.plan import cluster_for, recorded_cluster
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
+from flint.io.documents import Millionths, Thousandths, as_object
 from flint.ir.workload import Workload
 from flint.tools.measure.comparison.pairing import Pairing, pair
 from flint.tools.measure.comparison.parts import Cause, causes, modelled
@@ -20,19 +21,18 @@ from flint.tools.measure.comparison.units import Unit, total_ns, units_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from flint.schemas.documents.compare import CompareDocument
     from flint.tracing import Trace
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Calls of one kind on one side: how many, how many kernels, their work and their time."""
+    """Calls of one kind on one side, in one step of a device."""
 
-    calls: int
-    kernels: int
-    flops: int
-    bytes: int
-    time_ns: float
+    calls: int  #: Calls of operators, or collectives and messages.
+    kernels: int  #: Kernels and copies that they launch.
+    flops: int  #: Floating point operations.
+    bytes: int  #: What they read and write; of communication, what the rank puts in.
+    time_ns: Thousandths  #: How long they run, in all.
 
     @classmethod
     def of(cls, units: Sequence[Unit]) -> Totals:
@@ -48,25 +48,28 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class KindRow:
-    """One kind of kernel or communication on both sides."""
+    """One kind of kernel (gemm, elementwise, ...) or communication on both sides."""
 
-    kind: str
-    measured: Totals
-    captured: Totals
+    kind: str  #: Its name.
+    measured: Totals  #: What was measured.
+    captured: Totals  #: What was captured, with its time on the cluster.
 
-    @property
-    def ratio(self) -> float:
-        """Measured over estimated time; 0 where one side has none."""
-        return self.measured.time_ns / self.captured.time_ns if self.captured.time_ns else 0.0
+    ratio: Millionths  #: Measured over estimated time; 0 where the capture has none.
+
+    @classmethod
+    def of(cls, kind: str, measured: Totals, captured: Totals) -> KindRow:
+        """Of what both sides do."""
+        ratio = measured.time_ns / captured.time_ns if captured.time_ns else 0.0
+        return cls(kind, measured, captured, ratio)
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """Calls of one name and size that have no counterpart of that size."""
+    """Calls with one name that only one side has."""
 
-    title: str
-    kind: str
-    totals: Totals
+    title: str  #: Operation, element type and shape.
+    kind: str  #: Kind of kernel.
+    totals: Totals  #: What they do.
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,11 +140,11 @@ class MeasuredComparison:
 
         return text(self, verbose=verbose)
 
-    def to_json(self) -> CompareDocument:
+    def to_json(self) -> dict[str, Any]:
         """As `flint compare --json`: exact numbers."""
         from flint.tools.measure.comparison.document import document
 
-        return document(self)
+        return as_object(document(self))
 
     def __str__(self) -> str:
         return self.to_text()
@@ -265,7 +268,7 @@ def _communication_ns(units: Sequence[Unit]) -> float:
 def _kinds(measured: Sequence[Unit], captured: Sequence[Unit]) -> tuple[KindRow, ...]:
     names = {u.kind for u in (*measured, *captured)}
     rows = [
-        KindRow(
+        KindRow.of(
             name,
             Totals.of([u for u in measured if u.kind == name]),
             Totals.of([u for u in captured if u.kind == name]),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flint.backends.cost.estimate import Estimate
 from flint.backends.cost.replay.attribution import Attribution
 from flint.backends.cost.replay.kinds import HOST
+from flint.io.documents import Thousandths
 from flint.text import format_duration, plural
 from flint.tools.measure.comparison.pairing import Pairing
 from flint.tools.measure.comparison.units import Unit, total_ns
@@ -18,11 +19,11 @@ Units = Sequence[Unit]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A part of the difference of the step times: `delta_ns` is measured less estimated."""
+    """A part of the difference of the step times."""
 
-    name: str
-    sentence: str
-    delta_ns: float
+    name: str  #: A kind of kernels, or launch, wire, waiting, unknown, overlap, forms.
+    sentence: str  #: What it is, for people.
+    delta_ns: Thousandths  #: Measured less estimated.
 
 
 def modelled(priced: Estimate, number: int) -> Attribution:

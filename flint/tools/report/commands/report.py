@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
+from typing_extensions import TypedDict
 
 from flint.cli.commands.estimate import (
     DeviceCluster,
@@ -21,8 +22,13 @@ from flint.cli.paths import READS, Force, Writes
 from flint.cli.progress import stages_shown
 from flint.io.outputs import OutputKind
 
-if TYPE_CHECKING:
-    from flint.schemas.documents.report import ReportDocument
+
+class ReportDocument(TypedDict):
+    """A page that was written."""
+
+    schema: Literal["flint.report/1"]  #: Kind and version of this document.
+    file: str  #: The HTML file.
+    bytes: int  #: Its size.
 
 
 def report(

@@ -63,19 +63,14 @@ def _added(shares: Iterable[Share], name: Callable[[Share], str]) -> tuple[Part,
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A part of the source, and what lies inside of it, most of the step first.
+    """A part of the source. Layers that differ in their number only are one, `*`."""
 
-    `exposed_ns` is the time of the step that it takes: kernels, and communication that is seen; that
-    of parts inside is in it, and `own_ns` is what is not of them. Layers that differ in their number
-    only are one, `*`. What has no name is "".
-    """
-
-    name: str
-    path: str
-    busy_ns: float
-    exposed_ns: float
-    own_ns: float
-    parts: tuple[Scope, ...]
+    name: str  #: Last component of its path; "" for the root.
+    path: str  #: Scopes from the root, joined by slashes.
+    busy_ns: float  #: How long its kernels and communication run, in ns, with what is inside.
+    exposed_ns: float  #: Time of the step that it takes, in ns, with what is inside.
+    own_ns: float  #: The same without what is inside, in ns.
+    parts: tuple[Scope, ...]  #: What lies inside of it, most of the step first.
 
 
 def of_all_layers(scope: str) -> str:

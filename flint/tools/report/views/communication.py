@@ -20,25 +20,22 @@ if TYPE_CHECKING:
 class Communication:
     """One communication row of a program, in one step of a rank.
 
-    `kind`, `over` and `phase` are those of a `Share`. `payload_bytes` are the rank's input, once;
-    `busy_ns` and `exposed_ns` are of all `count` executions. What a RECV waits for is exposed, and
-    its transfer is the sender's. `cause` is why the collective is there, as the partitioner or the
-    program says it; `tier` the stream that it runs on.
+    What a RECV waits for is exposed, and its transfer is the sender's.
     """
 
-    kind: str
-    over: str
-    group_size: int
-    phase: str
-    payload_bytes: int
-    count: int
-    busy_ns: float
-    exposed_ns: float
-    tier: str
-    scope: str
-    location: str
-    cause: str
-    row: int
+    kind: str  #: Of collective, or message.
+    over: str  #: Mesh axes, or the route of a message.
+    group_size: int  #: Devices of a group; 0 for messages.
+    phase: str  #: forward, backward, remat, optimizer or unknown.
+    payload_bytes: int  #: Bytes that the rank puts in, each time.
+    count: int  #: Executions in a step.
+    busy_ns: float  #: How long these run together, in ns.
+    exposed_ns: float  #: How much of that nothing is computed meanwhile, in ns.
+    tier: str  #: The stream that it runs on.
+    scope: str  #: Its scope in the source.
+    location: str  #: File and line of the user's source.
+    cause: str  #: Why it is there, as the partitioner or the program says it.
+    row: int  #: Its row in the program of kernels.
 
 
 def communication(estimate: Estimate, number: int) -> tuple[Communication, ...]:

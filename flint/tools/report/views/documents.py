@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired
 
+from flint.backends.cost.estimate_json import ClassEstimateDocument, EstimateDocument
 from flint.errors import FlintError, nearest
+from flint.tools.report.views.breakdown import Scope, scope_tree
+from flint.tools.report.views.communication import Communication, communication
+from flint.tools.report.views.pipeline import PipelineSchedule, pipeline_schedule
+from flint.tools.report.views.roofline import Roofline, roofline
+from flint.tools.report.views.slices import Slices, timeline_slices
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
@@ -24,6 +29,26 @@ class View(StrEnum):
     COMMUNICATION = "communication"  #: its collectives and messages, row by row, with causes
     SCOPES = "scopes"  #: its time as a tree of source scopes
     PIPELINE = "pipeline"  #: what the classes of a pipeline run when
+
+
+class ViewedClass(ClassEstimateDocument):
+    """The step of one rank class."""
+
+    slices: NotRequired[Slices]  #: Its timeline (--view slices).
+    roofline: NotRequired[Roofline]
+    """Its kernels against what the chip could do (--view roofline)."""
+    communication: NotRequired[tuple[Communication, ...]]
+    """Its communication, most exposed first (--view communication)."""
+    scopes: NotRequired[Scope]  #: Its time as a tree of source scopes (--view scopes).
+
+
+class ViewedEstimate(EstimateDocument):
+    """How long a step takes on a cluster, where the time goes, and whether it fits."""
+
+    classes: list[ViewedClass]  # type: ignore[misc]
+    """One entry for each rank class."""
+    pipeline: NotRequired[PipelineSchedule | None]
+    """What the classes of a pipeline run when (--view pipeline); null for what is no pipeline."""
 
 
 def find_views(names: Collection[str]) -> tuple[View, ...]:
@@ -56,44 +81,15 @@ def with_views(
 
 def _class_json(estimate: Estimate, number: int, views: Collection[View]) -> dict[str, Any]:
     """The views of a rank class that are asked for, by their names."""
-    makers = {
-        View.SLICES: _slices,
-        View.ROOFLINE: _roofline,
-        View.COMMUNICATION: _communication,
-        View.SCOPES: _scopes,
+    makers: Mapping[View, Callable[[], object]] = {
+        View.SLICES: lambda: timeline_slices(estimate, number, limit=SLICES_IN_JSON),
+        View.ROOFLINE: lambda: roofline(estimate, number),
+        View.COMMUNICATION: lambda: communication(estimate, number),
+        View.SCOPES: lambda: scope_tree(estimate, number),
     }
-    return {str(v): make(estimate, number) for v, make in makers.items() if v in views}
+    return {str(v): make() for v, make in makers.items() if v in views}
 
 
 def _estimate_json(estimate: Estimate, views: Collection[View]) -> Mapping[str, Any]:
     """The views that are of no one class; without a pipeline, that view is None."""
-    if View.PIPELINE not in views:
-        return {}
-    from flint.tools.report.views.pipeline import pipeline_schedule
-
-    found = pipeline_schedule(estimate)
-    return {"pipeline": None if found is None else asdict(found)}
-
-
-def _slices(estimate: Estimate, number: int) -> Any:
-    from flint.tools.report.views.slices import timeline_slices
-
-    return asdict(timeline_slices(estimate, number, limit=SLICES_IN_JSON))
-
-
-def _roofline(estimate: Estimate, number: int) -> Any:
-    from flint.tools.report.views.roofline import roofline
-
-    return asdict(roofline(estimate, number))
-
-
-def _communication(estimate: Estimate, number: int) -> Any:
-    from flint.tools.report.views.communication import communication
-
-    return [asdict(c) for c in communication(estimate, number)]
-
-
-def _scopes(estimate: Estimate, number: int) -> Any:
-    from flint.tools.report.views.breakdown import scope_tree
-
-    return asdict(scope_tree(estimate, number))
+    return {"pipeline": pipeline_schedule(estimate)} if View.PIPELINE in views else {}

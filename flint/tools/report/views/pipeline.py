@@ -31,37 +31,36 @@ _PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A pass of a microbatch on the compute stream, or a part of it where it waits in between.
+    """A pass of a microbatch on the compute stream.
 
-    `work` is `forward`, `backward`, `input_backward`, `weight_backward`, `optimizer` or `other`;
-    `microbatch` and `chunk` are -1 where a program does not say which.
+    Of one that waits in between each part is a box.
     """
 
-    start_ns: float
-    end_ns: float
-    work: str
-    microbatch: int
-    chunk: int
+    start_ns: float  #: When it starts, in ns of the step.
+    end_ns: float  #: When it ends, in ns of the step.
+    work: str  #: forward, backward, input_backward, weight_backward, optimizer or other.
+    microbatch: int  #: Number of the microbatch; -1 where a program does not say it.
+    chunk: int  #: Which of the rank's stages; -1 where a program does not say it.
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One rank class: `idle_ns` is how long it computes nothing in the step."""
+    """One rank class of a pipeline."""
 
-    name: str
-    ranks: int
-    boxes: tuple[Box, ...]
-    idle_ns: float
+    name: str  #: Name of the class.
+    ranks: int  #: How many ranks it has.
+    boxes: tuple[Box, ...]  #: What it runs, in order.
+    idle_ns: float  #: How long it computes nothing in the step, in ns.
 
 
 @dataclass(frozen=True)
 class PipelineSchedule:
-    """What the classes of a pipeline run when. `schedule` is "" where no name is known."""
+    """What the classes of a pipeline run when."""
 
-    schedule: str
-    microbatches: int
-    end_ns: float
-    lanes: tuple[Lane, ...]
+    schedule: str  #: Name of the schedule; "" where it is not known.
+    microbatches: int  #: Microbatches of a step; 0 where that is not known.
+    end_ns: float  #: When the step ends, in ns.
+    lanes: tuple[Lane, ...]  #: One entry for each rank class.
 
 
 def pipeline_schedule(estimate: Estimate) -> PipelineSchedule | None:

@@ -21,21 +21,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RooflinePoint:
-    """Kernels that are alike: `count` executions of so much work each, `total_ns` together.
+    """Kernels that are alike.
 
-    `flops` and `moved_bytes` (read and written) are of one execution; of masked attention only what
-    a kernel calculates. `dtype` is StableHLO's name of what it calculates with.
+    Of masked attention `flops` and `moved_bytes` are only what a kernel calculates.
     """
 
-    kind: str
-    dtype: str
-    scope: str
-    location: str
-    phase: str
-    flops: int
-    moved_bytes: int
-    count: int
-    total_ns: float
+    kind: str  #: Kind of kernel: gemm, elementwise, ...
+    dtype: str  #: Element type that it calculates with.
+    scope: str  #: Its scope in the source.
+    location: str  #: File and line of the user's source.
+    phase: str  #: forward, backward, remat, optimizer or unknown.
+    flops: int  #: Floating point operations of one execution.
+    moved_bytes: int  #: Bytes read and written by one execution.
+    count: int  #: Executions in a step.
+    total_ns: float  #: How long these take together, in ns.
 
     @property
     def flops_per_byte(self) -> float:
@@ -57,11 +56,11 @@ class RooflinePoint:
 class Roofline:
     """Kernels of a rank class, most time first, and the chip's roofs."""
 
-    name: str
-    chip: str
-    peak_flops_per_s: Mapping[str, float]
-    bandwidth_bytes_per_s: float
-    points: tuple[RooflinePoint, ...]
+    name: str  #: Name of the class.
+    chip: str  #: Name of the chip.
+    peak_flops_per_s: Mapping[str, float]  #: Dense peak by element type, in FLOP/s.
+    bandwidth_bytes_per_s: float  #: Bandwidth of its memory, in bytes/s.
+    points: tuple[RooflinePoint, ...]  #: The kernels.
 
 
 def roofline(estimate: Estimate, number: int) -> Roofline:

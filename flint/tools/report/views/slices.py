@@ -21,38 +21,30 @@ SLICE_LIMIT = 5000
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One execution of one row of the program of a rank class.
+    """One execution of one row of a program."""
 
-    `kind` and `over` are those of a `Share`: what runs, and the mesh axes of communication.
-    `critical`: the critical path goes through it.
-    """
-
-    start_ns: float
-    duration_ns: float
-    stream: str
-    kind: str
-    over: str
-    phase: str
-    opcode: str
-    scope: str
-    location: str
-    row: int
-    critical: bool
+    start_ns: float  #: When it starts, in ns of the step.
+    duration_ns: float  #: How long it runs, in ns.
+    stream: str  #: Queue of the device that it runs in: compute, or one of a network tier.
+    kind: str  #: Of a kernel or collective, or message.
+    over: str  #: Mesh axes of communication; "" for kernels.
+    phase: str  #: forward, backward, remat, optimizer or unknown.
+    opcode: str  #: What it is called.
+    scope: str  #: Its scope in the source.
+    location: str  #: File and line of the user's source.
+    row: int  #: Its row in the program of kernels.
+    critical: bool  #: Whether the critical path goes through it.
 
 
 @dataclass(frozen=True)
 class Slices:
-    """The longest slices of a rank class, in the order in which they start.
+    """The longest slices of a rank class, in the order in which they start."""
 
-    What takes no time has no slice. `left_out` others are shorter than all that are here, and run
-    for `left_out_ns` together.
-    """
-
-    name: str
-    streams: tuple[str, ...]
-    slices: tuple[Slice, ...]
-    left_out: int
-    left_out_ns: float
+    name: str  #: Name of the class.
+    streams: tuple[str, ...]  #: Streams on which something runs.
+    slices: tuple[Slice, ...]  #: At most 100,000; what takes no time has none.
+    left_out: int  #: How many shorter ones there are.
+    left_out_ns: float  #: How long those run together, in ns.
 
 
 def timeline_slices(estimate: Estimate, number: int, *, limit: int = SLICE_LIMIT) -> Slices:

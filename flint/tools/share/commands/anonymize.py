@@ -16,8 +16,8 @@ from flint.io.outputs import OutputKind, write_output
 from flint.text import format_bytes
 
 if TYPE_CHECKING:
-    from flint.schemas.documents.anonymize import AnonymizeDocument, MovesDocument
     from flint.tools.share.anonymize import Anonymized
+    from flint.tools.share.documents import AnonymizeDocument, MovesDocument
     from flint.tools.share.inputs import Source
     from flint.tools.share.leaks.strings import Survivor
     from flint.tools.share.level import LevelOptions

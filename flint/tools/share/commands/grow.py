@@ -14,7 +14,7 @@ from flint.cli.progress import stages_shown
 from flint.io.outputs import OutputKind
 
 if TYPE_CHECKING:
-    from flint.schemas.documents.grow import GrowDocument
+    from flint.tools.share.documents import GrowDocument
     from flint.tools.share.growing.grow import Grown
 
 SCHEMA: Final = "flint.grow/1"

@@ -13,7 +13,7 @@ from flint.cli.paths import READS, Writes
 from flint.cli.progress import stages_shown
 
 if TYPE_CHECKING:
-    from flint.schemas.documents.synth import LearnDocument
+    from flint.tools.share.documents import LearnDocument
 
 
 def learn(

@@ -15,7 +15,7 @@ from flint.cli.progress import stages_shown
 from flint.text import Column, format_bytes, format_flops, text_table
 
 if TYPE_CHECKING:
-    from flint.schemas.documents.synth import SampleDocument, SynthDocument
+    from flint.tools.share.documents import SampleDocument, SynthDocument
     from flint.tools.share.synth.conditions import Conditions
     from flint.tools.share.synth.synthesize import Synthetic
 

@@ -12,9 +12,10 @@ import numpy as np
 
 from flint.backends.chakra.writing.output import replaced_directory
 from flint.errors import FlintError
+from flint.ir.arrays import Float64s
 from flint.ir.program import Flag, Program
 from flint.ir.workload import Workload
-from flint.tools.share.leaks.distances import Floats, shares, structure_distances
+from flint.tools.share.leaks.distances import shares, structure_distances
 from flint.tools.share.leaks.fingerprints import View, fingerprint_of
 from flint.tools.share.names.redact import redacted
 from flint.tools.share.rules import broken_rules
@@ -26,12 +27,12 @@ DEFAULT = "programs"
 _VIEW = View.OPS
 
 
-def structure_of(program: Program) -> Floats:
+def structure_of(program: Program) -> Float64s:
     """How often each neighbourhood of rows occurs, as shares of all rows (`flint.tools.share.leaks`)."""
     return shares(fingerprint_of(program).histograms[_VIEW])
 
 
-def distance(one: Floats, others: Sequence[Floats]) -> float:
+def distance(one: Float64s, others: Sequence[Float64s]) -> float:
     """The share of rows with another neighbourhood than in the nearest of others; 1 where there is none."""
     return float(structure_distances(np.stack(others), one).min()) if others else 1.0
 
@@ -81,7 +82,7 @@ class Remembered:
                 workload.save(working / f"{number:03}.flint")
 
     @cached_property
-    def structures(self) -> tuple[Floats, ...]:
+    def structures(self) -> tuple[Float64s, ...]:
         """`structure_of` each."""
         return tuple(structure_of(w.programs[0]) for w in self.workloads)
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from flint.backends.cost.memory.memory import step_memory
 from flint.errors import FlintError
+from flint.ir.arrays import Float64s
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.workload import Workload
 from flint.tools.share.axis_labels import comm_bytes_by_label
-from flint.tools.share.shapes.totals import Floats, Totals
+from flint.tools.share.shapes.totals import Totals
 from flint.tools.share.sizes import Sizes
 from flint.tools.share.synth.conditions import Conditions, flops_of
 from flint.tools.share.synth.depth import depth_of
@@ -152,7 +153,7 @@ class _Search:
             at, miss = tried[best], misses[best]
         return self.sizes.resized({n: int(v) for n, v in enumerate(at)})
 
-    def _drawn(self) -> Floats:
+    def _drawn(self) -> Float64s:
         factors = _DRAWN ** self.random.uniform(-1.0, 1.0, len(self.totals.own))
         return np.where(self._may_move, factors, 1.0)
 
@@ -162,7 +163,7 @@ class _Search:
             [not v.layers and v.value > 1 for v in self.sizes.variables], dtype=np.bool_
         )
 
-    def _moves(self) -> Iterator[Floats]:
+    def _moves(self) -> Iterator[Float64s]:
         movable, ones = np.flatnonzero(self._may_move), np.ones(len(self.totals.own))
         for number in movable.tolist():
             for factor in _FACTORS:
@@ -173,13 +174,13 @@ class _Search:
             found[pair] = self.random.choice(_FACTORS, 2)
             yield found
 
-    def _rounded(self, values: Floats) -> Floats:
+    def _rounded(self, values: Float64s) -> Float64s:
         own = self.totals.own
         grain = np.array([math.gcd(int(v), _GRAIN) for v in own], dtype=np.float64)
         near = np.clip(values, own / _MOST_FACTOR, own * _MOST_FACTOR)
         return np.where(self._may_move, np.maximum(np.round(near / grain), 1.0) * grain, own)
 
-    def _miss(self, values: Floats, aims: _Aims) -> Floats:
+    def _miss(self, values: Float64s, aims: _Aims) -> Float64s:
         logs = self.totals.logs(values)
         found = np.zeros(len(values))
         for number, aim in aims.totals.items():

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from flint.errors import FlintError
+from flint.ir.arrays import Float64s
 from flint.ir.program import Program
 from flint.ir.workload import Workload
-from flint.tools.share.leaks.distances import Floats
 from flint.tools.share.synth.captures import captures_of
 from flint.tools.share.synth.conditions import Conditions, conditions_of, phase_shares
 from flint.tools.share.synth.remembered import Remembered, distance, structure_of
@@ -65,7 +65,7 @@ def synth(
     _require(count, seed)
     remembered = model if isinstance(model, Remembered) else Remembered.load(model)
     templates = [conditions_of(w) for _, w in captures_of(like)]
-    made: list[Floats] = []
+    made: list[Float64s] = []
     for number in range(count):
         wanted = _wanted(asked or Conditions(), templates, number)
         for _ in range(_MOST_SEEDS):

@@ -1,0 +1,123 @@
+"""What `flint anonymize`, `grow`, `synth` and `learn` say with `--json`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
+
+
+class SampleDocument(TypedDict):
+    """One workload that was made."""
+
+    path: str  #: The file, or the directory of traces, that was written.
+    seed: int  #: The seed that makes it again, with the same model and conditions.
+    asked: dict[str, Any]
+    """Totals that were asked for, of one device in one step; null or absent where nothing was. `found` has them within 10 %."""
+    found: dict[str, Any]  #: Totals that it has.
+
+
+class SynthDocument(TypedDict):
+    """Workloads that were made. They follow all strict rules of captured programs."""
+
+    schema: Literal["flint.synth/1"]  #: Kind and version of this document.
+    output: str  #: The directory that was written.
+    model: str  #: The folder of remembered programs, or "default".
+    samples: list[SampleDocument]  #: One for each workload, in order.
+
+
+class LearnDocument(TypedDict):
+    """Programs that were remembered."""
+
+    schema: Literal["flint.learn/2"]  #: Kind and version of this document.
+    output: str  #: The folder that was written.
+    captures: int  #: Captures that were read.
+    remembered: int
+    """Programs that were remembered. Left out are captures of several programs, recorded or compiled ones, profiles, and what differs from another capture in sizes alone."""
+    rows: list[int]  #: Rows of each remembered program.
+
+
+class GrownVariableDocument(TypedDict):
+    """A size that dimensions of the workload are made of."""
+
+    name: str
+    """What `--set` calls it: "d7". Layers that are rows of their own are called "layers"."""
+    value: int  #: Its size on one device.
+    whole: int  #: Its size over the axes that split it.
+    roles: list[str]  #: What it is to the model, or a factor of: "width", "heads", ...
+    certain: bool  #: Whether the roles are.
+    axes: list[str]  #: Axes of the mesh that split it.
+    how: str  #: What told these axes; empty without any.
+    rows: int  #: Rows that have it in their shape.
+    flops_share: float  #: The share of the FLOPs that rows which have it do, from 0 to 1.
+    new_value: int  #: Its size on one device in the grown workload.
+    new_whole: int  #: Its whole size there.
+
+
+class GrownTotalDocument(TypedDict):
+    """A total of one device in one step."""
+
+    name: str  #: What it is: "FLOPs", "all_gather over data, bytes", ...
+    before: float  #: In the original.
+    after: float  #: In the grown workload.
+
+
+class GrowDocument(TypedDict):
+    """Variables of a workload, what they became, and how totals moved."""
+
+    schema: Literal["flint.grow/1"]  #: Kind and version of this document.
+    output: str | None  #: The file or directory that was written; null where nothing was.
+    files: int  #: How many files were written.
+    mesh: dict[str, int]  #: Axes with sizes, of the grown workload.
+    old_mesh: dict[str, int]  #: Axes with sizes, of the original.
+    rows: list[int]  #: Rows of each program of the grown workload.
+    variables: list[GrownVariableDocument]  #: All variables of the original.
+    changes: list[GrownTotalDocument]
+    """Totals before and after; empty where nothing was asked for."""
+    assumed: list[str]  #: What was taken for granted, in sentences.
+
+
+class SurvivorDocument(TypedDict):
+    """A text that may identify, in what was written."""
+
+    place: str  #: What kind of place has it: "mesh axis", "opcode", ...
+    where: str  #: The first such place.
+    text: str  #: The text itself.
+
+
+class MovedTotalDocument(TypedDict):
+    """A total of the step, or what an estimate says of it, before and after."""
+
+    name: str  #: What it is: "FLOPs", "bytes over axis0", "step time on h100-dgx" (ns), ...
+    before: float  #: Of the original.
+    after: float  #: Of what was written.
+    share: float  #: after / before - 1.
+
+
+class MovesDocument(TypedDict):
+    """How far sizes moved, as shares of what they were."""
+
+    variables: int  #: Sizes that may change: what all dimensions are made of.
+    changed: int  #: How many of them changed.
+    least: float  #: The smallest change of those.
+    median: float  #: The change in the middle of those.
+    dimensions: float  #: The share of all dimensions longer than 1 that changed.
+
+
+class AnonymizeDocument(TypedDict):
+    """What was written, and what still identifies it. It names what it finds: keep it to yourself."""
+
+    schema: Literal["flint.anonymize/1"]  #: Kind and version of this document.
+    level: str  #: What was given up: "names" or "shapes".
+    promise: str  #: What the level promises, in a sentence.
+    output: str  #: The file or directory that was written.
+    files: int  #: How many files were written.
+    mesh: dict[str, int]  #: Axes with sizes; empty for traces without a workload.
+    rows: list[int]  #: Rows of each program; empty for traces without a workload.
+    changes: list[MovedTotalDocument]
+    """Totals before and after; empty for the level "names", which moves none."""
+    moves: MovesDocument | None  #: How far sizes moved; null for the level "names".
+    rewired: None  #: Always null: no level changes structure.
+    survivors: list[SurvivorDocument]
+    """Texts that are neither of the public vocabulary nor generated; exit status 1 if there is one."""
+    leaks: dict[str, Any] | None  #: The leak report; null for traces without a workload.
