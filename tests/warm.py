@@ -58,18 +58,21 @@ class _Command(NamedTuple):
     module: str
     arguments: tuple[str, ...]
     safe_path: bool
+    quiet: bool
 
 
 def _command(words: Sequence[object]) -> _Command | None:
-    """`python [-P] -m MODULE ARGUMENTS`; None for all else."""
+    """`python [-P] [-W ignore] -m MODULE ARGUMENTS`; None for all else."""
     if not words or isinstance(words, str | bytes) or words[0] != sys.executable:
         return None
     texts = [os.fspath(word) for word in words[1:]]  # type: ignore[call-overload]
     safe = texts[:1] == ["-P"]
     rest = texts[safe:]
+    quiet = rest[:2] == ["-W", "ignore"]
+    rest = rest[2 * quiet :]
     if rest[:1] != ["-m"] or rest[1:2] == [] or rest[1] not in SERVERS:
         return None
-    return _Command(rest[1], tuple(rest[2:]), safe)
+    return _Command(rest[1], tuple(rest[2:]), safe, quiet)
 
 
 class Server:
@@ -325,6 +328,9 @@ def _become(request: Mapping[str, Any], bare_path: Sequence[str]) -> None:
     sys.stdin = sys.__stdin__ = _stream(0, sys.stdin)
     sys.stdout = sys.__stdout__ = _stream(1, sys.stdout)
     sys.stderr = sys.__stderr__ = _stream(2, sys.stderr)
+    if request["quiet"]:
+        sys.warnoptions.append("ignore")
+        warnings.simplefilter("ignore")
     # Said of a module that is run and has been imported: this one has, on purpose.
     warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)
 

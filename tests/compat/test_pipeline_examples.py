@@ -101,7 +101,8 @@ def test_gpt3_collectives_of_a_layer_are_those_of_megatron(microbatches: int) ->
 @pytest.mark.parametrize("remat", ["none", "selective", "full"])
 def test_gpt3_recomputation_costs_what_it_should(remat: str) -> None:
     """Recomputing attention takes no communication, recomputing a layer does."""
-    trace = gpt3("pipe=4,data=1,model=8", f"num_layers=8 remat={remat}", microbatches=4)
+    recomputed = f" remat={remat}" if remat != "none" else ""  # which is what it is unless told
+    trace = gpt3("pipe=4,data=1,model=8", f"num_layers=8{recomputed}", microbatches=4)
     found = over(positions(trace)[1], "model")
     layers = 2
     gathers, scatters = {"none": (6, 4), "selective": (6, 4), "full": (8, 5)}[remat]
@@ -115,8 +116,13 @@ def parameter_bytes(program: Program, name: str = "") -> int:
     return sum(r.result_bytes for r in rows if r.dtype == "bfloat16" and name in r.name)
 
 
-@pytest.mark.parametrize("microbatches", [1, 4])
-@pytest.mark.parametrize(("dtype", "factor"), [("", 1), ("float32", 2)])
+@pytest.mark.parametrize(
+    ("microbatches", "dtype", "factor"),
+    long_but(
+        [(4, "", 1), (1, "float32", 2)],
+        [(m, dtype, factor) for m in (1, 4) for dtype, factor in (("", 1), ("float32", 2))],
+    ),
+)
 def test_gpt3_reduces_each_gradient_once_a_step(microbatches: int, dtype: str, factor: int) -> None:
     """Over data there are as many bytes as weights, whatever the number of microbatches."""
     settings = f"num_layers=8 gradient_dtype={dtype}" if dtype else "num_layers=8"
@@ -140,8 +146,13 @@ def test_gpt3_ties_its_tables_between_the_first_and_the_last_stage() -> None:
     assert all(k[2] <= 64 for k in executed(inner, inner.kind == Kind.COLLECTIVE) if "pipe" in k[1])
 
 
-@pytest.mark.parametrize("layers", ["scan", "unrolled"])
-@pytest.mark.parametrize("parallel", ["tp+sp", "tp", "fsdp+tp+sp"])
+@pytest.mark.parametrize(
+    ("parallel", "layers"),
+    long_but(
+        [("tp+sp", "unrolled"), ("tp", "scan"), ("fsdp+tp+sp", "scan")],
+        [(p, layers) for p in ("tp+sp", "tp", "fsdp+tp+sp") for layers in ("scan", "unrolled")],
+    ),
+)
 def test_llama_messages_are_sharded_as_its_activations(parallel: str, layers: str) -> None:
     settings = f"num_layers=6 seq=1024 parallel={parallel} layers={layers}"
     trace = capture("llama_jax.py:pipelined", "pipe=4,data=2,model=2", settings, microbatches=4)
@@ -156,8 +167,8 @@ def test_llama_messages_are_sharded_as_its_activations(parallel: str, layers: st
 def test_llama_keeps_gathered_weights_if_told_to() -> None:
     """Gathers of weights over data: for each microbatch and pass, or once in a step."""
     bytes_gathered = []
-    for reshard in ("true", "false"):
-        settings = f"num_layers=6 seq=1024 parallel=fsdp+tp+sp reshard={reshard}"
+    for reshard in ("", " reshard=false"):
+        settings = f"num_layers=6 seq=1024 parallel=fsdp+tp+sp layers=scan{reshard}"
         trace = capture("llama_jax.py:pipelined", "pipe=4,data=2,model=2", settings, microbatches=4)
         found = over(positions(trace)[1], "data")
         bytes_gathered.append(sum(s * n for (kind, s), n in found.items() if kind == "ALL_GATHER"))
@@ -231,7 +242,7 @@ def test_two_swapped_sends_are_found(tmp_path: Path) -> None:
 
     Of two channels, an activation and a gradient: nobody receives what is sent.
     """
-    trace = gpt3("pipe=4,data=1,model=2", "num_layers=8 model=6.7b", microbatches=8)
+    trace = gpt3("pipe=4,data=1,model=2", SMALL["gpt3_jax.py"], microbatches=8)
     trace.save(tmp_path / "out")
     assert check(tmp_path / "out").ok
     swap_tags(tmp_path / "out" / "trace.0.et", 0, -1)

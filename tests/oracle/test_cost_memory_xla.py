@@ -19,6 +19,7 @@ import functools
 import pytest
 
 from benchmarks.memory import BAR, in_process
+from tests.long import long_but
 from tests.recorded import recorded_version_only
 
 pytestmark = recorded_version_only
@@ -55,32 +56,34 @@ MISSES_AS_WRITTEN = {
 }
 
 
-@functools.cache
-def compiled() -> dict[str, dict[str, int]]:
-    return in_process("cpu", CASES, MACHINE_CODE_AS_IT_COMES)
+def compiled(case: str) -> dict[str, int]:
+    return _found("cpu", case in QUICK, MACHINE_CODE_AS_IT_COMES)[case]
+
+
+def captured(case: str) -> dict[str, int]:
+    return _found("captured", case in QUICK)[case]
 
 
 @functools.cache
-def captured() -> dict[str, dict[str, int]]:
-    return in_process("captured", CASES)
+def _found(what: str, quick: bool, *flags: str) -> dict[str, dict[str, int]]:
+    """Of the quick cases or of the others: the short suite does not compile these."""
+    return in_process(what, QUICK if quick else CASES[len(QUICK) :], *flags)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_memory_of_what_xla_runs_is_what_xla_says(case: str) -> None:
-    found = compiled()[case]
+    found = compiled(case)
     assert found["optimised"] == pytest.approx(found["xla"], rel=BAR)
 
 
-@pytest.mark.parametrize(
-    "case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.long) for c in CASES]
-)
+@pytest.mark.parametrize("case", long_but(QUICK, CASES))
 def test_memory_with_the_profile_of_xla_for_cpus(case: str) -> None:
-    assert captured()[case]["xla-cpu"] == pytest.approx(compiled()[case]["xla"], rel=BAR)
+    assert captured(case)["xla-cpu"] == pytest.approx(compiled(case)["xla"], rel=BAR)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_memory_of_what_was_captured_as_written(case: str) -> None:
     low, high = MISSES_AS_WRITTEN.get(case, (-BAR, BAR))
-    assert low <= captured()[case]["written"] / compiled()[case]["xla"] - 1 <= high
+    assert low <= captured(case)["written"] / compiled(case)["xla"] - 1 <= high
