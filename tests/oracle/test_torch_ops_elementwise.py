@@ -80,6 +80,7 @@ ARITHMETIC = [
     *cases("aten::addcmul", t(2, 3), t(3), t(2, 1), value=0.5, over=FLOATS, grad=True),
     *cases("aten::addcmul", t(2, 3), t(3), t(2, 1), over="i64"),
     *cases("aten::addcdiv", t(2, 3), t(3), POSITIVE, value=0.5, over=FLOATS, grad=True),
+    *cases("aten::addcdiv", t(2, 3), t(3), POSITIVE),
     *binary("aten::hypot aten::atan2", "f32 f64", grad=True),
     *unary("aten::neg", t(2, 3), "f32 bf16 i64 c64"),
 ]

@@ -103,6 +103,18 @@ def test_options_of_all_commands():
     assert found == OPTIONS
 
 
+def test_defaults_of_all_options(golden):
+    """A switch that is on, or a number that is another, unless somebody says so: seen here."""
+    lines = [
+        f"{name} {parameter.opts[0]} = {getattr(parameter.default, 'value', parameter.default)}"
+        for name, command in _commands(typer.main.get_command(app))
+        for parameter in command.params
+        if parameter.param_type_name == "option"
+        if parameter.is_flag or parameter.default not in (None, False)
+    ]
+    golden("cli/defaults.txt", "\n".join([*sorted(lines), ""]))
+
+
 def test_every_command_takes_json():
     assert all("--json" in options for options in OPTIONS.values())
 

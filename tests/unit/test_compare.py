@@ -21,7 +21,7 @@ from flint.tools.change.diff.causes import causes
 from flint.tools.change.diff.difference import Difference, Side, compare
 from flint.tools.change.diff.document import document, snapshot_of_estimate
 from flint.tools.change.diff.match import Action
-from flint.tools.change.diff.snapshot import family, whole_shape
+from flint.tools.change.diff.snapshot import facts, family, whole_shape
 from flint.tools.change.project.records import snapshot_from, snapshot_record
 from flint.tracing import Trace
 from tests.program_rows import ProgramBuilder
@@ -85,6 +85,45 @@ def test_equal_programs_are_equal_in_one_line() -> None:
     assert found.is_equal and not found.changes and found.same == 2
     assert show.text(found) == "equal: by hand on data=4 x model=2"
     assert show.markdown(found, title="it:") == "**it:** equal: by hand on data=4 x model=2\n"
+
+
+def test_facts_of_a_program_by_hand() -> None:
+    """Two products and two gathers on each device. Communication counts what is put in."""
+    found = facts(Workload.single(program("a", "b", gathers=2), {"name": "by hand"}))
+    x, weight = 512 * 128, 8192
+    assert (found.kernels, found.flops) == (2 + 2, 2 * (2 * 512 * 64 * 64))
+    assert found.argument_bytes == x + 2 * weight
+    assert found.bytes == 2 * (x + weight + x)
+    assert found.comm_bytes == 2 * x
+    (products,) = found.operations
+    assert (products.op, products.phase, products.rows) == ("matmul", "forward", 2)
+    assert (products.executions, products.flops, products.bytes) == (2, found.flops, found.bytes)
+    (collectives,) = found.collectives
+    assert (collectives.kind, collectives.over, collectives.source) == (
+        "all_gather", "data", "program",
+    )  # fmt: skip
+    assert (collectives.comm_bytes, collectives.executions) == (x, 2)
+    shapes = [(a.name, a.shape, a.count, a.device_bytes) for a in found.arguments]
+    assert shapes == [
+        ("x", (512, 64), 1, x), ("a", (64, 64), 1, weight), ("b", (64, 64), 1, weight),
+    ]  # fmt: skip
+
+
+def test_facts_of_two_classes_are_means_over_devices() -> None:
+    """Six devices have one product, two have two: 10 of 8 devices."""
+    one, two = program("a", gathers=1), program("a", "b")
+    classes = (
+        RankClass("most", 0, where={"data": (0, 1, 2)}),
+        RankClass("last", 1, where={"data": (3,)}),
+    )
+    found = facts(Workload(MESH, (one, two), classes, {"name": "by hand"}))
+    each, x = 2 * 512 * 64 * 64, 512 * 128
+    assert found.flops == each * 10 // 8
+    assert found.kernels == 2  # a product and a gather, or two products
+    assert found.comm_bytes == x * 6 // 8
+    (collectives,) = found.collectives
+    assert (collectives.comm_bytes, collectives.executions) == (x, 6 / 8)
+    assert found.argument_bytes == x + 8192 * 10 // 8
 
 
 def test_names_are_counted_and_are_no_difference() -> None:

@@ -15,11 +15,15 @@ from flint.backends.chakra import check as check_traces
 from flint.capturing import CaptureOptions, captured
 from flint.cli import app
 from flint.errors import FlintError
+from flint.ir.mesh import Mesh
+from flint.ir.program import Kind
 from flint.ir.workload import RankClass, Workload
 from flint.passes.work.totals import totals
 from flint.tools.share.anonymize import anonymize
 from flint.tools.share.growing.grow import grow
 from flint.tools.share.growing.splits import sharding_of
+from flint.tools.share.growing.unrolled.periods import Segment, layers_of
+from tests.program_rows import ProgramBuilder
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -183,3 +187,23 @@ def test_the_command_lists_grows_and_writes(tmp_path: Path) -> None:
 )
 def test_only_flints_own_shardings_are_read(text: str, axes: object) -> None:
     assert sharding_of(text) == axes
+
+
+def test_layers_are_counted_by_the_fewest_parameters() -> None:
+    """Four layers of a weight and eight moments, of which a block has two, and longer work."""
+    b = ProgramBuilder(Mesh.parse("1"))
+    numbers = {"dtype": "f32", "shape": (8,), "result_bytes": 32}
+    weights = [b.add("parameter", Kind.PARAMETER, name=f"w{i}", **numbers) for i in range(4)]
+    other = {**numbers, "shape": (4,), "result_bytes": 16}
+    for i in range(8):
+        b.add("parameter", Kind.PARAMETER, name=f"m{i}", **other)
+    x = weights[0] + 4
+    for w in weights:
+        for opcode in ("multiply", "tanh", "exponential"):
+            x = b.add(f"stablehlo.{opcode}", deps=[x, w], flops=8, **numbers)
+    program = b.build()
+    stretches = (Segment(0, 1, 4), Segment(4, 2, 4), Segment(12, 3, 4))
+    assert layers_of(program, stretches) == (4, 1)
+    assert layers_of(program, stretches[1:]) == (8, 2)
+    assert layers_of(program, stretches[2:]) == (4, 1)
+    assert layers_of(program, (Segment(12, 6, 2),)) == (4, 2)

@@ -105,6 +105,24 @@ def test_what_follows_from_the_program_is_known(tmp_path: Path) -> None:
         captured(tmp_path, script, choice=Choice("train_step", 6, True))
 
 
+def test_arrays_have_lengths_and_are_iterated_as_those_of_jax(tmp_path: Path) -> None:
+    body = """
+    rows = jax.device_put(np.arange(24.0).reshape(8, 3), NamedSharding(mesh, P("data")))
+    assert len(rows) == 8 and len(rows.T) == 3, (len(rows), len(rows.T))
+    assert [row.shape for row in rows] == [(3,)] * 8
+    assert [len(column) for column in rows.T] == [8] * 3
+    assert len(jnp.zeros((0, 4))) == 0 and list(jnp.zeros((0, 4))) == []
+    for ask in (len, iter):
+        try:
+            ask(loss)
+        except TypeError as error:
+            assert "unsized" in str(error) or "0-d" in str(error), error
+        else:
+            raise AssertionError("a scalar has no length")
+    """
+    assert captured(tmp_path, train_script(body), "1x8").name == "train_step"
+
+
 def test_a_donated_array_is_gone(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="Array has been deleted"):
         captured(tmp_path, train_script("before['layers'][0] + 1"), choice=Choice("evaluate"))

@@ -120,6 +120,12 @@ CASES: dict[str, tuple[str, Signature, tuple[int, ...], int]] = {
     "index_select": (
         "aten::index_select", signature(b(100, 16), "0", ((7,), LONG)), (7, 16), 0,
     ),
+    "index_select of columns": (
+        "aten::index_select", signature(b(100, 16), "1", ((7,), LONG)), (100, 7), 0,
+    ),
+    "index_select of the last dimension": (
+        "aten::index_select", signature(b(4, 100, 16), "-1", ((7,), LONG)), (4, 100, 7), 0,
+    ),
     "gather": ("aten::gather", signature(f(8, 4), "1", ((8, 2), LONG), "False"), (8, 2), 0),
     "cat": ("aten::cat", signature([(8, 4), (8, 2)], "-1"), (8, 6), 0),
     "pad": ("aten::constant_pad_nd", signature(b(8, 4), "[0, 2]", "0."), (8, 6), 0),
@@ -277,8 +283,48 @@ def test_no_arguments_break_any_operator(name: str, arguments: list[Given]) -> N
     assert min(work.flops, operand_bytes, result_bytes, *work.dims) >= 0
 
 
-def test_names_and_classes() -> None:
-    assert recorded_name("aten::add_") == "aten.add_.default"
+@pytest.mark.parametrize(
+    ("name", "recorded"),
+    [
+        ("aten::add_", "aten.add_.default"),
+        ("aten::relu6", "aten.hardtanh.default"),
+        ("aten::relu6_", "aten.hardtanh_.default"),
+        ("aten::__iand__", "aten.__iand__.default"),
+        ("aten::_convolution", "aten.convolution.default"),
+        ("my::relu6_", "my.relu6_.default"),
+        ("a::b::two words", "a.b.two_words.default"),
+        ("triton_poi_fused_0", "triton_poi_fused_0"),
+    ],
+)
+def test_names_that_recordings_have(name: str, recorded: str) -> None:
+    assert recorded_name(name) == recorded
+
+
+BOOLS = ((8, 4), "bool")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "writes"),
+    [
+        ("aten::relu6_", [f(8, 4)], (0,)),
+        ("aten::relu6", [f(8, 4)], ()),
+        ("aten::__iand__", [BOOLS, BOOLS], (0,)),
+        ("aten::__and__", [BOOLS, BOOLS], ()),
+        ("aten::addcdiv_", [f(8, 4), f(8, 4), f(8, 4), "1"], (0,)),
+        ("aten::addcdiv", [f(8, 4), f(8, 4), f(8, 4), "1"], ()),
+    ],
+)
+def test_what_is_done_in_place_writes_its_input(
+    name: str, arguments: list[Given], writes: tuple[int, ...]
+) -> None:
+    """Also by another name, and where the name does not end in an underscore."""
+    found = read(name, signature(*arguments))
+    assert found is not None
+    assert found.event.writes == writes
+    assert (found.event.outputs[0].storage == 0) is bool(writes)
+
+
+def test_classes_and_types() -> None:
     assert class_of(recorded_name("aten::cudnn_convolution")) is OpClass.CONVOLUTION
     assert class_of(recorded_name("aten::miopen_batch_norm")) is OpClass.NORM
     assert element_type("c10::Float8_e4m3fnuz") == ("f8E4M3FNUZ", 1)
