@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -162,25 +162,35 @@ class Plan:
     ) -> list[str]:
         """The tests of a room, those first that most likely notice a mistake in a file.
 
-        First what noticed others in that file (`killers`, test file -> how many), then by how many
-        imports lie between the file and what the test imports, and how long it takes where that is
-        known (`seconds`: ten times as long counts as one import); of equals, those named for the
-        room first, and then those that say more of the file's names.
+        First what noticed others in that file (`killers`, test file -> how many), then by what a
+        test says of the file: words of its path in the test's name and names that it defines, each
+        the more the fewer tests have it (one that a single test has counts as three imports). Less
+        counts how many imports lie between them, and how long the test takes where that is known
+        (`seconds`: ten times as long counts as one import); of equals, those named for the room.
         """
         mutated = next(s for s in self.product if str(s.path) == path)
         distance = self._distances(mutated.module)
-        names = _names(mutated)
         texts = {str(test.path): test for test in self.tests}
+        tests = self.tests_of(room)
+        said = [
+            _likeness(_path_words(mutated.path), {n: _path_words(texts[n].path) for n in tests}),
+            _likeness(frozenset(_names(mutated)), {n: self._words[texts[n].module] for n in tests}),
+        ]
 
-        def key(name: str) -> tuple[int, int, bool, int, str]:
+        def key(name: str) -> tuple[int, float, bool, str]:
             test = texts[name]
             near = min((distance.get(m, _FAR) for m in self._imports[test.module]), default=_FAR)
-            said = len(names & set(re.findall(r"\w+", test.text)))
             late = _LATE.get(test.path.parts[1], 0) + int(math.log10(max(seconds.get(name, 1), 1)))
+            alike = sum(min(1.0, found[name]) for found in said)
             named = matches(name, ROOMS[room].tests)
-            return -killers.get(name, 0), near + late, not named, -said, name
+            return -killers.get(name, 0), near + late - 3 * alike, not named, name
 
-        return sorted(self.tests_of(room), key=key)
+        return sorted(tests, key=key)
+
+    @cached_property
+    def _words(self) -> dict[str, frozenset[str]]:
+        """Test module -> all words of its text."""
+        return {test.module: frozenset(re.findall(r"\w+", test.text)) for test in self.tests}
 
     @cached_property
     def _imports(self) -> dict[str, set[str]]:
@@ -223,3 +233,15 @@ def _names(source: Source) -> set[str]:
     """Names of a file's functions and classes, and its own, as a test may say them."""
     defined = re.findall(r"^\s*(?:def|class) (\w+)", source.text, re.MULTILINE)
     return {name for name in defined if not name.startswith("_")} | {source.path.stem}
+
+
+def _path_words(path: PurePosixPath) -> frozenset[str]:
+    """Beginnings of the words of a path: `moves.py` and `test_move.py` share one."""
+    words = re.split(r"[^a-z0-9]+", str(path.with_suffix("")))
+    return frozenset(word[:5].rstrip("s") for word in words if len(word) > 2)
+
+
+def _likeness(words: frozenset[str], of: Mapping[str, frozenset[str]]) -> dict[str, float]:
+    """Name -> how many of the words it has, each divided by how many have it."""
+    have = Counter(word for found in of.values() for word in found & words)
+    return {name: sum(1 / have[word] for word in found & words) for name, found in of.items()}

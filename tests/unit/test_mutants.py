@@ -115,9 +115,13 @@ def test_likely_killers_come_first():
             source("tests/unit/test_other.py", "import flint"),
         ),
     )
-    assert plan.ordered("cost", "backends/cost/a.py", {}, {}) == [near, far, whole, named]
+    assert plan.ordered("cost", "backends/cost/a.py", {}, {}) == [near, whole, far, named]
     assert plan.ordered("cost", "backends/cost/a.py", {whole: 1}, {})[0] == whole
-    assert plan.ordered("cost", "backends/cost/a.py", {}, {near: 100.0})[0] == far
+    assert plan.ordered("cost", "backends/cost/a.py", {}, {near: 1000.0})[0] == whole
+    alike = source("tests/unit/test_cost_rounding.py", "import flint")
+    rounded = source("backends/cost/rounded.py", "from flint.backends.cost.a import price")
+    plan = Plan((*plan.product, rounded), (*plan.tests, alike))
+    assert plan.ordered("cost", "backends/cost/rounded.py", {}, {})[0] == str(alike.path)
 
 
 def test_what_a_ledger_remembers(tmp_path):
