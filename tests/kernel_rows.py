@@ -116,3 +116,47 @@ def _extent(random: Random, top: int) -> int:
     """A power of two up to 2 ** top, one more or less, or anything."""
     near: int = 2 ** random.randint(0, top)
     return max(random.choice((near, near + 1, near - 1, random.randint(1, near))), 1)
+
+
+def kernels(
+    kind: KernelKind,
+    dims: tuple[int, int, int, int] = (0, 0, 0, 0),
+    *,
+    count: int = 1,
+    flops: int = 0,
+    read: int = 0,
+    written: int = 0,
+    elements: int = 0,
+    causal: bool = False,
+    dtype: str = "bf16",
+) -> Kernels:
+    """`count` kernels that are all alike."""
+
+    def column(value: int) -> np.ndarray:
+        return np.full(count, value, np.int64)
+
+    return Kernels(
+        kind=column(kind).astype(np.uint8),
+        dtype=np.zeros(count, np.uint8),
+        dims=np.tile(np.array(dims, np.int64), (count, 1)),
+        flops=column(flops),
+        read_bytes=column(read),
+        written_bytes=column(written),
+        elements=column(elements),
+        arrays=column(3),
+        causal=np.full(count, causal),
+        dtypes=(dtype,),
+    )
+
+
+def gemm(m: int, n: int, k: int, batch: int = 1, dtype: str = "bf16", size: int = 2) -> Kernels:
+    """A product of (m x k) by (k x n), of numbers of `size` bytes."""
+    return kernels(
+        KernelKind.GEMM,
+        (batch, m, n, k),
+        flops=2 * batch * m * n * k,
+        read=size * batch * (m * k + k * n),
+        written=size * batch * m * n,
+        elements=batch * m * n,
+        dtype=dtype,
+    )

@@ -112,6 +112,16 @@ def test_every_public_name_exists_and_has_a_docstring(name: str) -> None:
     assert getattr(flint, name).__doc__
 
 
+@pytest.mark.parametrize("first", ["trace", "Trace"])
+def test_names_are_their_own_in_whichever_order_they_are_asked_for(first: str) -> None:
+    """`flint.trace` is a function, though its package has a module of that name."""
+    code = f"import flint; flint.{first}; print(*((n, getattr(flint, n).__name__) for n in flint.__all__))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == " ".join(str((name, name)) for name in PUBLIC)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'tracer'"):
         _ = flint.tracer  # type: ignore[attr-defined]

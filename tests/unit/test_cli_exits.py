@@ -5,6 +5,7 @@ import io
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import typer
@@ -12,6 +13,7 @@ import typer
 from flint.cli import console
 from flint.cli.exits import guarded
 from flint.errors import FlintError
+from tests.cpu import children_seconds
 
 
 def _ends(command, **options):
@@ -166,3 +168,13 @@ def test_progress_is_for_terminals(monkeypatch):
     with console.progress_bar("writing", quiet=False) as progress:
         progress(3, 8)
     assert "3/8" in shown.getvalue()
+
+
+def test_help_costs_little_more_than_its_libraries():
+    def cost(*arguments):
+        command = [sys.executable, *arguments]
+        run = partial(subprocess.run, command, stdout=subprocess.DEVNULL, check=True)
+        return min(children_seconds(run) for _ in range(3))
+
+    libraries = cost("-c", "import typer, rich.console, rich.table, rich.panel, rich.markdown")
+    assert cost("-c", "from flint.cli import main; main()", "--help") < 2 * libraries

@@ -25,47 +25,7 @@ from flint.cluster.models import Chip, Cluster
 from flint.cluster.stack import Stack
 from flint.errors import FlintError
 from flint.tools.measure.fitting.fit import fit
-
-
-def kernels(
-    kind: KernelKind,
-    dims: tuple[int, int, int, int] = (0, 0, 0, 0),
-    *,
-    count: int = 1,
-    flops: int = 0,
-    read: int = 0,
-    written: int = 0,
-    elements: int = 0,
-    causal: bool = False,
-    dtype: str = "bf16",
-) -> Kernels:
-    def column(value: int) -> np.ndarray:
-        return np.full(count, value, np.int64)
-
-    return Kernels(
-        kind=column(kind).astype(np.uint8),
-        dtype=np.zeros(count, np.uint8),
-        dims=np.tile(np.array(dims, np.int64), (count, 1)),
-        flops=column(flops),
-        read_bytes=column(read),
-        written_bytes=column(written),
-        elements=column(elements),
-        arrays=column(3),
-        causal=np.full(count, causal),
-        dtypes=(dtype,),
-    )
-
-
-def gemm(m: int, n: int, k: int, batch: int = 1, dtype: str = "bf16", size: int = 2) -> Kernels:
-    return kernels(
-        KernelKind.GEMM,
-        (batch, m, n, k),
-        flops=2 * batch * m * n * k,
-        read=size * batch * (m * k + k * n),
-        written=size * batch * m * n,
-        elements=batch * m * n,
-        dtype=dtype,
-    )
+from tests.kernel_rows import gemm, kernels
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +81,6 @@ def test_a_convolution_costs_what_its_implicit_gemm_costs(h100: Chip) -> None:
         read=int(product.read_bytes[0]), written=int(product.written_bytes[0]),
     )  # fmt: skip
     assert only(latency_ns(product, h100)) == only(latency_ns(convolution, h100))
-
-
-def test_a_product_without_dimensions_is_priced_by_its_flops(h100: Chip) -> None:
-    unknown = kernels(KernelKind.GEMM, flops=2 * 4096**3)
-    assert only(latency_ns(unknown, h100)) >= 2 * 4096**3 / 989.4e3
 
 
 def attention(kind: KernelKind, length: int, *, causal: bool, queries: int = 0) -> Kernels:
@@ -210,14 +165,6 @@ def test_a_scatter_into_short_rows_moves_their_sectors_both_ways(h100: Chip) -> 
     bandwidth = 3350 * constants_of(h100)["elementwise.memory_efficiency"]
     assert short - none == pytest.approx(2 * 30 * rows / bandwidth)
     assert wide == none
-
-
-def test_attention_without_dimensions_is_priced_by_its_flops(h100: Chip) -> None:
-    flops = 10**13
-    known = attention(KernelKind.ATTENTION, 16384, causal=False)
-    rate = known.flops / latency_ns(known, h100)
-    unknown = kernels(KernelKind.ATTENTION, flops=flops)
-    assert only(flops / latency_ns(unknown, h100) / rate) == pytest.approx(1, rel=0.5)
 
 
 def test_kinds_and_types_may_be_mixed(h100: Chip) -> None:

@@ -16,47 +16,7 @@ from flint.backends.cost.chips.model import latency_ns
 from flint.cluster.models import Chip, Cluster, Quantity, SourceKind
 from flint.errors import FlintError
 from tests.cpu import cpu_seconds
-
-
-def kernels(
-    kind: KernelKind,
-    dims: tuple[int, int, int, int] = (0, 0, 0, 0),
-    *,
-    count: int = 1,
-    flops: int = 0,
-    read: int = 0,
-    written: int = 0,
-    elements: int = 0,
-    causal: bool = False,
-    dtype: str = "bf16",
-) -> Kernels:
-    def column(value: int) -> np.ndarray:
-        return np.full(count, value, np.int64)
-
-    return Kernels(
-        kind=column(kind).astype(np.uint8),
-        dtype=np.zeros(count, np.uint8),
-        dims=np.tile(np.array(dims, np.int64), (count, 1)),
-        flops=column(flops),
-        read_bytes=column(read),
-        written_bytes=column(written),
-        elements=column(elements),
-        arrays=column(3),
-        causal=np.full(count, causal),
-        dtypes=(dtype,),
-    )
-
-
-def gemm(m: int, n: int, k: int, batch: int = 1, dtype: str = "bf16", size: int = 2) -> Kernels:
-    return kernels(
-        KernelKind.GEMM,
-        (batch, m, n, k),
-        flops=2 * batch * m * n * k,
-        read=size * batch * (m * k + k * n),
-        written=size * batch * m * n,
-        elements=batch * m * n,
-        dtype=dtype,
-    )
+from tests.kernel_rows import gemm, kernels
 
 
 def attention(
