@@ -13,9 +13,7 @@ from flint.io.outputs import OutputKind, write_output
 _FOLDER = "flint.tools.measure.calibration.scripts"
 _FUTURE = "from __future__ import annotations\n"
 _IMPORT = re.compile(r"^(?:import|from) .*\n", re.MULTILINE)
-_SHARED = re.compile(
-    r"^from flint\.calibration\.scripts\.grid import (?:\([^)]*\)|.*)\n", re.MULTILINE
-)
+_SHARED = re.compile(rf"^from {re.escape(_FOLDER)}\.grid import (?:\([^)]*\)|.*)\n", re.MULTILINE)
 
 
 def script_of(framework: str) -> str:
