@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from flint.cli import app
+from flint.cli import app, console
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind
 from flint.ir.workload import Workload
@@ -113,6 +113,19 @@ def test_defaults_of_all_options(golden):
         if parameter.is_flag or parameter.default not in (None, False)
     ]
     golden("cli/defaults.txt", "\n".join([*sorted(lines), ""]))
+
+
+def test_json_keeps_every_digit(capsys):
+    numbers = {
+        "schema": "flint.x/1",
+        "a": 2**63 + 1,
+        "b": 0.1 + 0.2,
+        "c": 1e-12,
+        "d": -0.0,
+        "e": "é",
+    }
+    console.print_json(numbers)
+    assert json.loads(capsys.readouterr().out) == numbers
 
 
 def test_every_command_takes_json():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -82,3 +83,16 @@ def test_text_and_json_say_it() -> None:
     assert found["low_ns"] == round(e.interval.low_ns, 3)
     assert found["probability"] == 0.8
     assert {p["part"] for p in found["parts"]} >= {"products", "step"}
+
+
+def test_the_document_has_times_to_picoseconds_and_shares_to_millionths() -> None:
+    estimate = layers()
+    document = json.loads(json.dumps(estimate.to_json()))
+    assert abs(document["step_time_ns"] - estimate.step_time_ns) <= 0.0005
+    assert abs(document["mfu"] - estimate.mfu) <= 5e-7 and document["mfu"] > 0
+    assert abs(document["hfu"] - estimate.hfu) <= 5e-7 and document["hfu"] > 0
+    for told, made in zip(document["classes"], estimate.classes, strict=True):
+        assert abs(told["end_ns"] - made.end_ns) <= 0.0005
+        assert told["memory"]["peak_bytes"] == made.memory.peak_bytes
+        exposed = sum(share["exposed_ns"] for share in told["shares"])
+        assert exposed == pytest.approx(made.exposed_ns + made.compute_ns, abs=0.001)

@@ -154,6 +154,25 @@ def test_operands_of_several_dimensions_are_copied_for_products_of_a_batch(
     assert launched(applied(b, TurnOperands())).count("transpose") == 1
 
 
+@pytest.mark.parametrize(("views", "copies"), [(0, 0), (1, 0), (2, 0), ("of two", 1)])
+def test_values_that_loops_carry_are_no_operands_to_copy(views: object, copies: int) -> None:
+    """Nor are views of one; what is made of two values is."""
+    b = Rows()
+    other = b.parameter()
+    b.begin_region(RegionKind.LOOP, 3, name="loop")
+    state = b.op("carry", other, kind=Kind.VALUE, operand_bytes=0, alias=other)
+    read = state
+    for _ in range(views if isinstance(views, int) else 0):
+        read = b.op("reshape", read, kind=Kind.VALUE, operand_bytes=0)
+    if views == "of two":
+        read = b.op("concatenate", state, other, kind=Kind.VALUE, operand_bytes=0)
+    dims = {"dims": (2, 8, 2, 2)}
+    made = b.op("dot_general", other, read, **PRODUCT | dims, flags=Flag.TURNED_LAST)
+    b.end_region([(state, made)])
+    b.result(made)
+    assert launched(applied(b, TurnOperands(batches=True))).count("transpose") == copies
+
+
 def test_filters_are_turned_before_and_their_gradients_after() -> None:
     half: dict[str, Any] = {"dtype": "bfloat16", "dims": (1, 4, 4, 4), "flops": 128}
     b = Rows()

@@ -22,10 +22,11 @@ from flint.ir.op_class import OpClass
 from flint.ir.verify import verify_workload
 from flint.tools.measure.profiles import execution_trace
 from flint.tools.measure.profiles.build import workload_of
+from flint.tools.measure.profiles.execution_trace.join import join
 from flint.tools.measure.profiles.execution_trace.nodes import Node
 from flint.tools.measure.profiles.execution_trace.schedule import scheduled
 from flint.tools.measure.profiles.formats import format_of, read_profiles
-from flint.tools.measure.profiles.profile import CallKind, Profile
+from flint.tools.measure.profiles.profile import CallKind, Comm, Profile
 from flint.tracing import Trace
 from tests.execution_traces import DATA, LAUNCHING, linked, load, pair, with_kernels, write
 
@@ -64,6 +65,27 @@ def test_operators_of_a_profile_get_results_and_tensors_of_the_trace_of_the_same
     )
     assert joined.tensors[operators.tensors[clamp]][0] == writes
     assert len(joined.activities.name) == len(alone.activities.name)
+
+
+def test_communication_of_the_trace_is_that_of_the_profile_and_its_own_stays(
+    tmp_path: Path,
+) -> None:
+    """The first of the trace's groups has number 0; what the profile itself says is kept."""
+    paths = pair(tmp_path)
+    (host,), (device,) = read_profiles(paths[0]), read_profiles(paths[1])
+
+    def communicating(profile: Profile, names: str, first: int) -> tuple[Profile, list[int]]:
+        rows = [i for i, n in enumerate(profile.operators.name.tolist()) if profile.strings[n] == "aten::addmm"]  # fmt: skip
+        comm = profile.operators.comm.copy()
+        comm[rows[first : first + len(names)]] = range(len(names))
+        comms = tuple(Comm("all_reduce", 8, 8, "float", name) for name in names)
+        return replace(profile, comms=comms, operators=replace(profile.operators, comm=comm)), rows
+
+    host, _ = communicating(host, "abc", 0)
+    device, rows = communicating(device, "d", 2)
+    joined = join(host, device)
+    groups = [joined.comms[n].group if n >= 0 else "" for n in joined.operators.comm[rows].tolist()]
+    assert groups == ["a", "b", "d", ""]
 
 
 @pytest.mark.parametrize("reverse", [False, True])
