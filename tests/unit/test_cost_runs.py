@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,13 @@ from flint.steps.options import PipelineOptions
 _LLAMA = Path(__file__).parents[2] / "examples" / "llama_jax.py"
 
 
+@cache
 def _pipelined(schedule: str, chunks: int) -> Workload:
     options = CaptureOptions(
         f"{_LLAMA}:pipelined",
         "pipe=4,data=2,model=2",
         settings=("num_layers=8", "seq=128"),
-        pipeline=PipelineOptions(None, schedule, 8, chunks),
+        pipeline=PipelineOptions(None, schedule, 4, chunks),
     )
     return captured(options).workload
 
