@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -212,12 +213,16 @@ def test_steps_sharded_over_the_pools() -> None:
     )
 
 
-def test_a_sum_over_the_pools() -> None:
+@pytest.mark.parametrize(
+    "across",
+    [lambda x: jax.lax.psum(x, "pool"), lambda x: jax.lax.ppermute(x, "pool", [(0, 1), (1, 0)])],
+    ids=["sum", "messages"],
+)
+def test_what_goes_over_the_pools_is_refused(across: Callable[[Any], Any]) -> None:
     def step(weights: Any, tokens: Any) -> Any:
-        def summed(x: Any) -> Any:
-            return jax.lax.psum(x, "pool")
-
-        whole = jax.shard_map(summed, mesh=CASE.abstract, in_specs=P(), out_specs=P())
+        whole = jax.shard_map(
+            across, mesh=CASE.abstract, in_specs=P(), out_specs=P(), check_vma=False
+        )
         return whole(weights), weights
 
     pools = CASE.pools()
