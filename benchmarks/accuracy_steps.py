@@ -33,7 +33,7 @@ from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.estimate import Estimate, estimate
 from flint.cluster.models import Cluster
 from flint.cluster.residuals import Part
-from flint.frontends.jax_step.program import abstract_mesh
+from flint.frontends.jax_step.meshes import abstract_mesh
 from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
 

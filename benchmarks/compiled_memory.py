@@ -21,8 +21,8 @@ import flint
 from benchmarks.tables import markdown
 from flint.backends.cost.estimate import estimate
 from flint.cluster.models import Cluster
+from flint.frontends.model_file import Target, importable, load_step
 from flint.ir.workload import Workload
-from flint.steps.model_file import Target, importable, load_step
 
 ROOT = Path(__file__).resolve().parents[1]
 PEAKS = ROOT / "benchmarks" / "data" / "compiled_memory" / "peaks.csv"

@@ -25,7 +25,8 @@ from flint.cluster.models import Cluster
 from flint.ir.builder import ProgramBuilder
 from flint.ir.measured_by import MeasuredBy, MeasuredClass
 from flint.ir.program import Int64s, Kind, Program
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from flint.rewrite import kernels_for
 
 #: What the machine's driver calls its chips.

@@ -90,7 +90,7 @@ def captured_bytes(case: str) -> dict[str, int]:
     import flint
     from benchmarks.memory_cases import CASES
     from flint.backends.cost.memory.memory import memory_use, step_memory
-    from flint.frontends.jax_step.program import abstract_mesh
+    from flint.frontends.jax_step.meshes import abstract_mesh
     from flint.ir.mesh import Mesh
     from flint.rewrite import rewrite
 

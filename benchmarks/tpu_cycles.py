@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 import flint
 from flint.backends.cost.kernel_times import KernelTimes
-from flint.steps.model_file import Target, importable, load_step
+from flint.frontends.model_file import Target, importable, load_step
 
 CHIP, COMPILER = "v5p", "xla-tpu-cycles"
 KINDS = ("gemm", "elementwise", "optimizer", "copy")

@@ -19,6 +19,7 @@ if _TYPE_CHECKING:
     from flint.passes.work.declared import CostEstimate as CostEstimate
     from flint.passes.work.declared import KernelCall as KernelCall
     from flint.passes.work.declared import cost_of as cost_of
+    from flint.steps.entry import entry as entry
     from flint.steps.pipeline import Layers as Layers
     from flint.steps.pipeline import Pipeline as Pipeline
     from flint.steps.pipeline import Stage as Stage
@@ -26,7 +27,6 @@ if _TYPE_CHECKING:
     from flint.steps.step import Step as Step
     from flint.steps.step import TorchStep as TorchStep
     from flint.steps.step import WorldStep as WorldStep
-    from flint.steps.step import entry as entry
 
     # what tools add (`flint.api`), for type checkers, which read no entry points
     from flint.tools.explore.api import Answer as Answer
@@ -66,7 +66,7 @@ _PUBLIC = {
     "Workload": "flint.ir.workload",
     "WorldStep": "flint.steps.step",
     "cost_of": "flint.passes.work.declared",
-    "entry": "flint.steps.step",
+    "entry": "flint.steps.entry",
     "torch_op": "flint.frontends.torch_ops.registry",
     "trace": "flint.tracing",
     "trace_distributed": "flint.tracing",

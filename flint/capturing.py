@@ -11,11 +11,11 @@ from flint.errors import FlintError
 from flint.frontends.contained import contained
 
 if TYPE_CHECKING:
+    from flint.frontends.model_file import ModelFile, Target
     from flint.ir.mesh import Mesh
     from flint.passes.pipeline.split.shared import SharedBodies
-    from flint.steps.model_file import ModelFile, Target
+    from flint.steps.entry import AnyStep
     from flint.steps.options import PipelineOptions
-    from flint.steps.step import AnyStep
     from flint.tracing import Trace
 
 #: A context that the user's code runs in.
@@ -167,8 +167,8 @@ def _required(mesh: str | None) -> str:
 
 
 def _trace(o: CaptureOptions, guard: Guard) -> Trace:
+    from flint.frontends.model_file import Target
     from flint.steps.input_kind import InputKind, input_kind
-    from flint.steps.model_file import Target
     from flint.steps.options import parse_settings, parse_trip_counts
 
     target = Target.parse(o.model)
@@ -199,7 +199,7 @@ def _trace(o: CaptureOptions, guard: Guard) -> Trace:
 def _trace_model(
     target: Target, trip_counts: dict[str, int], o: CaptureOptions, guard: Guard
 ) -> Trace:
-    from flint.steps.model_file import ModelFile, importable
+    from flint.frontends.model_file import ModelFile, importable
 
     with importable(target.path.parent), guard():
         return _trace_step_of(ModelFile.read(target), o, trip_counts)
@@ -212,7 +212,7 @@ def _trace_step_of(
     check: Check | None = None,
     shared: SharedBodies | None = None,
 ) -> Trace:
-    from flint.steps.model_file import Target
+    from flint.frontends.model_file import Target
     from flint.steps.options import parse_settings
     from flint.tracing import trace_step
 

@@ -15,18 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, read_bounded
+from flint.io.fields import TRIP_COUNTS, check_value
 from flint.ir.mesh import Mesh
 from flint.ir.program import Program
 from flint.ir.workload import Workload
 from flint.log import stage
 from flint.plugins import API, load
 from flint.steps.captured import Captured
-from flint.steps.fields import TRIP_COUNTS, check_value
+from flint.steps.entry import AnyStep
 from flint.steps.input_kind import InputKind, input_kind
 from flint.steps.lowering import SHARDY, Lowering
 from flint.steps.pipeline import Pipeline
 from flint.steps.pools import Disaggregated
-from flint.steps.step import AnyStep, Step, TorchStep, WorldStep
+from flint.steps.step import Step, TorchStep, WorldStep
 from flint.steps.trip_counts import TripCounts
 
 if TYPE_CHECKING:
@@ -777,7 +778,7 @@ def _axis_names(arguments: Any) -> tuple[str, ...] | None:
     """Axis names of the mesh that some argument is sharded on, or None."""
     import jax
 
-    from flint.frontends.jax_step.program import own_sharding
+    from flint.frontends.jax_step.meshes import own_sharding
 
     leaves = jax.tree.leaves(arguments, is_leaf=lambda x: isinstance(x, jax.sharding.Sharding))
     for leaf in leaves:

@@ -14,7 +14,7 @@ from flint.frontends.jax_stages.update import (
     norm_function,
     update_function,
 )
-from flint.frontends.jax_step.program import platform_name
+from flint.frontends.jax_step.settings import platform_name
 from flint.frontends.stages.pipeline import Tied, captured_pipeline, check_arguments
 from flint.ir.mesh import Mesh
 from flint.steps.captured import CapturedPipeline, StageBodies

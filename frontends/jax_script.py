@@ -12,8 +12,8 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.frontends.jax_world.calls import Choice
+from flint.frontends.jax_world.job import Job
 from flint.frontends.jax_world.process import captured_in_child
-from flint.frontends.jax_world.run import Job
 from flint.frontends.jax_world.runtime.chips import DEFAULT_CHIP, answers_of
 from flint.frontends.script_kind import script_file
 from flint.io.bounded import FileKind, read_bounded

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from flint.frontends.user_code import is_users
+from flint.io.user_places import is_users
 
 #: So many files of the script's own folder are looked through.
 _MOST_FILES = 200

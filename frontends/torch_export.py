@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
 from flint.frontends.jax_step.gpu_kernels import lowering_options
-from flint.frontends.jax_step.meshes import as_auto
-from flint.frontends.jax_step.program import abstract_mesh, platform_name
-from flint.frontends.jax_step.settings import capturing_on
+from flint.frontends.jax_step.meshes import abstract_mesh, as_auto
+from flint.frontends.jax_step.settings import capturing_on, platform_name
 from flint.frontends.torch_precision import mark_products
 from flint.ir.mesh import Mesh
 from flint.passes.jax_private import full_tracebacks

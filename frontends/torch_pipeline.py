@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
-from flint.frontends.jax_step.program import platform_name
+from flint.frontends.jax_step.settings import platform_name
 from flint.frontends.stages.pipeline import captured_pipeline, check_arguments
 from flint.frontends.torch_export import lowered, require_torch
 from flint.ir.mesh import Mesh

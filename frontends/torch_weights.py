@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
-from flint.frontends.user_code import calling_place
 from flint.io.bounded import FileKind, is_file, read_bounded
+from flint.io.user_places import calling_place
 from flint.text import format_bytes
 
 if TYPE_CHECKING:

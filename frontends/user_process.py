@@ -16,9 +16,9 @@ from typing import Any
 
 import flint
 from flint.errors import FlintError
-from flint.frontends.user_code import user_place
 from flint.io.inputs import record_if_asked
 from flint.io.processes import IDLE_SECONDS, TOTAL_SECONDS, Watch, begin_child
+from flint.io.user_places import user_place
 
 
 @dataclass(frozen=True)

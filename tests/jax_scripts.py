@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from flint.frontends.jax_world.calls import Choice
-from flint.frontends.jax_world.run import Job, run
+from flint.frontends.jax_world.job import Job
+from flint.frontends.jax_world.run import run
 from flint.frontends.jax_world.runtime.chips import answers_of
 from flint.ir.mesh import Mesh
 from flint.steps.captured import Captured

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, Program, RegionKind
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from tests.program_rows import ProgramBuilder
 
 MESH = Mesh(("axis0", "axis1"), (2, 4))

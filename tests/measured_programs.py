@@ -10,7 +10,8 @@ from flint.ir.measured_by import MeasuredBy, MeasuredClass
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase, Program
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 
 H100 = "NVIDIA H100 80GB HBM3"
 

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from flint.frontends.jax_stages.bodies import BodyFunction, capture_body
-from flint.frontends.jax_step.program import abstract_mesh
+from flint.frontends.jax_step.meshes import abstract_mesh
 from flint.ir.mesh import Mesh
 from flint.passes.pipeline.split.parts import PartitionedBody, partition_body
 from flint.steps.captured import Body, Port, Role

@@ -96,7 +96,8 @@ def store(folder: Path) -> None:
 
 def _small(folder: Path) -> None:
     """A workload with a row of every kind, loops, a branch, listed groups and two classes."""
-    from flint.ir.workload import RankClass, Workload
+    from flint.ir.rank_class import RankClass
+    from flint.ir.workload import Workload
     from tests.properties.test_invariants import sample
 
     program = sample()

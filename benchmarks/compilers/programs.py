@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from flint.frontends.jax_step.program import capture_jax
+from flint.frontends.model_file import Target, importable, load_step
 from flint.steps.captured import Captured
-from flint.steps.model_file import Target, importable, load_step
 from tests.zoo import Example, zoo
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,7 +21,7 @@ from benchmarks.step_rows import read
 from flint.backends.cost.estimate import estimate
 from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack
-from flint.frontends.jax_step.program import abstract_mesh
+from flint.frontends.jax_step.meshes import abstract_mesh
 from flint.ir.mesh import Mesh
 
 #: Stacks whose software is PyTorch too, and of which nothing was measured.

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.errors import FlintError, nearest
+from flint.io.fields import shown
 from flint.ir.axis_types import AxisType, axis_types_of
-from flint.steps.fields import shown
 
 #: Larger meshes than this are typing errors.
 MOST_DEVICES = 2**24

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flint.ir.op_class import OpClass
-from flint.ir.program import (
+from flint.ir.program_columns import (
     COLUMN_TYPES,
     COLUMNS,
     MOST_INT64,
@@ -18,44 +17,15 @@ from flint.ir.program import (
     Int64s,
     Kind,
     Phase,
-    Program,
+    ProgramColumns,
     RegionKind,
 )
-
-if TYPE_CHECKING:
-    from flint.ir.mesh import Mesh
-    from flint.ir.workload import RankClass, Workload
-
 
 #: Columns that passes add up over rows.
 QUANTITIES = ("result_bytes", "operand_bytes", "flops", "comm_bytes")
 
 
-def verify_workload(workload: Workload) -> None:
-    """Raise AssertionError unless each rank is in exactly one class and all programs verify."""
-    count = np.zeros(workload.mesh.size, dtype=np.int64)
-    for c in workload.classes:
-        _hold(0 <= c.program < len(workload.programs), f"class {c.name} has no program")
-        _class_fits(c, workload.mesh)
-        count += c.mask(workload.mesh)
-    wrong = np.flatnonzero(count != 1)
-    if len(wrong):
-        raise AssertionError(f"rank {wrong[0]} is in {count[wrong[0]]} classes")
-    for i, program in enumerate(workload.programs):
-        _hold(program.mesh == workload.mesh, f"program {i} is of another mesh")
-        groups_fit_the_mesh(program)
-        program.verify()
-
-
-def _class_fits(c: RankClass, mesh: Mesh) -> None:
-    """The ranks and coordinates of a class are those of the mesh."""
-    _hold(max(c.ranks, default=0) < mesh.size, f"class {c.name} has a rank beyond the mesh")
-    for axis, coordinates in c.where.items():
-        inside = max(coordinates, default=0) < mesh.axis_size(axis)
-        _hold(inside, f"class {c.name} has a coordinate beyond axis {axis}")
-
-
-def groups_fit_the_mesh(p: Program) -> None:
+def groups_fit_the_mesh(p: ProgramColumns) -> None:
     """Groups and routes are of axes, ranks and positions that the mesh has, each once.
 
     Raises FlintError FL102 for axes that the mesh lacks.
@@ -64,13 +34,13 @@ def groups_fit_the_mesh(p: Program) -> None:
         p.mesh.require(group.axes)
         ranks = np.array([r for members in group.ranks for r in members], dtype=np.int64)
         _distinct(ranks, p.mesh.size, f"group {i}: a rank")
-        _hold(all(group.ranks), f"group {i}: a list of no ranks")
+        hold(all(group.ranks), f"group {i}: a list of no ranks")
         positions = np.array(group.positions, dtype=np.int64)
         _distinct(positions, p.mesh.group_size(group.axes), f"group {i}: a position")
     for i, route in enumerate(p.routes):
         p.mesh.require(route.axes)
         size = p.mesh.group_size(route.axes) if route.axes else p.mesh.size
-        _hold(abs(route.offset) <= size, f"route {i}: offset {route.offset} among {size}")
+        hold(abs(route.offset) <= size, f"route {i}: offset {route.offset} among {size}")
         pairs = np.array(route.pairs, dtype=np.int64).reshape(-1, 2)
         for ends in pairs.T:
             _distinct(ends, size, f"route {i}: an end")
@@ -80,28 +50,28 @@ def _distinct(numbers: NDArray[np.int64], size: int, what: str) -> None:
     """Numbers are in range(size), each once."""
     if not len(numbers):
         return
-    _hold(int(numbers.min()) >= 0 and int(numbers.max()) < size, f"{what} is not below {size}")
-    _hold(len(np.unique(numbers)) == len(numbers), f"{what} is there twice")
+    hold(int(numbers.min()) >= 0 and int(numbers.max()) < size, f"{what} is not below {size}")
+    hold(len(np.unique(numbers)) == len(numbers), f"{what} is there twice")
 
 
-def verify_program(program: Program) -> None:
+def verify_program(program: ProgramColumns) -> None:
     """Check all INVARIANTS in order. Raises AssertionError naming the first that fails."""
     for invariant in INVARIANTS:
         invariant(program)
 
 
-def columns_have_one_length_and_type(p: Program) -> None:
+def columns_have_one_length_and_type(p: ProgramColumns) -> None:
     """Every column has its numpy type and one entry per row; `dims` has four per row."""
     n = len(p.opcode)
     for name in COLUMNS:
         column = getattr(p, name)
-        _hold(column.dtype == COLUMN_TYPES[name], f"column {name} is {column.dtype}")
+        hold(column.dtype == COLUMN_TYPES[name], f"column {name} is {column.dtype}")
         expected = {"deps": (column.size,), "dep_start": (n + 1,), "dims": (n, 4)}
         whole = column.shape == expected.get(name, (n,))
-        _hold(whole, f"column {name} has shape {column.shape}, opcode {p.opcode.shape}")
+        hold(whole, f"column {name} has shape {column.shape}, opcode {p.opcode.shape}")
 
 
-def indices_are_in_their_tables(p: Program) -> None:
+def indices_are_in_their_tables(p: ProgramColumns) -> None:
     """Table indices are inside their tables; -1 is allowed where a row may have none.
 
     Columns of an enumeration hold its members.
@@ -125,18 +95,18 @@ def indices_are_in_their_tables(p: Program) -> None:
         _require(p, (column >= low) & (column < len(table)), f"{name} is outside its table")
 
 
-def quantities_are_not_negative(p: Program) -> None:
+def quantities_are_not_negative(p: ProgramColumns) -> None:
     """Bytes, flops, dims, cycles, times and numbers of calls are zero or more."""
     for name in (*QUANTITIES, "compiled", "cycles", "measured_ns", "launcher"):
         _require(p, getattr(p, name) >= 0, f"{name} is negative")
     _require(p, (p.dims >= 0).all(axis=1), "dims are negative")
 
 
-def sums_fit(p: Program) -> None:
+def sums_fit(p: ProgramColumns) -> None:
     """Bytes and flops of all rows together fit int64: no sum that a pass makes can overflow."""
     for name in QUANTITIES:
         total = exact_sum(getattr(p, name))
-        _hold(total <= MOST_INT64, f"{name} of all rows are {total:,}, more than {MOST_INT64:,}")
+        hold(total <= MOST_INT64, f"{name} of all rows are {total:,}, more than {MOST_INT64:,}")
 
 
 def exact_sum(values: Int64s) -> int:
@@ -144,11 +114,11 @@ def exact_sum(values: Int64s) -> int:
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
 
 
-def dependencies_point_back(p: Program) -> None:
+def dependencies_point_back(p: ProgramColumns) -> None:
     """Dependencies are ascending, unique, and smaller than their row."""
     ends = int(p.dep_start[0]) == 0 and int(p.dep_start[-1]) == len(p.deps)
-    _hold(ends, "dep_start does not begin at 0 and end at the number of dependencies")
-    _hold(bool((np.diff(p.dep_start) >= 0).all()), "dep_start decreases")
+    hold(ends, "dep_start does not begin at 0 and end at the number of dependencies")
+    hold(bool((np.diff(p.dep_start) >= 0).all()), "dep_start decreases")
     if not len(p.deps):
         return
     owner = p.dep_owner
@@ -160,14 +130,14 @@ def dependencies_point_back(p: Program) -> None:
         raise AssertionError(f"row {owner[repeated + 1][0]} has unsorted or repeated dependencies")
 
 
-def aliases_are_dependencies(p: Program) -> None:
+def aliases_are_dependencies(p: ProgramColumns) -> None:
     """A row shares storage with one of its dependencies, or with none."""
     found = np.zeros(len(p), dtype=np.bool_)
     found[p.dep_owner[p.deps == p.alias[p.dep_owner]]] = True
     _require(p, (p.alias == -1) | found, "alias is not a dependency")
 
 
-def only_work_has_work(p: Program) -> None:
+def only_work_has_work(p: ProgramColumns) -> None:
     """PARAMETER and VALUE rows have no flops, and only communication rows have comm_bytes."""
     idle = (p.kind == Kind.PARAMETER) | (p.kind == Kind.VALUE)
     _require(p, ~idle | (p.flops == 0), "a row without work has flops")
@@ -175,7 +145,7 @@ def only_work_has_work(p: Program) -> None:
     _require(p, communicates == (p.comm_bytes > 0), "comm_bytes and kind disagree")
 
 
-def communication_is_complete(p: Program) -> None:
+def communication_is_complete(p: ProgramColumns) -> None:
     """A collective has a kind and a group of two or more; messages have a route and a channel.
 
     An ALL_SLICE (each device keeps its part) holds the axes that it slices over as its group.
@@ -190,10 +160,10 @@ def communication_is_complete(p: Program) -> None:
     paired = (p.kind == Kind.SEND) | (p.kind == Kind.RECV)
     _require(p, paired == (p.channel >= 0), "a channel is missing or misplaced")
     for index in np.unique(p.group[p.group >= 0]).tolist():
-        _hold(p.groups[index].size(p.mesh) > 1, f"group {p.groups[index]} has one member")
+        hold(p.groups[index].size(p.mesh) > 1, f"group {p.groups[index]} has one member")
 
 
-def regions_nest(p: Program) -> None:
+def regions_nest(p: ProgramColumns) -> None:
     """Regions lie inside their parents, siblings do not overlap, rows name their innermost one.
 
     A region adds its number less its parent's at its first row and takes it away after its last:
@@ -217,31 +187,31 @@ def regions_nest(p: Program) -> None:
     _require(p, p.region == np.cumsum(change)[:-1] - 1, "row does not name its innermost region")
 
 
-def _region_bounds(p: Program) -> tuple[Int64s, Int64s, Int64s]:
+def _region_bounds(p: ProgramColumns) -> tuple[Int64s, Int64s, Int64s]:
     """First rows, rows behind the last, and parents of all regions."""
     table = [(r.start, r.stop, r.parent) for r in p.regions]
     columns = np.array(table, dtype=np.int64).reshape(-1, 3)
     return columns[:, 0], columns[:, 1], columns[:, 2]
 
 
-def trip_counts_fit(p: Program) -> None:
+def trip_counts_fit(p: ProgramColumns) -> None:
     """Trip counts are zero or more; how often a row runs fits int64, and nests end."""
     trips: list[int] = []
     depths: list[int] = []
     for i, r in enumerate(p.regions):
-        _hold(r.trip_count >= 0, f"region {i} runs {r.trip_count} times")
+        hold(r.trip_count >= 0, f"region {i} runs {r.trip_count} times")
         trips.append((trips[r.parent] if r.parent >= 0 else 1) * r.trip_count)
         depths.append((depths[r.parent] if r.parent >= 0 else 0) + 1)
-        _hold(trips[-1] <= MOST_INT64, f"region {i} runs more than {MOST_INT64:,} times in a step")
+        hold(trips[-1] <= MOST_INT64, f"region {i} runs more than {MOST_INT64:,} times in a step")
         deep = depths[-1] > MOST_NESTED_REGIONS
-        _hold(not deep, f"region {i} is inside more than {MOST_NESTED_REGIONS} others")
+        hold(not deep, f"region {i} is inside more than {MOST_NESTED_REGIONS} others")
 
 
-def loops_carry_values(p: Program) -> None:
+def loops_carry_values(p: ProgramColumns) -> None:
     """Carries go from rows inside a loop to VALUE rows directly inside it; branches carry none."""
     for i, r in enumerate(p.regions):
         if r.kind is RegionKind.BRANCH:
-            _hold(r.trip_count <= 1 and not r.carries, f"branch {i} loops")
+            hold(r.trip_count <= 1 and not r.carries, f"branch {i} loops")
         if not r.carries:
             continue
         carried, produced = np.array(r.carries, dtype=np.int64).T
@@ -250,11 +220,11 @@ def loops_carry_values(p: Program) -> None:
             _hold_each(inside, f"region {i}", f"{what} a row outside it", rows)
         _hold_each(p.kind[carried] == Kind.VALUE, f"region {i}", "carries no VALUE", carried)
         _hold_each(p.region[carried] == i, f"region {i}", "carries an inner row", carried)
-        _hold(len(np.unique(carried)) == len(carried), f"region {i} carries a row twice")
+        hold(len(np.unique(carried)) == len(carried), f"region {i} carries a row twice")
 
 
 #: What `Program.verify` proves, in order.
-INVARIANTS: tuple[Callable[[Program], None], ...] = (
+INVARIANTS: tuple[Callable[[ProgramColumns], None], ...] = (
     columns_have_one_length_and_type,
     indices_are_in_their_tables,
     quantities_are_not_negative,
@@ -269,7 +239,7 @@ INVARIANTS: tuple[Callable[[Program], None], ...] = (
 )
 
 
-def _hold(condition: bool, what: str) -> None:
+def hold(condition: bool, what: str) -> None:
     """Like `assert`, with `python -O` too."""
     if not condition:
         raise AssertionError(what)
@@ -283,7 +253,7 @@ def _hold_each(good: NDArray[np.bool_], whose: str, what: str, named: Int64s | N
         raise AssertionError(subject)
 
 
-def _require(p: Program, good: ArrayLike, what: str) -> None:
+def _require(p: ProgramColumns, good: ArrayLike, what: str) -> None:
     holds = np.asarray(good)
     if not holds.all():
         at = int(np.flatnonzero(~holds)[0])

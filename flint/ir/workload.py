@@ -16,40 +16,13 @@ from flint.ir.compiled_by import CompiledBy
 from flint.ir.measured_by import MeasuredBy
 from flint.ir.mesh import Mesh
 from flint.ir.program import Program
+from flint.ir.rank_class import RankClass
 from flint.ir.stood_in import StoodIn
+from flint.ir.verify import groups_fit_the_mesh, hold
 from flint.log import stage
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class RankClass:
-    """Ranks that run the same program.
-
-    `where` restricts axes to coordinates (`{"pipe": (2,)}`); an axis that is not named is free.
-    `{}` is the whole mesh. `ranks` lists ranks explicitly where coordinates cannot say it.
-    """
-
-    name: str
-    program: int
-    where: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    ranks: tuple[int, ...] = ()
-
-    def mask(self, mesh: Mesh) -> NDArray[np.bool_]:
-        """For each rank of the mesh, whether it is in this class."""
-        if self.ranks:
-            inside = np.zeros(mesh.size, dtype=np.bool_)
-            inside[list(self.ranks)] = True
-            return inside
-        grid = np.ones(mesh.sizes, dtype=np.bool_)
-        for axis, coordinates in self.where.items():
-            keep = np.zeros(mesh.axis_size(axis), dtype=np.bool_)
-            keep[list(coordinates)] = True
-            shape = [1] * len(mesh.sizes)
-            shape[mesh.names.index(axis)] = -1
-            grid = grid & keep.reshape(shape)
-        return grid.reshape(-1)
 
 
 class Kept:
@@ -130,15 +103,24 @@ class Workload:
 
     def verify(self) -> None:
         """Raise AssertionError unless each rank is in exactly one class and programs verify."""
-        from flint.ir.verify import verify_workload
-
-        verify_workload(self)
+        count = np.zeros(self.mesh.size, dtype=np.int64)
+        for c in self.classes:
+            hold(0 <= c.program < len(self.programs), f"class {c.name} has no program")
+            c.verify(self.mesh)
+            count += c.mask(self.mesh)
+        wrong = np.flatnonzero(count != 1)
+        if len(wrong):
+            raise AssertionError(f"rank {wrong[0]} is in {count[wrong[0]]} classes")
+        for i, program in enumerate(self.programs):
+            hold(program.mesh == self.mesh, f"program {i} is of another mesh")
+            groups_fit_the_mesh(program)
+            program.verify()
 
     def to_bytes(self) -> bytes:
         """The `.flint` file as bytes: a zip of manifest.json and one npz of columns a program."""
-        from flint.ir.workload_file import to_bytes
+        from flint.ir.workload_file import Contents, to_bytes
 
-        return to_bytes(self)
+        return to_bytes(Contents(self.mesh, self.programs, self.classes, self.metadata))
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write a `.flint` file, whole or not at all.
@@ -155,7 +137,13 @@ class Workload:
         """Read what `to_bytes` wrote. Raises FlintError FL304 for anything else."""
         from flint.ir.workload_file import from_bytes
 
-        return from_bytes(data, source)
+        return from_bytes(data, source, cls._of_file)
+
+    @classmethod
+    def _of_file(cls, mesh: Mesh, *parts: Any) -> Workload:
+        found = cls(mesh, *parts)
+        found.verify()
+        return found
 
     @classmethod
     def load(cls, path: str | Path) -> Workload:

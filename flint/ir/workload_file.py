@@ -9,10 +9,10 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,12 +20,24 @@ from flint.errors import FlintError
 from flint.io.bounded import MIB, FileKind, parse_json
 from flint.io.malformed import Malformed
 from flint.io.npz import HEADER_BYTES, archive_of, array_of, entry_of
-from flint.ir.mesh import Group, Route
+from flint.ir.mesh import Group, Mesh, Route
 from flint.ir.program import COLUMN_TYPES, COLUMNS, MAY_BE_LEFT_OUT, TABLES, Program, Region
+from flint.ir.rank_class import RankClass
 
 if TYPE_CHECKING:
-    from flint.ir.workload import Workload
     from flint.ir.workload_manifest import WorkloadManifest
+
+W = TypeVar("W")
+
+
+class Contents(NamedTuple):
+    """What a file holds: the parts of a Workload."""
+
+    mesh: Mesh
+    programs: tuple[Program, ...]
+    classes: tuple[RankClass, ...]
+    metadata: Mapping[str, Any]
+
 
 #: Version of the file. Readers refuse other versions with a sentence.
 SCHEMA = "flint.workload/2"
@@ -39,7 +51,7 @@ _ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so that equal workloads give equal b
 # Writing ----------------------------------------------------------------------------------------
 
 
-def to_bytes(workload: Workload) -> bytes:
+def to_bytes(workload: Contents) -> bytes:
     """The file. Raises FlintError FL304 for a workload too large to be read back."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
@@ -74,7 +86,7 @@ def _columns_to_npz(program: Program) -> bytes:
     return out.getvalue()
 
 
-def _manifest(workload: Workload) -> bytes:
+def _manifest(workload: Contents) -> bytes:
     document = {
         "schema": SCHEMA,
         "mesh": workload.mesh.shape,
@@ -98,8 +110,11 @@ def _tables_to_json(program: Program) -> dict[str, Any]:
 # Reading ----------------------------------------------------------------------------------------
 
 
-def from_bytes(data: bytes, source: str) -> Workload:
-    """Read what `to_bytes` wrote. Raises FlintError FL304, with what is wrong, for anything else."""
+def from_bytes(data: bytes, source: str, make: Callable[..., W]) -> W:
+    """What `make` makes of the contents that `to_bytes` wrote, which are as `Contents` lists them.
+
+    Raises FlintError FL304, with what is wrong, for anything else; AssertionErrors of `make` are.
+    """
     if data and not data.startswith(_ZIP):
         raise FlintError(
             "FL304",
@@ -108,7 +123,7 @@ def from_bytes(data: bytes, source: str) -> Workload:
         )
     try:
         with archive_of(data, "the file") as archive:
-            return _read(archive, source)
+            return _read(archive, source, make)
     except Malformed as error:
         raise FlintError(
             "FL304",
@@ -117,9 +132,7 @@ def from_bytes(data: bytes, source: str) -> Workload:
         ) from error
 
 
-def _read(archive: zipfile.ZipFile, source: str) -> Workload:
-    from flint.ir.workload import Workload
-
+def _read(archive: zipfile.ZipFile, source: str, make: Callable[..., W]) -> W:
     document = _document(archive)
     _check_schema(document, source)
     manifest = _typed(document)
@@ -133,10 +146,8 @@ def _read(archive: zipfile.ZipFile, source: str) -> Workload:
         left -= sum(c.nbytes for c in columns.values())
         programs.append(Program(mesh=mesh, **columns, **tables.tables()))
     classes = tuple(c.rank_class() for c in manifest.classes)
-    workload = Workload(mesh, tuple(programs), classes, document["metadata"])
     with _sound("what it holds"):
-        workload.verify()
-    return workload
+        return make(mesh, tuple(programs), classes, document["metadata"])
 
 
 def _document(archive: zipfile.ZipFile) -> Any:

@@ -27,7 +27,7 @@ from flint.io.records import (
 )
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Region, RegionKind
-from flint.ir.workload import RankClass
+from flint.ir.rank_class import RankClass
 
 
 class _ManifestEntry(BaseModel):

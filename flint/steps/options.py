@@ -10,8 +10,9 @@ from typing import Any
 
 from flint.errors import FlintError, nearest
 from flint.steps.choices import option_choices, require_choice
+from flint.steps.entry import AnyStep
 from flint.steps.pipeline import Pipeline
-from flint.steps.step import AnyStep, TorchStep
+from flint.steps.step import TorchStep
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True} | {
     "false": False,

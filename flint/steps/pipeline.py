@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flint.steps.fields import (
+from flint.io.fields import (
     ANYTHING,
     BOOLEAN,
     FUNCTION,

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
-from flint.steps.fields import NAMED, TEXT, Allowed, check_fields, count, each, one_of, optional
+from flint.io.fields import NAMED, TEXT, Allowed, check_fields, count, each, one_of, optional
+from flint.steps.step import Step, TorchStep
 
 if TYPE_CHECKING:
     from flint.ir.mesh import Mesh
     from flint.steps.captured import Captured
-    from flint.steps.step import Step, TorchStep
-
 
 _STEP = Allowed("a flint.Step or flint.TorchStep", lambda v: _is_step(v))
 _NAMES = Allowed(
@@ -106,8 +105,6 @@ class Disaggregated:
 
 
 def _is_step(value: object) -> bool:
-    from flint.steps.step import Step, TorchStep  # it imports this module
-
     return isinstance(value, Step | TorchStep)
 
 

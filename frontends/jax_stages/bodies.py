@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from flint.frontends.jax_stages.leaves import sharded
 from flint.frontends.jax_stages.stage_function import StageFunction
-from flint.frontends.jax_step.meshes import check_meshes
-from flint.frontends.jax_step.program import abstract_mesh, lower_jax
+from flint.frontends.jax_step.meshes import abstract_mesh, check_meshes
+from flint.frontends.jax_step.program import lower_jax
 from flint.ir.mesh import Mesh
 from flint.passes.mlir import write_bytecode
 from flint.steps.captured import Body, Captured, Port, Role

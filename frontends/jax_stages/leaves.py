@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
-from flint.frontends.jax_step.program import abstract_mesh, abstract_tree
+from flint.frontends.jax_step.meshes import abstract_mesh
+from flint.frontends.jax_step.program import abstract_tree
 from flint.frontends.jax_step.specs import show_array, show_spec
 from flint.ir.mesh import Mesh
 

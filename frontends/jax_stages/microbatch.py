@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
 from flint.frontends.jax_stages.leaves import named_leaves, refuse_axis
-from flint.frontends.jax_step.program import abstract_mesh, argument_names, definition
+from flint.frontends.jax_step.meshes import abstract_mesh
+from flint.frontends.jax_step.program import argument_names, definition
 from flint.frontends.jax_step.specs import check_spec, show_array
 from flint.frontends.stages.pipeline import boundary_specs, microbatch_size
 from flint.ir.mesh import Mesh

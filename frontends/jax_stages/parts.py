@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flint.errors import FlintError
 from flint.frontends.jax_stages.leaves import named_leaves
-from flint.frontends.jax_step.program import abstract_mesh, definition
+from flint.frontends.jax_step.meshes import abstract_mesh
+from flint.frontends.jax_step.program import definition
 from flint.frontends.jax_step.specs import show_array
 from flint.frontends.stages.pipeline import layers_label
 from flint.ir.mesh import Mesh

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError, nearest
 from flint.frontends.jax_stages.parts import described, shown
-from flint.frontends.jax_step.program import abstract_mesh
+from flint.frontends.jax_step.meshes import abstract_mesh
 from flint.frontends.jax_step.settings import capturing_on
 from flint.frontends.stages.pipeline import PlaceOfParameter, Tied
 from flint.frontends.user_code import user_error

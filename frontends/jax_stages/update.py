@@ -10,7 +10,8 @@ from flint.frontends.jax_stages.bodies import BodyFunction, differentiable
 from flint.frontends.jax_stages.leaves import refuse_axis, sharded
 from flint.frontends.jax_stages.parts import shown
 from flint.frontends.jax_stages.stage_function import StageFunction, traced
-from flint.frontends.jax_step.program import abstract_mesh, abstract_tree, definition
+from flint.frontends.jax_step.meshes import abstract_mesh
+from flint.frontends.jax_step.program import abstract_tree, definition
 from flint.ir.mesh import Mesh
 from flint.steps.captured import Port, Role
 from flint.steps.pipeline import Pipeline

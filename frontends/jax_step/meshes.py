@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
 from flint.ir.axis_types import AxisType, axis_types_of
 from flint.ir.mesh import Mesh
+from flint.passes import jax_private
+from flint.passes.mlir import missing_jax
 from flint.steps.step import Step
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ def _by_name(mesh: Mesh, other: object) -> tuple[AxisType, ...]:
 def _meshes_of(step: Step) -> Iterator[JaxMesh | AbstractMesh]:
     import jax
 
-    from flint.frontends.jax_step.program import own_sharding
+    from flint.frontends.jax_step.meshes import own_sharding
 
     own = getattr(step.fn, "_jit_info", None)
     given = (
@@ -130,3 +132,32 @@ def with_mesh_help(error: FlintError, abstract: AbstractMesh) -> FlintError:
 
 def _show(axes: Mapping[str, int]) -> str:
     return ",".join(f"{name}={size}" for name, size in axes.items())
+
+
+def abstract_mesh(mesh: Mesh) -> AbstractMesh:
+    """The `jax.sharding.AbstractMesh` with the axes of `mesh`: Auto unless it says explicit."""
+    jax = import_jax()
+    kinds = jax.sharding.AxisType
+    types = mesh.axis_types or (AxisType.AUTO,) * len(mesh.names)
+    made: AbstractMesh = jax.sharding.AbstractMesh(
+        mesh.sizes,
+        mesh.names,
+        tuple(kinds.Explicit if t is AxisType.EXPLICIT else kinds.Auto for t in types),
+    )
+    return made
+
+
+def import_jax() -> Any:
+    try:
+        import jax
+    except ImportError as error:
+        raise missing_jax("jax") from error
+    return jax
+
+
+def own_sharding(leaf: object) -> object:
+    """What an argument is sharded by. JAX resolves a bare PartitionSpec only inside a mesh."""
+    jax = import_jax()
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax_private.own_sharding(leaf)
+    return getattr(leaf, "sharding", None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flint.errors import FlintError
-from flint.frontends.user_code import calling_place
+from flint.io.user_places import calling_place
 from flint.ir.mesh import Mesh
 from flint.passes.jax_private import pmap_module
 

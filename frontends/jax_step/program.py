@@ -10,26 +10,33 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flint.errors import FlintError, nearest
+from flint.errors import FlintError
 from flint.frontends.jax_step.callbacks import callbacks_of
 from flint.frontends.jax_step.equations import refuse_huge_constants
 from flint.frontends.jax_step.forms import Handed, handed, is_pmapped
 from flint.frontends.jax_step.gpu_kernels import lowering_options
-from flint.frontends.jax_step.meshes import as_auto, check_meshes, with_mesh_help, with_types_of
+from flint.frontends.jax_step.meshes import (
+    abstract_mesh,
+    as_auto,
+    check_meshes,
+    import_jax,
+    own_sharding,
+    with_mesh_help,
+    with_types_of,
+)
 from flint.frontends.jax_step.pretended import asking_for, pmapped_over
-from flint.frontends.jax_step.settings import capturing_on
+from flint.frontends.jax_step.settings import capturing_on, platform_name
 from flint.frontends.jax_step.specs import check_axes, check_spec, show_array, show_spec
 from flint.frontends.jax_step.stages import mark_donated, stage_of
 from flint.frontends.user_code import user_error
+from flint.io.fields import shown
 from flint.ir.axis_types import AxisType
 from flint.ir.mesh import Mesh
 from flint.log import stage
-from flint.passes import jax_private
-from flint.passes.mlir import missing_jax, write_bytecode
+from flint.passes.mlir import write_bytecode
 from flint.passes.partition.prepare.attention import attach_attention_rules
 from flint.passes.partition.prepare.gspmd import refuse_gspmd
 from flint.steps.captured import Captured
-from flint.steps.fields import shown
 from flint.steps.step import Step
 from flint.text import plural
 
@@ -37,10 +44,6 @@ if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
     from jax.stages import Wrapped
     from jaxlib.mlir import ir
-
-
-#: Platforms that a step can be lowered for, and JAX's names of them.
-PLATFORMS = {"cuda": "cuda", "gpu": "cuda", "rocm": "rocm", "tpu": "tpu", "cpu": "cpu"}
 
 
 def capture_jax(step: Step, mesh: Mesh, source: str = "") -> Captured:
@@ -170,38 +173,6 @@ def _trace_error(
     return with_mesh_help(user_error(error, f"tracing {name}", place), abstract)
 
 
-def platform_name(name: str) -> str:
-    """JAX's name of a platform. Raises FlintError FL207 for one that JAX does not lower for."""
-    if name not in PLATFORMS:
-        raise FlintError(
-            "FL207",
-            f"there is no platform '{name}'{nearest(name, list(PLATFORMS))}",
-            help=f"choose one of {', '.join(PLATFORMS)}",
-        )
-    return PLATFORMS[name]
-
-
-def abstract_mesh(mesh: Mesh) -> AbstractMesh:
-    """The `jax.sharding.AbstractMesh` with the axes of `mesh`: Auto unless it says explicit."""
-    jax = _import_jax()
-    kinds = jax.sharding.AxisType
-    types = mesh.axis_types or (AxisType.AUTO,) * len(mesh.names)
-    made: AbstractMesh = jax.sharding.AbstractMesh(
-        mesh.sizes,
-        mesh.names,
-        tuple(kinds.Explicit if t is AxisType.EXPLICIT else kinds.Auto for t in types),
-    )
-    return made
-
-
-def _import_jax() -> Any:
-    try:
-        import jax
-    except ImportError as error:
-        raise missing_jax("jax") from error
-    return jax
-
-
 def definition(function: Callable[..., object]) -> str | None:
     """`file.py:line` where the user defined a function, or None."""
     import inspect
@@ -286,7 +257,7 @@ def _in_shardings(step: Step) -> list[Any]:
 
 
 def _is_sharding(value: object) -> bool:
-    jax = _import_jax()
+    jax = import_jax()
     return isinstance(value, jax.sharding.Sharding | jax.sharding.PartitionSpec)
 
 
@@ -304,7 +275,7 @@ def abstract_tree(
     `sharding` is a pytree prefix of shardings, which go before the leaves' own. Plain numbers stay
     as they are, and whatever is no array if it `may_be_static`. Raises FlintError FL102, FL103, FL104, FL106 or FL208.
     """
-    jax = _import_jax()
+    jax = import_jax()
     leaves, tree = jax.tree_util.tree_flatten_with_path(value)
     given = _broadcast(sharding, value, len(leaves), prefix, place)
     converted = []
@@ -328,7 +299,7 @@ def _broadcast(
     sharding: object, value: object, count: int, prefix: str, place: str | None
 ) -> list[Any]:
     """Spread a pytree prefix of shardings over the leaves of an argument."""
-    jax = _import_jax()
+    jax = import_jax()
     if sharding is None or _is_sharding(sharding):
         return [sharding] * count
     _require_shardings(sharding, f"in_shardings of {prefix}", place)
@@ -352,7 +323,7 @@ def _broadcast(
 
 def _require_shardings(tree: object, what: str, place: str | None) -> None:
     """Raise FlintError FL104 if a leaf of a tree of shardings is none: JAX would say so later."""
-    jax = _import_jax()
+    jax = import_jax()
     for leaf in jax.tree.leaves(tree, is_leaf=_is_sharding):
         if not _is_sharding(leaf):
             raise FlintError(
@@ -363,17 +334,9 @@ def _require_shardings(tree: object, what: str, place: str | None) -> None:
             )
 
 
-def own_sharding(leaf: object) -> object:
-    """What an argument is sharded by. JAX resolves a bare PartitionSpec only inside a mesh."""
-    jax = _import_jax()
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return jax_private.own_sharding(leaf)
-    return getattr(leaf, "sharding", None)
-
-
 def _spec_of(sharding: object) -> PartitionSpec | None:
     """The PartitionSpec of whatever an argument carries; None where it says nothing of a mesh."""
-    jax = _import_jax()
+    jax = import_jax()
     if isinstance(sharding, jax.sharding.PartitionSpec):
         return sharding
     if isinstance(sharding, jax.sharding.NamedSharding):
@@ -408,7 +371,7 @@ def _shape_and_dtype(leaf: Any, name: str, place: str | None) -> tuple[tuple[int
 
 
 def _jitted(form: Handed, abstract: AbstractMesh, mesh: Mesh, place: str | None) -> Wrapped:
-    jax = _import_jax()
+    jax = import_jax()
     step = form.step
     donated = positions(step.donate_argnums, len(step.args), "donate_argnums", place)
     static = positions(step.static_argnums, len(step.args), "static_argnums", place)
@@ -447,4 +410,4 @@ def _out_sharding(
 def _on_mesh(abstract: AbstractMesh, spec: PartitionSpec, given: object) -> NamedSharding:
     """A sharding on the abstract mesh, in the kind of memory that the given one names."""
     kind = getattr(given, "memory_kind", None)
-    return _import_jax().sharding.NamedSharding(abstract, spec, memory_kind=kind)
+    return import_jax().sharding.NamedSharding(abstract, spec, memory_kind=kind)

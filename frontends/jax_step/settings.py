@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from flint.errors import FlintError, nearest
 from flint.frontends.jax_step.gpu_kernels import without_gpu
 from flint.passes.jax_private import setting
 
@@ -129,3 +130,18 @@ class _Meshes:
 
 
 _MESHES = _Meshes()
+
+
+#: Platforms that a step can be lowered for, and JAX's names of them.
+PLATFORMS = {"cuda": "cuda", "gpu": "cuda", "rocm": "rocm", "tpu": "tpu", "cpu": "cpu"}
+
+
+def platform_name(name: str) -> str:
+    """JAX's name of a platform. Raises FlintError FL207 for one that JAX does not lower for."""
+    if name not in PLATFORMS:
+        raise FlintError(
+            "FL207",
+            f"there is no platform '{name}'{nearest(name, list(PLATFORMS))}",
+            help=f"choose one of {', '.join(PLATFORMS)}",
+        )
+    return PLATFORMS[name]

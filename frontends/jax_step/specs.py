@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from flint.errors import FlintError, nearest
+from flint.io.fields import shown
 from flint.ir.mesh import AxisRef, Mesh
-from flint.steps.fields import shown
 
 if TYPE_CHECKING:
     from jax.sharding import PartitionSpec

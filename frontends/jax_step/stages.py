@@ -124,7 +124,8 @@ def capture_staged(
 
 
 def _lowered(traced: Any, mesh: Mesh, platform: str, name: str) -> Any:
-    from flint.frontends.jax_step.program import abstract_mesh, platform_name
+    from flint.frontends.jax_step.meshes import abstract_mesh
+    from flint.frontends.jax_step.settings import platform_name
 
     chosen = platform_name(platform)
     refuse_huge_constants(traced.jaxpr, None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from flint.frontends.jax_world.run import Job, run
+from flint.frontends.jax_world.job import Job
+from flint.frontends.jax_world.run import run
 from flint.frontends.jax_world.values.places import raising_place
 from flint.frontends.user_process import (
     Failure,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from jaxlib.mlir import ir
 
     from flint.frontends.jax_world.calls import Call
-    from flint.frontends.jax_world.run import Job
+    from flint.frontends.jax_world.job import Job
 
 
 def mesh_of(module: ir.Module, call: Call, job: Job) -> tuple[Mesh, tuple[str, ...]]:

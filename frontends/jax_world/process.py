@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from flint.frontends.jax_world.child import Outcome
-from flint.frontends.jax_world.run import Job
+from flint.frontends.jax_world.job import Job
 from flint.frontends.user_process import child_environment, died, gave_up, read_outcome
 from flint.io.processes import Child, Patience
 from flint.io.scratch import scratch_folder

@@ -6,44 +6,15 @@ import contextlib
 import os
 import runpy
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from flint.errors import FlintError
-from flint.frontends.jax_world.calls import Calls, Choice, StepDone
-from flint.frontends.jax_world.runtime.chips import ChipAnswers
+from flint.frontends.jax_world.calls import Calls, StepDone
+from flint.frontends.jax_world.job import Job
 from flint.frontends.jax_world.values.places import raising_place
 from flint.io.kept_files import KeptFiles
-from flint.ir.mesh import Mesh
 from flint.steps.captured import Captured
-
-
-@dataclass(frozen=True)
-class Job:
-    """A script with its arguments, the devices to run it on, and what of it to capture.
-
-    With `module` the script is run as `python -m module` would run it.
-    `mesh` has as many devices as the script shall see; `is_named` says whether the user named its
-    axes. Files from before `began`, in seconds since the epoch, stay as they are.
-    """
-
-    script: str
-    argv: tuple[str, ...]
-    module: str
-    mesh: Mesh
-    is_named: bool
-    chip: ChipAnswers
-    choice: Choice = field(default_factory=Choice)
-    hints: Mapping[str, Any] = field(default_factory=dict)
-    began: float = field(default_factory=time.time, compare=False)
-
-    @property
-    def name(self) -> str:
-        """The script's name."""
-        return Path(self.script).name
 
 
 def run(job: Job) -> Captured:
@@ -109,8 +80,7 @@ def _script(job: Job) -> Iterator[None]:
 
 def _captured(job: Job, calls: Calls, warnings: tuple[str, ...]) -> Captured:
     from flint.frontends.jax_step.callbacks import callbacks_of
-    from flint.frontends.jax_step.meshes import check_meshes
-    from flint.frontends.jax_step.program import abstract_mesh
+    from flint.frontends.jax_step.meshes import abstract_mesh, check_meshes
     from flint.frontends.jax_world.meshes import mesh_of
     from flint.frontends.jax_world.runtime.lowering import lowered
     from flint.passes.mlir import write_bytecode

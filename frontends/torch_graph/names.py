@@ -13,7 +13,7 @@ from functools import cache
 import torch
 
 from flint.errors import FlintError
-from flint.frontends.user_code import is_users
+from flint.io.user_places import is_users
 from flint.passes.locations import file_name
 
 #: Name of the wrapped module inside of the exported one; every path starts with it.
@@ -77,7 +77,7 @@ def _place(stack_trace: str) -> str:
 
 def export_failure(error: BaseException, place: str | None) -> FlintError:
     """FlintError FL223: what the module raised while it was exported, and where."""
-    from flint.frontends.user_code import user_place
+    from flint.io.user_places import user_place
 
     lines = [ln.strip() for ln in str(error).strip().splitlines() if ln.strip()]
     reason = lines[0] if lines else "no message"

@@ -11,7 +11,8 @@ from typing import Any
 from flint.ir.mesh import Mesh
 from flint.passes.extract.consistency import RULE, Axes, examine
 from flint.passes.extract.implied import may_imply
-from flint.passes.extract.work import RULES, Operation, work_of
+from flint.passes.extract.tensors import Operation
+from flint.passes.extract.work import RULES, work_of
 from flint.passes.work.work import Work
 
 _NO_AXES: frozenset[str] = frozenset()

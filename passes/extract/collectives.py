@@ -17,8 +17,7 @@ from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective
 from flint.passes.axes import groups_to_axes, pairs_to_route
-from flint.passes.extract.tensors import Sharding, axis_refs
-from flint.passes.extract.work import Operation
+from flint.passes.extract.tensors import Operation, Sharding, axis_refs
 from flint.passes.mlir import defining_operation
 
 SHARDY = {

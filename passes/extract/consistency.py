@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from flint.ir.mesh import AxisRef, Mesh
-from flint.passes.extract.tensors import Tensor, axis_refs, show
-from flint.passes.extract.work import Operation
+from flint.passes.extract.tensors import Operation, Tensor, axis_refs, show
 
 Axes = tuple[AxisRef, ...]
 #: The attribute that holds the sharding rule of an operation.

@@ -21,9 +21,8 @@ from flint.passes.axes import pairs_to_route
 from flint.passes.extract.collectives import shard_holders
 from flint.passes.extract.consistency import RULE
 from flint.passes.extract.halo import Hop, hops, messages, rotation
-from flint.passes.extract.tensors import Tensor, show
+from flint.passes.extract.tensors import Operation, Tensor, show
 from flint.passes.extract.windows import REACHES, Reach, feeds_only_rotations, rotation_of
-from flint.passes.extract.work import Operation
 from flint.passes.mlir import defining_operation, is_attention_backward, is_heads_first, target_of
 from flint.passes.partition.prepare.rules import TOP_K, rule_key
 from flint.passes.work.host_copies import CALLBACK_TARGET, ON_SHARDS

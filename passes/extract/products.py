@@ -10,7 +10,7 @@ from flint.ir.program import Flag
 from flint.passes.mlir import FRONTEND_ATTRIBUTES
 
 if TYPE_CHECKING:
-    from flint.passes.extract.work import Operation
+    from flint.passes.extract.tensors import Operation
 
 
 class Typed(Protocol):

@@ -191,3 +191,13 @@ def dtype_name(element: str) -> str:
         if element.startswith(prefix) and element[len(prefix) :].isdigit():
             return name + element[len(prefix) :]
     return element
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation with its local operands and results. `op` is the MLIR operation."""
+
+    name: str
+    op: Any
+    operands: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]

@@ -14,8 +14,7 @@ import numpy as np
 
 from flint.ir.mesh import AxisRef, Mesh
 from flint.passes.extract.halo import Indices
-from flint.passes.extract.tensors import Tensor
-from flint.passes.extract.work import Operation
+from flint.passes.extract.tensors import Operation, Tensor
 from flint.passes.mlir import defining_operation
 
 #: From first and last element that each shard makes to the range [low, high) that it reads.

@@ -10,7 +10,7 @@ import contextlib
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from flint.ir.op_class import OpClass
 from flint.ir.product_types import by_block, grouped
 from flint.passes.extract.op_classes import class_of
 from flint.passes.extract.products import product_of
-from flint.passes.extract.tensors import Tensor
+from flint.passes.extract.tensors import Operation, Tensor
 from flint.passes.mlir import (
     FRONTEND_ATTRIBUTES,
     attention_mask,
@@ -36,17 +36,6 @@ from flint.passes.work.hand_written import PALLAS_TARGETS, work_of_call, work_of
 from flint.passes.work.host_copies import CALLBACK, CALLBACK_TARGET
 from flint.passes.work.sliding import Sliding, reduced_elements, used_taps
 from flint.passes.work.work import Work
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One operation with its local operands and results. `op` is the MLIR operation."""
-
-    name: str
-    op: Any
-    operands: tuple[Tensor, ...]
-    results: tuple[Tensor, ...]
-
 
 WorkRule = Callable[[Operation], Work]
 

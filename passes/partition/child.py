@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from flint.errors import FlintError
 from flint.io.processes import begin_child
-from flint.passes.partition.worker import read_message, write_message
+from flint.passes.partition.worker import announce, read_message, write_message
 
 #: What a task returns: facts for the header, and bytes.
 Answer = tuple[dict[str, Any], bytes]
@@ -58,11 +58,6 @@ TASKS: dict[str, Callable[[dict[str, Any], bytes], Answer]] = {
     "abort": _abort,
     "sleep": _sleep,
 }
-
-
-def announce(step: str) -> None:
-    """Say on stderr what is about to run, so that the parent can name it if it dies."""
-    print(f"step: {step}", file=sys.stderr, flush=True)
 
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:

@@ -19,13 +19,13 @@ from flint.passes.partition.as_xla.products import resolve_dot_conflicts, split_
 from flint.passes.partition.as_xla.top_k import split_top_ks
 from flint.passes.partition.as_xla.whole import gather_operands
 from flint.passes.partition.as_xla.zeros import drop_added_zeros
-from flint.passes.partition.child import announce
 from flint.passes.partition.prepare.host_calls import take_host_calls_apart
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.rules import attach_rules, make_rules_final
 from flint.passes.partition.prepare.scans import scans_as_windows
 from flint.passes.partition.prepare.single_index import expand_single_indices
 from flint.passes.partition.prepare.sizes import refuse_huge_tensors
+from flint.passes.partition.worker import announce
 
 #: Drops functions that nothing calls any more.
 DROP_UNUSED = "symbol-dce"

@@ -184,3 +184,8 @@ def _read_exactly(pipe: IO[bytes], count: int) -> bytes:
     if data is None or len(data) < count:
         raise EOFError("the other side closed the pipe")
     return data
+
+
+def announce(step: str) -> None:
+    """Say on stderr what is about to run, so that the parent can name it if it dies."""
+    print(f"step: {step}", file=sys.stderr, flush=True)

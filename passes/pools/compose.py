@@ -12,7 +12,8 @@ from flint.ir.columns import in_order_of_use
 from flint.ir.edit import Editor
 from flint.ir.mesh import Group, Mesh, Route
 from flint.ir.program import Flag, Kind, Program, Row
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from flint.passes.extract.tensors import show
 from flint.passes.pools.caches import Cache, exchange_of, of_one_layer, pair_caches
 from flint.passes.pools.ports import Made, PoolStep, partition_pool, where_made, where_read

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import flint
 from flint.errors import FlintError
-from flint.frontends.jax_step.program import abstract_mesh
+from flint.frontends.jax_step.meshes import abstract_mesh
 from flint.ir.mesh import Mesh
 from tests import axis_type_probes as probes
 
@@ -106,7 +106,7 @@ def test_explicit_axes_that_were_surely_meant_are_not_taken_as_auto() -> None:
 
 
 def test_types_of_an_entry(tmp_path: Path) -> None:
-    from flint.steps.model_file import Target, load_step
+    from flint.frontends.model_file import Target, load_step
 
     (tmp_path / "model.py").write_text(
         "import flint\n"

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from flint.backends.chakra import check
+from flint.frontends.model_file import Target, importable, load_step
 from flint.ir.program import Collective, Kind, Program
-from flint.steps.model_file import Target, importable, load_step
 from flint.steps.options import PipelineOptions
 from flint.tracing import Trace, trace_step
 from tests.long import long_but

@@ -28,7 +28,8 @@ from flint.errors import FlintError
 from flint.io.processes import Patience
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, Program
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from flint.tools.simulators.astra_sim import BINARY, AstraSim, find_binary
 from flint.tools.simulators.inputs import find_inputs
 from flint.tools.simulators.process import Limits

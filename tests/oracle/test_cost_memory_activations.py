@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 import flint
-from flint.frontends.jax_step.program import abstract_mesh
+from flint.frontends.jax_step.meshes import abstract_mesh
 from flint.ir.mesh import Mesh
 from flint.rewrite import rewrite
 from tests.saved_activations import saved_activation_bytes

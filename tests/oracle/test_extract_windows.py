@@ -20,9 +20,8 @@ from jax import lax
 from jaxlib.mlir.ir import Module
 
 from flint.ir.mesh import AxisRef, Mesh
-from flint.passes.extract.tensors import NOTHING, Tensor
+from flint.passes.extract.tensors import NOTHING, Operation, Tensor
 from flint.passes.extract.windows import REACHES, Reach, rotation_of
-from flint.passes.extract.work import Operation
 from flint.passes.mlir import make_context
 
 MESH = Mesh.parse("x=4")

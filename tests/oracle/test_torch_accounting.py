@@ -18,8 +18,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("jax")
 
+from flint.frontends.model_file import Target, importable, load_step
 from flint.ir.program import Collective, Kind, Phase, Program
-from flint.steps.model_file import Target, importable, load_step
 from flint.tracing import trace_script, trace_step
 from tests.oracle.test_llama_accounting import gemms_by_hand
 

@@ -170,7 +170,7 @@ SMOKE = """
 import flint, pathlib
 from flint.passes.base import run_passes
 from flint.backends.chakra import read
-from flint.frontends import user_code
+from flint.io import user_places
 assert "64" in str(flint.Mesh.parse("64x8"))
 assert "h100-dgx" in flint.Cluster.names()
 assert flint.Cluster.load("v5p").chip.systolic is not None

@@ -17,7 +17,8 @@ from flint.errors import FlintError
 from flint.io.bounded import FileKind
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import COLUMNS, TABLES, Kind
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from flint.tracing import Trace
 from tests.properties.test_invariants import entry, sample
 from tests.random_programs import QUICK, meshes, programs

@@ -14,7 +14,7 @@ jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
 from flint.passes.extract.alike import Alike, Alikes
-from flint.passes.extract.work import Operation
+from flint.passes.extract.tensors import Operation
 from tests.auto_mesh import auto_mesh
 
 P = jax.sharding.PartitionSpec

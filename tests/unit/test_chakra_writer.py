@@ -23,7 +23,8 @@ from flint.backends.chakra.writing.simulator_files import GroupNumbers
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, Phase
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from tests.chakra_traces import layered_program, over
 from tests.program_rows import ProgramBuilder
 

@@ -7,9 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flint.cli import app
+from flint.ir.rank_class import RankClass
 from flint.ir.text.parser import parse_program
 from flint.ir.text.printer import print_program
-from flint.ir.workload import RankClass, Workload
+from flint.ir.workload import Workload
 from flint.passes.pass_list import known_passes
 from flint.passes.profiles import PROFILES
 from tests.program_text import Rows

@@ -16,7 +16,7 @@ from flint.backends.cost.chips.families.gpu.constants import (
 )
 from flint.backends.cost.chips.families.systolic.constants import CONSTANTS as SYSTOLIC
 from flint.backends.cost.chips.kernel_table import element_type
-from flint.backends.cost.collectives.choose import Speed
+from flint.backends.cost.collectives.algorithm import Speed
 from flint.cluster.errors import key_lines
 from flint.cluster.load import PRESETS
 from flint.cluster.models import Cluster, SourceKind

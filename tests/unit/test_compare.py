@@ -13,7 +13,8 @@ from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase, Region, RegionKind
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from flint.tools.change.diff import show
 from flint.tools.change.diff.budgets import broken, parse_budgets
 from flint.tools.change.diff.cause import CauseKind

@@ -15,7 +15,8 @@ from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind, Phase
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from flint.tools.measure.comparison.comparison import MeasuredComparison, compare_measured
 from flint.tools.measure.comparison.pairing import Form, pair
 from flint.tools.measure.comparison.units import Unit

@@ -30,7 +30,6 @@ from flint.ir.program import Kind, Program
 from flint.ir.text.parser import parse_program
 from flint.ir.text.printer import print_program
 from flint.ir.workload import Workload
-from flint.ir.workload_file import from_bytes, to_bytes
 from flint.passes.hlo.cycles import estimated_cycles
 
 DUMP = Path(__file__).parent.parent / "golden" / "hlo" / "scanned_block_tpu.txt"
@@ -100,15 +99,15 @@ def test_rows_have_the_cycles_of_their_instructions(program: Program) -> None:
 def test_the_column_is_kept_by_text_and_file_and_left_out_of_files_without_it(
     program: Program,
 ) -> None:
-    data = to_bytes(Workload.single(program))
+    data = Workload.single(program).to_bytes()
     for other in (
-        from_bytes(data, "a.flint").programs[0],
+        Workload.from_bytes(data, "a.flint").programs[0],
         parse_program(print_program(program)),
     ):
         assert other.cycles.tolist() == program.cycles.tolist()
     without = replace(program, cycles=np.zeros_like(program.cycles))
     assert b"cycles" in data
-    assert b"cycles" not in to_bytes(Workload.single(without))
+    assert b"cycles" not in Workload.single(without).to_bytes()
 
 
 def test_what_merges_with_others_has_no_cycles_that_are_known(program: Program) -> None:

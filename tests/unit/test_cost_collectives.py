@@ -11,11 +11,11 @@ from flint.backends.cost.collectives.algorithm import (
     Task,
     across_tiers,
     algorithms,
-    constants,
 )
 from flint.backends.cost.collectives.choose import plans, speed_of, speeds_of
 from flint.backends.cost.network.calls import CollectiveCall, Span
 from flint.cluster.models import Cluster, NetworkKind
+from flint.cluster.tables import OF_ALGORITHMS
 from flint.ir.op_class import Collective
 
 MIB = 1 << 20
@@ -36,8 +36,6 @@ def test_every_file_states_algorithms_in_the_order_of_the_files() -> None:
     assert [a.name for a in algorithms()] == [n for n in stated if n != "flat ring"]
     assert [a.name for a in across_tiers()] == ["flat ring"]
     assert len(set(stated)) == len(stated)
-    declared = [name for a in (*algorithms(), *across_tiers()) for name in a.constants]
-    assert len(set(declared)) == len(declared)
 
 
 @pytest.mark.parametrize("kind", list(NetworkKind))
@@ -67,11 +65,11 @@ def test_an_algorithm_of_a_library_is_not_taken_from_another() -> None:
 
 def test_what_a_file_says_of_a_declared_constant_is_what_the_algorithm_reads() -> None:
     network = Cluster.load("h100-dgx").network[0]
-    assert set(speed_of(network).declared) == set(constants())
+    assert set(speed_of(network).declared) == set(OF_ALGORITHMS)
     assert speed_of(network).declared["nvls_from"] == network.constants["nvls_from"].value
     assumed = speed_of(network.model_copy(update={"constants": {}})).declared
-    assert assumed == {name: c.assumed for name, c in constants().items()}
-    assert all(c.allows(c.assumed) for c in constants().values())
+    assert assumed == {name: c.assumed for name, c in OF_ALGORITHMS.items()}
+    assert all(c.allows(c.assumed) for c in OF_ALGORITHMS.values())
 
 
 def test_there_is_no_reduction_in_a_switch_below_its_least_members() -> None:

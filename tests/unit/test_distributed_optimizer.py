@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import flint
+from flint.frontends.model_file import Target, importable, load_step
 from flint.ir.program import Collective, Kind, Phase
 from flint.rewrite import rewrite
-from flint.steps.model_file import Target, importable, load_step
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "llama_jax.py"
 SMALL = {"num_layers": "2", "seq": "256", "parallel": "tp"}

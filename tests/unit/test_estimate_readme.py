@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from flint.steps.model_file import Target, importable, load_step
+from flint.frontends.model_file import Target, importable, load_step
 from flint.tracing import trace_step
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,8 +16,9 @@ from typing import Any
 import jax
 import pytest
 
+from flint.steps.entry import entry_mark
 from flint.steps.pipeline import Layers, Pipeline
-from flint.steps.step import Step, entry_mark
+from flint.steps.step import Step
 from tests.auto_mesh import auto_mesh
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -14,7 +14,8 @@ from flint.cli import app
 from flint.ir.compiled_by import CompiledBy
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, RegionKind
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from flint.tracing import Trace
 from tests.machine_output import valid
 from tests.program_rows import ProgramBuilder

@@ -17,7 +17,8 @@ from flint.cli import app
 from flint.errors import FlintError
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
 from flint.tools.share.anonymize import anonymize
 from flint.tools.share.growing.grow import grow

@@ -9,7 +9,8 @@ import pytest
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Mesh, Route
 from flint.ir.program import Kind
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from flint.tools.change.diff.difference import Side, rows_of
 from flint.tools.change.diff.grown import grown
 from flint.tools.change.diff.match import Change

@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
-from flint.steps.model_file import Target, importable, load_step
+from flint.frontends.model_file import Target, importable, load_step
 from flint.tracing import trace_file, trace_step
 
 MESH = AbstractMesh((2, 2), ("pipe", "data"))

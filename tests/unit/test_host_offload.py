@@ -17,7 +17,7 @@ import flint
 from flint.backends.cost.estimate import Estimate, estimate
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.frontends.jax_step.program import abstract_mesh
+from flint.frontends.jax_step.meshes import abstract_mesh
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Program

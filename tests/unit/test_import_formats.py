@@ -15,7 +15,6 @@ from flint.backends.chakra import check
 from flint.cli import app
 from flint.cluster.devices import preset_of_device
 from flint.errors import FlintError
-from flint.ir.verify import verify_workload
 from tests.execution_traces import linked, pair, write
 from tests.nsys_exports import small_export
 from tests.xplanes import chrome, gpu_planes, tpu_plane, xspace
@@ -47,7 +46,7 @@ def test_every_format_is_imported_checked_and_replayed(form: str, tmp_path: Path
     report = check(tmp_path / "out")
     assert report.ok, report.findings
     trace = flint.import_profiles(*files)
-    verify_workload(trace.workload)
+    trace.workload.verify()
     measured = trace.workload.measured_by
     assert measured is not None
     span_ns = max(c.span_ns for c in measured.classes)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flint.steps.model_file import importable
+from flint.frontends.model_file import importable
 
 
 def test_an_environment_in_the_models_folder_is_not_the_models(

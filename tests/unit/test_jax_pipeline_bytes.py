@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import flint
 from flint import FlintError
-from flint.frontends.jax_step.program import abstract_mesh
+from flint.frontends.jax_step.meshes import abstract_mesh
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind
 from tests.jax_pipelines import MESH, pipeline, shaped

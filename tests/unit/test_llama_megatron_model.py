@@ -13,7 +13,7 @@ jnp = jax.numpy
 import flint
 from benchmarks.models import llama_megatron as model
 from flint.cluster.models import Cluster
-from flint.frontends.jax_step.program import abstract_mesh
+from flint.frontends.jax_step.meshes import abstract_mesh
 from flint.ir.mesh import Mesh
 
 DRAW = np.random.default_rng(0)

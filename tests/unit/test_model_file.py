@@ -7,8 +7,8 @@ import pytest
 
 import flint
 from flint.errors import FlintError
+from flint.frontends.model_file import Target, importable, load_step
 from flint.ir.mesh import Mesh
-from flint.steps.model_file import Target, importable, load_step
 
 pytest.importorskip("jax", reason="model files are handed a JAX mesh")
 

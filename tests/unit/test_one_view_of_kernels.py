@@ -11,10 +11,10 @@ import pytest
 
 from flint.backends.chakra import read
 from flint.backends.chakra.schema import NodeType
+from flint.frontends.model_file import Target, importable, load_step
 from flint.ir.program import Kind
 from flint.passes.profiles import PROFILES
 from flint.rewrite import kernels_for
-from flint.steps.model_file import Target, importable, load_step
 from flint.tracing import Trace, trace_step
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -15,7 +15,8 @@ from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind, Phase, RegionKind
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from flint.tools.report import perfetto as perfetto_file
 from flint.tools.report.perfetto import (
     CounterUnit,

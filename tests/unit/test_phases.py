@@ -12,10 +12,10 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import flint
+from flint.frontends.model_file import Target, importable, load_step
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind, Phase, Program, RegionKind
 from flint.passes.extract.phases import with_phases
-from flint.steps.model_file import Target, importable, load_step
 from flint.tracing import trace_step
 from tests.auto_mesh import auto_mesh
 from tests.program_rows import ProgramBuilder

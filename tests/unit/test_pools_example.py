@@ -13,9 +13,9 @@ pytest.importorskip("jax")
 
 from flint.backends.chakra import check, read, write
 from flint.backends.chakra.schema import NodeType
+from flint.frontends.model_file import Target, importable, load_step
 from flint.ir.workload import Workload
 from flint.passes.work.totals import CommunicationTotal, totals
-from flint.steps.model_file import Target, importable, load_step
 from flint.steps.pools import Disaggregated
 from flint.tracing_pools import trace_pools
 

@@ -126,7 +126,7 @@ def step(policy: str) -> Estimate:
         x = jax.ShapeDtypeStruct((65536, 8192), jnp.bfloat16, sharding=at("data", None))
         return flint.Step(jax.grad(loss), (weights, x))
 
-    from flint.frontends.jax_step.program import abstract_mesh
+    from flint.frontends.jax_step.meshes import abstract_mesh
     from flint.ir.mesh import Mesh
 
     mesh = Mesh.parse({"data": 16})

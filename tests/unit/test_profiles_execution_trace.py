@@ -19,7 +19,6 @@ import flint
 from flint.backends.chakra.schema import NodeType, messages
 from flint.errors import FlintError
 from flint.ir.op_class import OpClass
-from flint.ir.verify import verify_workload
 from flint.tools.measure.profiles import execution_trace
 from flint.tools.measure.profiles.build import workload_of
 from flint.tools.measure.profiles.execution_trace.join import join
@@ -92,7 +91,7 @@ def test_communication_of_the_trace_is_that_of_the_profile_and_its_own_stays(
 def test_both_files_are_imported_together_in_any_order(tmp_path: Path, reverse: bool) -> None:
     paths = pair(tmp_path)[:: -1 if reverse else 1]
     workload = flint.import_profiles(*paths).workload
-    verify_workload(workload)
+    workload.verify()
     (program,) = workload.programs
     assert (program.op == OpClass.MATMUL).sum() == 5  # of one step: two forward, three backward
     assert program.mesh.size == 1
@@ -158,7 +157,7 @@ def test_linked_traces_have_kernels_with_their_operators(tmp_path: Path, schema:
     launched = [profile.strings[profile.operators.name[i]] for i in a.operator.tolist()]
     assert set(launched) <= set(LAUNCHING)
     workload = workload_of([profile])
-    verify_workload(workload)
+    workload.verify()
     assert workload.mesh.size == 4
     assert (workload.programs[0].op == OpClass.MATMUL).sum() == 10  # of both steps
 
@@ -178,7 +177,7 @@ def test_the_converted_form_has_the_same_kernels_as_the_linked_one(tmp_path: Pat
     assert "times follow from durations and dependencies" in " ".join(after.warnings)
     comms = [after.comms[i] for i in after.activities.comm.tolist() if i >= 0]
     assert {c.name for c in comms} == {"allreduce"}
-    verify_workload(workload_of([after]))
+    workload_of([after]).verify()
 
 
 # Chakra's -------------------------------------------------------------------------------------
@@ -268,7 +267,7 @@ def test_what_flint_writes_of_a_profile_reads_back_with_the_same_times(tmp_path:
     assert kernels[1] == pytest.approx(kernels[0], rel=1e-2)
     flops = [int(t.workload.programs[0].flops.sum()) for t in (trace, again)]
     assert flops[1] == pytest.approx(flops[0], rel=1e-6)  # 0 is written as 1
-    verify_workload(again.workload)
+    again.workload.verify()
 
 
 def _measured(trace: Trace) -> Mapping[str, Any]:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from flint.backends.chakra import check
 from flint.errors import FlintError
 from flint.ir.op_class import Collective, OpClass
-from flint.ir.verify import verify_workload
 from flint.passes.hlo.module import message_class
 from flint.tools.measure.profiles import xplane
 from flint.tools.measure.profiles.build import workload_of
@@ -125,7 +124,7 @@ def test_steps_of_a_real_profile_are_runs_of_its_program_and_products_are_counte
     measured = workload.metadata["measured"]["classes"]
     assert [c["steps"] for c in measured] == [5] * 8
     program = workload.programs[1]
-    verify_workload(workload)
+    workload.verify()
     assert program.flops.sum() == 2 * 55862 * 5120 * 64  # im2col and product are one convolution
     rows = program.launcher[program.launcher > 0]
     assert len(rows) == 5
@@ -259,7 +258,7 @@ def test_the_program_in_a_profile_gives_products_and_groups(tmp_path: Path, kind
     assert [c.ranks for c in comms] == [(0, 1), (0, 1), (2, 3), (2, 3)]
     assert {(c.name, c.in_elements, c.dtype) for c in comms} == {("allreduce", 128, "bfloat16")}
     workload = workload_of(profiles)
-    verify_workload(workload)
+    workload.verify()
     assert workload.mesh.sizes == (2, 2)
     program = workload.programs[0]
     assert program.flops.sum() == 2 * 8 * 16 * 32
@@ -274,7 +273,7 @@ def test_a_permutation_sends_along_its_pairs(tmp_path: Path, profiled: int) -> N
     planes = [Recorded(f"/device:TPU:{n}", {"XLA Ops": events}) for n in range(profiled)]
     metadata = Recorded("/host:metadata", {}, programs={"jit_step(7)": _program()})
     workload = workload_of(_read(tmp_path, metadata, *planes))
-    verify_workload(workload)
+    workload.verify()
     assert workload.mesh.size == 4
     program = workload.programs[0]
     row = int(np.argmax(program.comm_bytes))

@@ -14,7 +14,8 @@ from flint.backends.cost.simulate.timeline import POLICIES
 from flint.cluster.models import Cluster
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind, Phase, Program
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from tests.program_rows import ProgramBuilder
 
 MESH = Mesh(("data",), (16,))

@@ -7,7 +7,8 @@ import pytest
 from flint.backends.summary.summary import CollectiveTotal, summarize
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Flag, Kind, RegionKind
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from tests.program_rows import ProgramBuilder
 
 MESH = Mesh.parse("data=4,model=2")

@@ -4,7 +4,8 @@ import pytest
 
 from flint.errors import FlintError
 from flint.ir.mesh import Mesh
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from flint.rewrite import rewrite
 from tests.program_rows import ProgramBuilder
 

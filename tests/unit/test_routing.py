@@ -17,7 +17,8 @@ from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.product_types import grouped
 from flint.ir.program import Collective, Kind, Program
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from tests.program_rows import ProgramBuilder
 
 #: Rows of a rank's experts, sizes of their matrices, experts of a rank, ranks.

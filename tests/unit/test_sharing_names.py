@@ -16,7 +16,8 @@ from flint.backends.cost.estimate import estimate
 from flint.cli import app
 from flint.cluster.named import load_cluster
 from flint.ir.program import Kind
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from flint.tools.share.leaks.strings import surviving_strings
 from flint.tools.share.names.redact import redacted
 from flint.tools.share.names.scopes import neutral_scopes

@@ -16,7 +16,8 @@ import flint
 from benchmarks.sharing.program_mutants import CHANGES, mutants
 from flint.ir.mesh import AxisRef, Mesh, Route
 from flint.ir.program import Kind, Program
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from flint.tools.share.rules import ALL_RULES, broken_rules, is_valid
 from tests.auto_mesh import auto_mesh
 from tests.program_rows import ProgramBuilder

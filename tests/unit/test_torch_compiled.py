@@ -16,10 +16,10 @@ from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.process import record
 from flint.ir.mesh import Mesh
 from flint.ir.program import Flag, Kind, Phase, Program
+from flint.ir.rank_class import RankClass
 from flint.ir.text.parser import parse_program
 from flint.ir.text.printer import print_program
-from flint.ir.workload import RankClass, Workload
-from flint.ir.workload_file import from_bytes, to_bytes
+from flint.ir.workload import Workload
 from flint.passes.base import run_passes
 from flint.passes.profiles import PROFILES
 from tests.recordings import event, recording, tensor
@@ -86,11 +86,11 @@ def test_only_rows_of_one_call_are_a_kernel(numbers: tuple[int, ...], count: int
 def test_the_column_is_kept_by_text_and_file_and_left_out_of_files_without_it() -> None:
     for program in (chain(1, 0, 2), chain(0, 0)):
         workload = Workload(MESH, (program,), (RankClass("all", 0),), {})
-        read = from_bytes(to_bytes(workload), "a.flint").programs[0]
+        read = Workload.from_bytes(workload.to_bytes(), "a.flint").programs[0]
         again = parse_program(print_program(program))
         for other in (read, again):
             assert other.compiled.tolist() == program.compiled.tolist()
-    assert b"compiled" not in to_bytes(workload)
+    assert b"compiled" not in workload.to_bytes()
 
 
 def test_a_call_inside_of_another_is_part_of_it() -> None:

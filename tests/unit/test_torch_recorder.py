@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flint.errors import FlintError
+from flint.frontends.model_file import Target, importable, load_step
 from flint.frontends.torch_weights import without_weights
 from flint.frontends.torch_world.device.device import DeviceTimeline, Stream, StreamEvent
 from flint.frontends.torch_world.device.fakes import Fakes
@@ -33,7 +34,6 @@ from flint.frontends.torch_world.record.storages import Storages
 from flint.frontends.torch_world.runtime.weights import SafeTensors
 from flint.frontends.user_process import ProgramError
 from flint.ir.program import Collective, Phase
-from flint.steps.model_file import Target, importable, load_step
 from flint.steps.step import WorldStep
 from flint.tracing import trace_step
 

@@ -3,7 +3,7 @@
 import pytest
 
 from flint.errors import FlintError
-from flint.steps.model_file import Target, load_step
+from flint.frontends.model_file import Target, load_step
 
 torch = pytest.importorskip("torch")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import flint
-from flint.frontends.user_code import is_users
+from flint.io.user_places import is_users
 from flint.passes.locations import TRACERS
 
 SOURCES = sorted(

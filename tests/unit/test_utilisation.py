@@ -20,10 +20,10 @@ from flint.backends.cost.utilisation import (
     needed_flops,
 )
 from flint.cluster.models import Cluster
+from flint.frontends.model_file import Target, importable, load_step
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind, Phase, Program, RegionKind
 from flint.ir.workload import Workload
-from flint.steps.model_file import Target, importable, load_step
 from flint.tracing import Trace, trace_script, trace_step
 from tests.program_rows import ProgramBuilder
 

@@ -7,20 +7,17 @@ those that every tier has. Of all that can run a call the fastest is taken: see 
 
 from __future__ import annotations
 
+import math
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from flint.backends.cost.collectives import algorithms as folder
 from flint.backends.cost.network.calls import Span
 from flint.cluster.models import Network, NetworkKind
 from flint.ir.op_class import Collective
-
-if TYPE_CHECKING:
-    from flint.backends.cost.collectives.choose import Speed
 
 #: What goes from one member to another: a permutation is one message per member.
 MESSAGES = frozenset({Collective.NONE, Collective.PERMUTE})
@@ -76,6 +73,53 @@ class LinkUse:
             self.c if c is None else c,
             host_bytes,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Constants of a tier. Bandwidth is what one rank sends, in bytes per ns.
+
+    `declared` are those that algorithms read beyond these, by name.
+    """
+
+    a0_ns: float
+    a1_ns: float
+    c: float
+    efficiency: float
+    own_part: float
+    host_bytes_per_s: float
+    sockets_bytes_per_s: float
+    bandwidth: float
+    domain: float
+    declared: Mapping[str, float]
+
+    def host_bytes_per_ns(self, size: int) -> float:
+        """What a member sends at most where a group of `size` goes through the host.
+
+        Two members reach each other; more share what `host_bytes_per_s` carries, all together, and
+        groups of more than half of a domain, which cross between its sockets, `sockets_bytes_per_s`.
+        """
+        if size <= 2:
+            return math.inf
+        wide = size > self.domain / 2
+        return (self.sockets_bytes_per_s if wide else self.host_bytes_per_s) / 1e9 / size
+
+    def start_ns(self, schedule: LinkUse) -> float:
+        """Time of the steps one after the other, without any bytes."""
+        return schedule.steps * self.a1_ns + schedule.local_ns
+
+    def transfer_ns(self, schedule: LinkUse, span: Span) -> float:
+        """Time of the bytes of the group at `span`, beside those that share its links."""
+        moved = schedule.wire_bytes + self.own_part * schedule.own_bytes
+        best = self.efficiency if schedule.efficiency is None else schedule.efficiency
+        lost = self.c if schedule.c is None else schedule.c
+        speed = min(best * self.bandwidth, self.host_bytes_per_ns(span.size) / schedule.host_bytes)
+        return (moved + lost * math.sqrt(moved)) / (speed * schedule.links / span.sharing)
+
+    def roofline_ns(self, schedule: LinkUse, span: Span) -> float:
+        """Bytes on the wire by the bandwidth of the datasheet."""
+        speed = min(self.bandwidth, self.host_bytes_per_ns(span.size))
+        return schedule.wire_bytes * span.sharing / (speed * schedule.links)
 
 
 #: How a tier runs an algorithm: what it asks of the links there for a task.

@@ -14,19 +14,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flint.backends.cost.collectives.algorithm import (
     MESSAGES,
     NCCL,
     LinkUse,
+    Speed,
     Task,
     Way,
     across_tiers,
     algorithms,
 )
-from flint.backends.cost.network.calls import CollectiveCall, Span
+from flint.backends.cost.network.calls import CollectiveCall
 from flint.cluster.models import Cluster, Network, NetworkKind
 from flint.cluster.tables import OF_ALGORITHMS
 from flint.ir.op_class import Collective
@@ -196,53 +197,6 @@ def shares(collective: Collective, comm_bytes: float, sizes: Sequence[int]) -> l
             found.append(comm_bytes / inside)
         inside *= size
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """Constants of a tier. Bandwidth is what one rank sends, in bytes per ns.
-
-    `declared` are those that algorithms read beyond these, by name.
-    """
-
-    a0_ns: float
-    a1_ns: float
-    c: float
-    efficiency: float
-    own_part: float
-    host_bytes_per_s: float
-    sockets_bytes_per_s: float
-    bandwidth: float
-    domain: float
-    declared: Mapping[str, float]
-
-    def host_bytes_per_ns(self, size: int) -> float:
-        """What a member sends at most where a group of `size` goes through the host.
-
-        Two members reach each other; more share what `host_bytes_per_s` carries, all together, and
-        groups of more than half of a domain, which cross between its sockets, `sockets_bytes_per_s`.
-        """
-        if size <= 2:
-            return math.inf
-        wide = size > self.domain / 2
-        return (self.sockets_bytes_per_s if wide else self.host_bytes_per_s) / 1e9 / size
-
-    def start_ns(self, schedule: LinkUse) -> float:
-        """Time of the steps one after the other, without any bytes."""
-        return schedule.steps * self.a1_ns + schedule.local_ns
-
-    def transfer_ns(self, schedule: LinkUse, span: Span) -> float:
-        """Time of the bytes of the group at `span`, beside those that share its links."""
-        moved = schedule.wire_bytes + self.own_part * schedule.own_bytes
-        best = self.efficiency if schedule.efficiency is None else schedule.efficiency
-        lost = self.c if schedule.c is None else schedule.c
-        speed = min(best * self.bandwidth, self.host_bytes_per_ns(span.size) / schedule.host_bytes)
-        return (moved + lost * math.sqrt(moved)) / (speed * schedule.links / span.sharing)
-
-    def roofline_ns(self, schedule: LinkUse, span: Span) -> float:
-        """Bytes on the wire by the bandwidth of the datasheet."""
-        speed = min(self.bandwidth, self.host_bytes_per_ns(span.size))
-        return schedule.wire_bytes * span.sharing / (speed * schedule.links)
 
 
 def speeds_of(cluster: Cluster) -> tuple[Speed, ...]:

@@ -10,7 +10,8 @@ from flint.errors import FlintError
 from flint.frontends.jax_stages.cut.jaxprs import OpenJaxpr, opened, reads
 from flint.frontends.jax_stages.leaves import named_leaves
 from flint.frontends.jax_stages.microbatch import Microbatch
-from flint.frontends.jax_step.program import abstract_mesh, definition
+from flint.frontends.jax_step.meshes import abstract_mesh
+from flint.frontends.jax_step.program import definition
 from flint.frontends.jax_step.settings import capturing_on
 from flint.frontends.jax_step.specs import show_array
 from flint.frontends.user_code import user_error

@@ -7,7 +7,7 @@ import sys
 import traceback
 from functools import cache
 
-from flint.frontends.user_code import is_users, library_file, user_place
+from flint.io.user_places import is_users, library_file, user_place
 
 #: Packages whose code passes a question on: who asks is whoever called them.
 _PASSING_ON = ("jax", "jaxlib", "numpy", "ml_dtypes", "flint")

@@ -20,7 +20,7 @@ from flint.errors import FlintError
 from flint.frontends.torch_graph.decompositions import decompositions
 from flint.frontends.torch_graph.optimizer.rules import rule_for
 from flint.frontends.torch_private import OpOverload, pytree, schema_of
-from flint.frontends.user_code import user_place
+from flint.io.user_places import user_place
 
 #: Options that choose an implementation of the same arithmetic: the plain one is traced. With
 #: `capturable`, step counters would be tensors on the device.

@@ -20,7 +20,7 @@ from flint.frontends.torch_graph.optimizer.trace import (
 )
 from flint.frontends.torch_graph.shardings.placements import spec_axes
 from flint.frontends.torch_ops.types import jax_dtype
-from flint.frontends.user_code import user_place
+from flint.io.user_places import user_place
 
 if TYPE_CHECKING:
     from jax import Array

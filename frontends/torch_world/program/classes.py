@@ -24,8 +24,8 @@ from flint.frontends.torch_world.record.recording import Comm, CommKind, Recordi
 from flint.ir.arrays import Mask
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import Int64s, Program
+from flint.ir.rank_class import RankClass
 from flint.ir.stood_in import StoodIn
-from flint.ir.workload import RankClass
 from flint.passes.axes import positions_along
 
 #: Records the given ranks, each in its own process.

@@ -26,7 +26,6 @@ from flint.errors import FlintError
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.recording import Recording
 from flint.frontends.torch_world.record.refusals import said_of_cuda
-from flint.frontends.user_code import library_place, user_place
 from flint.frontends.user_process import (
     Failure,
     flint_error_in,
@@ -37,6 +36,7 @@ from flint.frontends.user_process import (
 )
 from flint.io.inputs import record_if_asked
 from flint.io.processes import begin_child, end_with
+from flint.io.user_places import library_place, user_place
 
 #: Where a process that has loaded PyTorch can be forked.
 CAN_FORK = sys.platform == "linux"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 import flint
-from flint.frontends.user_code import library_file
+from flint.io.user_places import library_file
 
 if TYPE_CHECKING:
     from torch import nn

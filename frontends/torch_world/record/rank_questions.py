@@ -26,7 +26,7 @@ from flint.frontends.torch_world.record.rank_words import (
     VARIABLES,
 )
 from flint.frontends.torch_world.record.recording import RankQuestion
-from flint.frontends.user_code import is_users
+from flint.io.user_places import is_users
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _QUIET_STATEMENTS = (ast.Pass, ast.Import, ast.ImportFrom)

@@ -9,8 +9,8 @@ from flint.errors import FlintError
 from flint.passes.call_graph import MOST_NESTED, check_call_graph
 from flint.passes.locations import Locations, decode_location
 from flint.passes.mlir import functions_of, make_context, write_bytecode
-from flint.passes.partition.child import announce
 from flint.passes.partition.prepare.gspmd import is_gspmd, refuse_gspmd
+from flint.passes.partition.worker import announce
 
 
 def import_stablehlo(data: bytes, source: str) -> tuple[dict[str, Any], bytes]:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from flint.errors import FlintError
 from flint.ir.op_class import OpClass
 from flint.ir.program import COLUMNS, TABLES, Kind, Program
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from flint.passes.pipeline.compose.held import hold
 from flint.passes.pipeline.compose.plan import Neighbours, Plan, once_a_step
 from flint.passes.pipeline.compose.rank_state import first_state, memory_of

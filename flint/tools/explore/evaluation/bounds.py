@@ -17,8 +17,9 @@ from typing import Any
 
 from flint.ir.mesh import Mesh
 from flint.passes import jax_private
+from flint.steps.entry import AnyStep
 from flint.steps.pipeline import Layers, Pipeline
-from flint.steps.step import AnyStep, Step, TorchStep
+from flint.steps.step import Step, TorchStep
 
 #: Types of which several elements share a byte: how many do is not asked.
 _PACKED = ("int2", "int4", "uint2", "uint4", "float4")

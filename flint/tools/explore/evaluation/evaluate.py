@@ -29,9 +29,9 @@ from flint.tools.explore.subject import Subject
 
 if TYPE_CHECKING:
     from flint.cluster.models import Cluster
-    from flint.steps.model_file import ModelFile, Target
+    from flint.frontends.model_file import ModelFile, Target
+    from flint.steps.entry import AnyStep
     from flint.steps.options import PipelineOptions
-    from flint.steps.step import AnyStep
     from flint.tracing import Trace
 
 
@@ -189,7 +189,7 @@ class Evaluator:
 
     def _values(self, point: Point, options: CaptureOptions) -> dict[str, str]:
         """Options by name: what is given, else what their function takes without it."""
-        from flint.steps.model_file import Target
+        from flint.frontends.model_file import Target
         from flint.steps.options import parse_settings
         from flint.tools.explore.space.declared import Declared, ModelKind
 
@@ -204,9 +204,9 @@ class Evaluator:
         return found | parse_settings(options.settings) | dict(options.pipeline.offered())
 
     def _captured(self, options: CaptureOptions, check: Check | None = None) -> Trace:
+        from flint.frontends.model_file import Target
         from flint.frontends.plugin_libraries import load_plugin_libraries
         from flint.steps.input_kind import InputKind, input_kind
-        from flint.steps.model_file import Target
 
         target = Target.parse(self.subject.model)
         if options.world or input_kind(target.path) is not InputKind.PYTHON:
@@ -216,7 +216,7 @@ class Evaluator:
             return captured_from(self._model_file(target), options, check, self._shared)
 
     def _model_file(self, target: Target) -> ModelFile:
-        from flint.steps.model_file import ModelFile, importable
+        from flint.frontends.model_file import ModelFile, importable
 
         if self._file is None:
             self._open.enter_context(importable(target.path.parent))

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError, nearest
 from flint.ir.mesh import Mesh
+from flint.steps.entry import AnyStep
 from flint.steps.pipeline import Pipeline
 from flint.steps.pools import Disaggregated
-from flint.steps.step import AnyStep, Step, TorchStep
+from flint.steps.step import Step, TorchStep
 from flint.tools.explore.space.expression import CannotTell, names_in
 from flint.tools.explore.space.expression_text import parse_expression
 from flint.tools.explore.space.names import RESULTS, Scope, as_name

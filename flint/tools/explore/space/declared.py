@@ -9,9 +9,9 @@ from enum import Enum
 
 from flint.errors import FlintError
 from flint.frontends.contained import contained
+from flint.frontends.model_file import ModelFile, OptionTaker, Target, importable
 from flint.steps.choices import option_choices, spelled
 from flint.steps.input_kind import InputKind, input_kind
-from flint.steps.model_file import ModelFile, OptionTaker, Target, importable
 from flint.steps.options import options_of
 from flint.tools.explore.point import Pairs
 from flint.tools.explore.space.dimension import Dimension, Field

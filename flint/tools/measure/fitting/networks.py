@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.backends.cost.collectives.algorithm import Speed
 from flint.backends.cost.collectives.choose import (
     Leg,
     Plan,
-    Speed,
     leg_of,
     plan_ns,
     plans,

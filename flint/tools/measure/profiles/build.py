@@ -12,13 +12,13 @@ from flint.errors import FlintError
 from flint.frontends.torch_world.program.groups import Channels
 from flint.ir.measured_by import MeasuredBy, MeasuredClass
 from flint.ir.mesh import Mesh
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from flint.tools.measure.profiles.comms import known_groups, mesh_of_groups, world_of
-from flint.tools.measure.profiles.communication import unexplained
 from flint.tools.measure.profiles.contradictions import Checked, refuse, told
 from flint.tools.measure.profiles.contradictions.jobs import told_of_job
 from flint.tools.measure.profiles.execution_trace import paired
-from flint.tools.measure.profiles.profile import Profile
+from flint.tools.measure.profiles.profile import Profile, unexplained
 from flint.tools.measure.profiles.ranks import Aligned, Recorded, align, by_rank
 from flint.tools.measure.profiles.rows import ProgramOfProfile, Shared
 from flint.tools.measure.profiles.step_times import StepTimes, disagreements

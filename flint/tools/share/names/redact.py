@@ -11,7 +11,8 @@ from flint.ir.columns import in_order_of_use
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import COLUMN_TYPES, Kind, Program
-from flint.ir.workload import RankClass, Workload
+from flint.ir.rank_class import RankClass
+from flint.ir.workload import Workload
 from flint.tools.share.leaks.vocabulary import is_public_opcode, op_word
 from flint.tools.share.names.metadata import neutral_metadata
 from flint.tools.share.names.words import Words

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flint.errors import FlintError
+from flint.io.user_places import calling_place
 
 #: More of anything than this is a typing error.
 MOST = 2**31
@@ -38,16 +39,9 @@ def check_value(value: object, rule: Allowed, code: str, what: str) -> None:
         raise FlintError(
             code,
             f"{what} is {shown(value)}, not {rule.words}",
-            place=_place(),
+            place=calling_place(),
             help=f"write {rule.example}" if rule.example else None,
         )
-
-
-def _place() -> str | None:
-    """The line of the user's code that handed the value over, if there is one."""
-    from flint.frontends.user_code import calling_place  # only for an error
-
-    return calling_place()
 
 
 def shown(value: object) -> str:

@@ -19,12 +19,13 @@ from typing import Any
 from flint.errors import FlintError, nearest
 from flint.frontends.axis_errors import axis_error
 from flint.frontends.torch_weights import without_weights
-from flint.frontends.user_code import user_place
 from flint.io.bounded import FileKind, read_bounded
+from flint.io.user_places import user_place
 from flint.ir.axis_types import AxisType
 from flint.ir.mesh import Mesh
+from flint.steps.entry import AnyStep, entry_mark
 from flint.steps.options import options_of
-from flint.steps.step import AnyStep, Step, entry_mark
+from flint.steps.step import Step
 from flint.text import plural
 
 _HOW_TO_MARK = (
@@ -446,7 +447,7 @@ def _mesh_for(function: object, text: str, entry_name: str) -> Mesh:
 
 
 def _abstract(mesh: Mesh) -> Any:
-    from flint.frontends.jax_step.program import abstract_mesh
+    from flint.frontends.jax_step.meshes import abstract_mesh
 
     return abstract_mesh(mesh)
 
