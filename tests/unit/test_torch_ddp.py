@@ -27,7 +27,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flint.errors import FlintError
-from flint.frontends.torch_world.runtime import ddp
+from flint.frontends.torch_world.runtime import buckets, ddp
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -115,7 +115,7 @@ def world(size: int = 8) -> Iterator[Collectives]:
             patch.setattr(
                 ddp_module, "_verify_param_shape_across_processes", ddp.verify_param_shapes
             )
-            patch.setattr(torch._C._distributed_c10d.FakeWork, "get_future", ddp.get_future)
+            patch.setattr(torch._C._distributed_c10d.FakeWork, "get_future", buckets.get_future)
             with FakeTensorMode(), Collectives() as seen:
                 yield seen
     finally:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import GetSetDescriptorType
 from typing import Any
 
 import torch
@@ -33,12 +32,15 @@ _FAKE = "torch._subclasses.fake_tensor:FakeTensor"
 # --- what a tensor says of itself -----------------------------------------------------------------
 
 
-@DEVICES.replaces(f"{_FAKE}.device")
-def fake_device(session: Session, original: property) -> property:
-    """A fake tensor of the virtual device is on `cuda`."""
+@DEVICES.replaces(f"{_FAKE}.device", "torch:Tensor.device")
+def shown_device(session: Session, original: Any) -> property:
+    """A fake tensor of the virtual device is on `cuda`.
+
+    Tensors that hold fake ones (DTensor) take their device from these, in C++.
+    """
     shown = session.device
 
-    def device(tensor: FakeTensor) -> torch.device:
+    def device(tensor: torch.Tensor) -> torch.device:
         found: torch.device = original.__get__(tensor)
         return shown if found.type == NAME else found
 
@@ -53,18 +55,6 @@ def known_to_cpp(session: Session, original: Function) -> object:
         return virtual_device() if is_virtual(device) else original(device)
 
     return staticmethod(normalize)
-
-
-@DEVICES.replaces("torch:Tensor.device")
-def tensor_device(session: Session, original: GetSetDescriptorType) -> property:
-    """Tensors that hold fake ones (DTensor) take their device from these, in C++."""
-    shown = session.device
-
-    def device(tensor: torch.Tensor) -> torch.device:
-        found: torch.device = original.__get__(tensor)
-        return shown if found.type == NAME else found
-
-    return property(device)
 
 
 @DEVICES.replaces("torch:Tensor.is_cuda")

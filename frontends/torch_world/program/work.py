@@ -7,7 +7,7 @@ known, its work is not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from flint.frontends.torch_world.program.cuda_kernels import (
@@ -49,23 +49,16 @@ def work_of(event: Event) -> Work:
 
 def is_known(op: str) -> bool:
     """Whether a rule or a class tells the work of a recorded operator (`aten.add.Tensor`)."""
-    name, op_class = base_name(op), class_of(op)
-    tables: tuple[Container[str], ...] = (RULES, CONVERSIONS, PER_ELEMENT)
-    return (
-        op.startswith(COPYING)
-        or any(name in table for table in tables)
-        or formulas.by_class(op_class, 1) is not None
-    )
+    name = base_name(op)
+    if op.startswith(COPYING) or name in RULES or name in CONVERSIONS or name in PER_ELEMENT:
+        return True
+    return formulas.by_class(class_of(op), 1) is not None
 
 
 def elements_out(event: Event) -> int:
     """Elements that an event stores; of several results of one shape, those of the first."""
     stored = results(event)
-    if not stored:
-        return 0
-    if is_foreach(event.op):
-        return total_elements(stored)
-    return num_elements(stored[0])
+    return total_elements(stored if is_foreach(event.op) else stored[:1])
 
 
 def _multiplied(e: Event, *factors: TensorInfo) -> str:
@@ -411,11 +404,9 @@ _RMS_NORM, _RMS_NORM_BACKWARD = 4, 10
 #: Adam for each element: two moving averages (3 + 4), denominator (3), update (3); decay one more.
 _ADAM, _ADAMW = 13, 14
 
-_KERNELS = "flash_attention flash_attention_for_cpu efficient_attention cudnn_attention"
-_HEADS_FIRST = tuple(
-    f"_scaled_dot_product_{kernel}"
-    for kernel in (*_KERNELS.split(), "fused_attention_overrideable")
-)
+_KERNELS = "flash_attention flash_attention_for_cpu efficient_attention cudnn_attention "
+_KERNELS += "fused_attention_overrideable"
+_HEADS_FIRST = tuple(f"_scaled_dot_product_{kernel}" for kernel in _KERNELS.split())
 _SEQUENCE_FIRST = ("_flash_attention", "_efficient_attention", "_cudnn_attention")
 _ATTENTION: Mapping[WorkRule, str] = {
     attention(heads_first=True, backward=False): " ".join(_HEADS_FIRST),

@@ -26,7 +26,7 @@ from flint.frontends.torch_private import (
     without_modes,
 )
 from flint.frontends.torch_world.record.session import Session
-from flint.frontends.torch_world.runtime import ddp
+from flint.frontends.torch_world.runtime import buckets, ddp
 from flint.frontends.torch_world.runtime.patching import Function, Patches
 from flint.ir.program import Phase
 
@@ -314,7 +314,7 @@ def ddp_shapes(session: Session, original: object) -> Function:
 @PRIVATE.replaces("torch._C._distributed_c10d:FakeWork.get_future", adds=True)
 def work_future(session: Session, original: object) -> Function:
     """Fake work has no future; a communication hook needs one."""
-    return ddp.get_future
+    return buckets.get_future
 
 
 @PRIVATE.replaces("torch._C._distributed_c10d:Work.wait")
