@@ -21,8 +21,8 @@ from flint.passes.extract.host_memory import placement
 from flint.passes.extract.implied import Implied, implied_communication, implied_on_results
 from flint.passes.extract.op_classes import class_of, value_class
 from flint.passes.extract.products import turned_operands
-from flint.passes.extract.tensors import NOTHING, Sharding, Tensor, Tensors, show
-from flint.passes.extract.work import Operation, work_of
+from flint.passes.extract.tensors import NOTHING, Operation, Sharding, Tensor, Tensors, show
+from flint.passes.extract.work import work_of
 from flint.passes.locations import Origin, Origins
 from flint.passes.mlir import defining_operation, target_of
 from flint.passes.work.host_copies import OPCODES
