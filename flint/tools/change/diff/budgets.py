@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from flint.errors import FlintError, nearest
-from flint.tools.change.diff.difference import Difference
+from flint.tools.change.diff.difference_numbers import DifferenceNumbers
 from flint.tools.change.diff.match import Change
 from flint.tools.change.diff.metrics import METRICS, Metric, Number, Unit, axes_of
 from flint.tools.change.diff.snapshot import EstimateFacts
@@ -136,7 +136,7 @@ def _limit(name: str, text: str, unit: Unit) -> tuple[float, bool, bool]:
     return number * factors.get(found[3], 1.0), bool(found[1]), False
 
 
-def broken(difference: Difference, budgets: Iterable[Budget]) -> list[Broken]:
+def broken(difference: DifferenceNumbers, budgets: Iterable[Budget]) -> list[Broken]:
     """Budgets that do not hold.
 
     Raises FlintError FL721 for one that cannot be told: its mesh axis is not there, or a number that
@@ -145,7 +145,7 @@ def broken(difference: Difference, budgets: Iterable[Budget]) -> list[Broken]:
     return [b for b in (_broken(difference, budget) for budget in budgets) if b is not None]
 
 
-def _broken(difference: Difference, budget: Budget) -> Broken | None:
+def _broken(difference: DifferenceNumbers, budget: Budget) -> Broken | None:
     one, other = difference.estimated or (None, None)
     before = budget.metric.of(difference.before, one, budget.axis)
     after = budget.metric.of(difference.after, other, budget.axis)
@@ -177,7 +177,7 @@ def _fullest(before: EstimateFacts, after: EstimateFacts) -> str:
     return kind if kind and grew[kind] > 0 else ""
 
 
-def _worst(difference: Difference, budget: Budget) -> Change | None:
+def _worst(difference: DifferenceNumbers, budget: Budget) -> Change | None:
     """The change that adds most to what the budget holds; none where kernels do not make it up."""
     part = budget.metric.part
     if part is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,12 @@ import numpy as np
 from flint.io.documents import as_object
 from flint.ir.workload import Workload
 from flint.rewrite import nodes_of
-from flint.tools.change.diff.cause import GIVEN, Cause, CauseKind, Causes
-from flint.tools.change.diff.causes import causes, shared_clusters
-from flint.tools.change.diff.match import Change, Matched, match
-from flint.tools.change.diff.rows import ClassRows, Cost
-from flint.tools.change.diff.snapshot import EstimateFacts, Snapshot, snapshot
+from flint.tools.change.diff.cause import GIVEN, CauseKind, Causes
+from flint.tools.change.diff.causes import causes
+from flint.tools.change.diff.difference_numbers import DifferenceNumbers
+from flint.tools.change.diff.match import Matched, match
+from flint.tools.change.diff.rows import ClassRows
+from flint.tools.change.diff.snapshot import Snapshot, snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,44 +43,8 @@ class Side:
         return cls(snapshot(workload, estimates), workload, estimate)
 
 
-@dataclass(frozen=True, eq=False)
-class Difference:
-    """What differs. `changes` are of kernels, and there only if both sides were read whole.
-
-    `same` counts kernels (rows of programs) that are as they were; `moved` those of them with
-    another scope or line. With estimates, `path_ns` of all changes and `shifted_ns` (of kernels
-    that are as they were) add up to the difference of the step time.
-    """
-
-    before: Snapshot
-    after: Snapshot
-    causes: tuple[Cause, ...]
-    renamed: tuple[tuple[str, str], ...] = ()
-    changes: tuple[Change, ...] = ()
-    same: int = 0
-    moved: int = 0
-    shifted_ns: float = 0.0
-    has_kernels: bool = False
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether both do the same in the same time. Names and lines may differ."""
-        return not self.causes
-
-    @cached_property
-    def estimated(self) -> tuple[EstimateFacts, EstimateFacts] | None:
-        """The estimates on the first cluster that both have, or on the only one of each."""
-        a, b = self.before.estimates, self.after.estimates
-        shared = shared_clusters(a, b)
-        return (a[shared[0][0]], b[shared[0][1]]) if shared else None
-
-    @cached_property
-    def costs(self) -> dict[CauseKind | None, Cost]:
-        """What kernels cost more now, by the cause from which it follows; None: from none that is known."""
-        found: dict[CauseKind | None, Cost] = {}
-        for change in self.changes:
-            found[change.cause] = found.get(change.cause, Cost()) + change.delta
-        return found
+class Difference(DifferenceNumbers):
+    """What differs, and how to show it."""
 
     def broken(self, budgets: str) -> list[Broken]:
         """Budgets that do not hold, of `step-time=+2%,memory=+1GiB`: see `flint diff --fail-over`.

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from flint.io.malformed import Malformed
 from flint.io.records import Bytes, Fraction, Nanoseconds, Utilisation, record_of
 from flint.tools.change.diff.budgets import Broken
-from flint.tools.change.diff.difference import Difference
+from flint.tools.change.diff.difference_numbers import DifferenceNumbers
 from flint.tools.change.diff.match import Change
 from flint.tools.change.diff.rows import Cost
 from flint.tools.change.diff.show import all_numbers, verdict
@@ -77,7 +77,7 @@ class DiffDocument(TypedDict):
 
 
 def document(
-    difference: Difference, broken: tuple[Broken, ...] | list[Broken] = ()
+    difference: DifferenceNumbers, broken: tuple[Broken, ...] | list[Broken] = ()
 ) -> DiffDocument:
     """Exact numbers, JSON-able. Times are in nanoseconds."""
     return {
@@ -107,7 +107,7 @@ def document(
     }
 
 
-def _cause(difference: Difference, number: int) -> CauseDocument:
+def _cause(difference: DifferenceNumbers, number: int) -> CauseDocument:
     cause = difference.causes[number]
     return {
         "kind": str(cause.kind),
@@ -116,7 +116,7 @@ def _cause(difference: Difference, number: int) -> CauseDocument:
     }
 
 
-def _memory(difference: Difference) -> dict[str, dict[str, int]]:
+def _memory(difference: DifferenceNumbers) -> dict[str, dict[str, int]]:
     if difference.estimated is None:
         return {}
     before, after = difference.estimated

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from flint.text import Column, format_bytes, plural, text_table
 from flint.tools.change.diff.budgets import Broken
 from flint.tools.change.diff.cause import Cause
-from flint.tools.change.diff.difference import Difference
+from flint.tools.change.diff.difference_numbers import DifferenceNumbers
 from flint.tools.change.diff.match import Change
 from flint.tools.change.diff.metrics import Number, Unit, numbers
 from flint.tools.change.diff.snapshot import Snapshot
@@ -40,7 +40,7 @@ _CHANGES = (
 )
 
 
-def verdict(difference: Difference) -> str:
+def verdict(difference: DifferenceNumbers) -> str:
     """One line: whether anything differs, and what that does to the step."""
     name = _named(difference)
     if difference.is_equal:
@@ -48,7 +48,7 @@ def verdict(difference: Difference) -> str:
     return f"changed: {name}{_step(difference)}"
 
 
-def _named(difference: Difference) -> str:
+def _named(difference: DifferenceNumbers) -> str:
     a, b = difference.before, difference.after
     name = a.name if a.name == b.name else f"{a.name} -> {b.name}"
     meshes = [_mesh(s) for s in (a, b) if s.program is not None]
@@ -62,7 +62,7 @@ def _mesh(side: Snapshot) -> str:
     return " x ".join(f"{axis}={size}" for axis, size in side.program.mesh.items())
 
 
-def _hidden(difference: Difference) -> str:
+def _hidden(difference: DifferenceNumbers) -> str:
     """What is not said of equal captures, counted."""
     said = [plural(len(difference.renamed), "argument") + " renamed"] * bool(difference.renamed)
     if difference.moved:
@@ -70,7 +70,7 @@ def _hidden(difference: Difference) -> str:
     return f" ({', '.join(said)})" if said else ""
 
 
-def _step(difference: Difference) -> str:
+def _step(difference: DifferenceNumbers) -> str:
     """The first number that changed: step time, else FLOPs, kernels, ..."""
     changed = [n for n in all_numbers(difference) if n.change_text()]
     return f", {number_text(changed[0])}" if changed else ""
@@ -85,7 +85,7 @@ def number_text(number: Number) -> str:
     return f"{number.title} {said} ({number.change_text()})"
 
 
-def all_numbers(difference: Difference) -> list[Number]:
+def all_numbers(difference: DifferenceNumbers) -> list[Number]:
     """Every number that a side knows."""
     return list(numbers(difference.before, difference.after, difference.estimated))
 
@@ -93,7 +93,9 @@ def all_numbers(difference: Difference) -> list[Number]:
 # text -------------------------------------------------------------------------------------------
 
 
-def text(difference: Difference, broken: Sequence[Broken] = (), *, verbose: bool = False) -> str:
+def text(
+    difference: DifferenceNumbers, broken: Sequence[Broken] = (), *, verbose: bool = False
+) -> str:
     """The verdict, causes, budgets that broke, numbers that changed, and what costs most.
 
     `verbose` shows all causes, changes and numbers.
@@ -124,12 +126,12 @@ def text(difference: Difference, broken: Sequence[Broken] = (), *, verbose: bool
     return "\n\n".join(parts)
 
 
-def cause_text(difference: Difference, cause: Cause) -> str:
+def cause_text(difference: DifferenceNumbers, cause: Cause) -> str:
     """`sharding: [{}] -> [{"model"}] of w (+1.20 ms)`."""
     return f"{cause.kind}: {cause.text}{_costs(difference, cause)}"
 
 
-def _costs(difference: Difference, cause: Cause) -> str:
+def _costs(difference: DifferenceNumbers, cause: Cause) -> str:
     """What all causes of a kind cost together, said with the first of them."""
     first = next(c for c in difference.causes if c.kind == cause.kind)
     cost = difference.costs.get(cause.kind)
@@ -171,7 +173,7 @@ def name_of(c: Change) -> str:
     return f"{what} over {c.over}" if c.over else what
 
 
-def _number_rows(difference: Difference, *, everything: bool) -> Iterator[tuple[str, ...]]:
+def _number_rows(difference: DifferenceNumbers, *, everything: bool) -> Iterator[tuple[str, ...]]:
     for n in all_numbers(difference):
         if everything or n.change_text():
             unit = n.metric.unit
@@ -179,7 +181,7 @@ def _number_rows(difference: Difference, *, everything: bool) -> Iterator[tuple[
             yield n.title, *cells, n.change_text() or "="
 
 
-def _memory_rows(difference: Difference) -> Iterator[tuple[str, ...]]:
+def _memory_rows(difference: DifferenceNumbers) -> Iterator[tuple[str, ...]]:
     """What memory holds at the peak, by kind, where that changed."""
     if difference.estimated is None:
         return
@@ -191,7 +193,7 @@ def _memory_rows(difference: Difference) -> Iterator[tuple[str, ...]]:
             yield kind.replace("_", " "), format_bytes(old), format_bytes(new), change
 
 
-def _change_cells(difference: Difference, c: Change) -> tuple[str, ...]:
+def _change_cells(difference: DifferenceNumbers, c: Change) -> tuple[str, ...]:
     count = f"{c.kernels} x " if c.kernels > 1 else ""
     said = c.said if c.action == "changed" else f"{c.action}: {c.said}"
     return (
@@ -225,7 +227,7 @@ def source(c: Change) -> str:
     return f"{c.source_before} -> {c.source}"
 
 
-def delta_text(difference: Difference, c: Change) -> str:
+def delta_text(difference: DifferenceNumbers, c: Change) -> str:
     """`+131 us`: what a change adds to the step; of bytes or FLOPs without a cluster."""
     d = c.delta
     if difference.estimated:
@@ -237,7 +239,7 @@ def delta_text(difference: Difference, c: Change) -> str:
     return _signed(d.bytes, Unit.BYTES)
 
 
-def _unchanged(difference: Difference) -> str:
+def _unchanged(difference: DifferenceNumbers) -> str:
     """What is not in the table: how much is as it was, and what follows from no cause."""
     rows = sum(c.kernels for c in difference.changes)
     said = [
@@ -255,7 +257,9 @@ def _unchanged(difference: Difference) -> str:
 # markdown ---------------------------------------------------------------------------------------
 
 
-def markdown(difference: Difference, broken: Sequence[Broken] = (), *, title: str = "") -> str:
+def markdown(
+    difference: DifferenceNumbers, broken: Sequence[Broken] = (), *, title: str = ""
+) -> str:
     """The same for a comment of a pull request: below 60 lines, largest first."""
     lines = [f"**{escape(title)}** {escape(verdict(difference))}".strip()]
     lines += ["", *(f"- :x: {escape(_broken_text(b))}" for b in broken[:8])] if broken else []
@@ -292,7 +296,7 @@ def escape(cell: str) -> str:
 # notebooks --------------------------------------------------------------------------------------
 
 
-def html(difference: Difference) -> str:
+def html(difference: DifferenceNumbers) -> str:
     """The same as text, as HTML for a notebook."""
     from flint.tools.report.page.markup import tag
     from flint.tools.report.page.small import fragment, table_of
