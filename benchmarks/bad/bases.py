@@ -80,7 +80,7 @@ def store(folder: Path) -> None:
     """A study, a lock and known models."""
     from flint.tools.change.project.lock import Lock
     from flint.tools.explore.study.study_file import open_study
-    from flint.tools.share.leaks.known_file import known_bytes
+    from flint.tools.share.leaks.known import known_bytes
     from tests.explore_points import result_at, space_of
     from tests.unit.test_compare import program, side
     from tests.unit.test_leak_attacks import _world

@@ -53,7 +53,7 @@ def project(path: str) -> Any:
 
 def known(path: str) -> Any:
     """A file of known models."""
-    from flint.tools.share.leaks.known_file import load_known
+    from flint.tools.share.leaks.known import load_known
 
     found = load_known(path)
     return {"entries": [asdict(e) for e in found.entries], "accuracy": str(found.measured)}

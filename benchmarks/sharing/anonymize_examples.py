@@ -25,8 +25,7 @@ from flint.errors import FlintError
 from flint.ir.workload import Workload
 from flint.tools.share.anonymize import anonymize
 from flint.tools.share.inputs import read_source
-from flint.tools.share.leaks.texts import texts_of
-from flint.tools.share.leaks.words import words_of
+from flint.tools.share.leaks.strings import texts_of, words_of
 
 ROOT = Path(__file__).parents[2]
 #: Larger meshes are written for one rank of each class, and not simulated.

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flint.ir.workload import Workload
-from flint.tools.share.leaks.known import Entry, Known, known_of
-from flint.tools.share.leaks.known_file import known_bytes
+from flint.tools.share.leaks.known import Entry, Known, known_bytes, known_of
 
 TARGET = Path(__file__).parents[2] / "flint/tools/share/leaks/known.npz"
 

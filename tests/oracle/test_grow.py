@@ -15,8 +15,7 @@ from flint.ir.columns import ROW_COLUMNS, TABLE_OF
 from flint.ir.program import Program
 from flint.ir.workload import Workload
 from flint.tools.share.anonymize import anonymize
-from flint.tools.share.growing.causes import without_sizes
-from flint.tools.share.growing.grow import grow
+from flint.tools.share.growing.grow import grow, without_sizes
 from flint.tools.share.rules import broken_rules
 
 #: Which are of one text, kind, shape, ... however tables are ordered; texts of sources are apart.

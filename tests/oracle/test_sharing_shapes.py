@@ -19,7 +19,7 @@ from flint.tools.share.anonymize import Anonymized
 from flint.tools.share.axis_labels import comm_bytes_by_label
 from flint.tools.share.leaks.fingerprints import View
 from flint.tools.share.leaks.report import leaks_of
-from flint.tools.share.names.redact import redacted
+from flint.tools.share.redact import redacted
 from flint.tools.share.rules import broken_rules
 from flint.tools.share.shapes.confirm import MACHINES
 from tests.oracle.test_sharing_sizes import SMALL, capture

@@ -9,8 +9,7 @@ from itertools import islice
 import numpy as np
 
 from flint.ir.program import Program
-from flint.tools.share.leaks.hashing import of_multiset
-from flint.tools.share.leaks.neighbourhoods import Labels, first_labels, refined
+from flint.tools.share.leaks.fingerprints import Labels, first_labels, of_multiset, refined
 from tests.leak_workloads import MESH
 from tests.program_rows import ProgramBuilder
 

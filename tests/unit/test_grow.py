@@ -23,7 +23,7 @@ from flint.passes.work.totals import totals
 from flint.tools.share.anonymize import anonymize
 from flint.tools.share.growing.grow import grow
 from flint.tools.share.growing.splits import sharding_of
-from flint.tools.share.growing.unrolled.periods import Segment, layers_of
+from flint.tools.share.growing.unrolled.alignment import Segment, layers_of
 from tests.program_rows import ProgramBuilder
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

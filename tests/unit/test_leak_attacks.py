@@ -11,11 +11,19 @@ from hypothesis import given, settings
 
 from flint.errors import FlintError
 from flint.ir.workload import Workload
-from flint.tools.share.leaks.calibration import Share, family_accuracy, member_threshold
-from flint.tools.share.leaks.distances import size_distances, structure_distances
-from flint.tools.share.leaks.fingerprints import COUNTED, View
-from flint.tools.share.leaks.known import Entry, Known, known_of, public_models
-from flint.tools.share.leaks.known_file import known_bytes, load_known, read_known
+from flint.tools.share.leaks.fingerprints import COUNTED, View, size_distances, structure_distances
+from flint.tools.share.leaks.known import (
+    Entry,
+    Known,
+    Share,
+    family_accuracy,
+    known_bytes,
+    known_of,
+    load_known,
+    member_threshold,
+    public_models,
+    read_known,
+)
 from flint.tools.share.leaks.report import leaks_of
 from tests.leak_workloads import MESH, looped_program, neutral_workload, renamed, small_program
 from tests.random_programs import programs

@@ -14,10 +14,9 @@ import pytest
 from flint.backends.chakra.writing.encode import field_bytes, text_attribute, varint
 from flint.backends.chakra.writing.writer import write
 from flint.errors import FlintError
-from flint.tools.share.leaks.files import surviving_in_files
+from flint.tools.share.leaks.files import TraceTexts, surviving_in_files, trace_content
 from flint.tools.share.leaks.report import leaks_of
-from flint.tools.share.leaks.texts import Place
-from flint.tools.share.leaks.trace_texts import TraceTexts, trace_content
+from flint.tools.share.leaks.strings import Place
 from tests.leak_workloads import neutral_workload
 
 NAME = "falcon7acme"

@@ -13,7 +13,7 @@ from flint.capturing import CaptureOptions, captured
 from flint.ir.workload import Workload
 from flint.tools.share.leaks.fingerprints import View, fingerprint_of_workload
 from flint.tools.share.leaks.report import leaks_of
-from flint.tools.share.names.redact import redacted
+from flint.tools.share.redact import redacted
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 #: JAX lowers a step to other operations in other versions; look-up by hash needs the same.

@@ -11,9 +11,8 @@ from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Program
-from flint.tools.share.leaks.model_shapes import MODELS, ModelShapes
 from flint.tools.share.leaks.report import leaks_of
-from flint.tools.share.leaks.shape_attack import guess_by_shapes
+from flint.tools.share.leaks.shape_attack import MODELS, ModelShapes, guess_by_shapes
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data" / "kineto"
 

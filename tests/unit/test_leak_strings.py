@@ -10,9 +10,7 @@ import pytest
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Program
 from flint.ir.workload import Workload
-from flint.tools.share.leaks.strings import surviving_strings
-from flint.tools.share.leaks.texts import Place
-from flint.tools.share.leaks.words import words_in, words_of
+from flint.tools.share.leaks.strings import Place, surviving_strings, words_in, words_of
 from tests.leak_workloads import neutral_workload, renamed
 
 NAME = "Falcon_acme7b"

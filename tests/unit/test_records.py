@@ -27,7 +27,7 @@ from flint.tools.explore.result import Result, Status
 from flint.tools.explore.study.study import Study
 from flint.tools.explore.study.study_file import open_study
 from flint.tools.measure.profiles import nsight
-from flint.tools.share.leaks.known_file import read_known
+from flint.tools.share.leaks.known import read_known
 from tests.explore_points import result_at, space_of
 from tests.nsys_exports import small_export
 from tests.properties.test_invariants import sample

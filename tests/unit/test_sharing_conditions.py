@@ -7,8 +7,7 @@ from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind, Phase, RegionKind
 from flint.ir.workload import Workload
-from flint.tools.share.synth.condition_values import conditions_from_text
-from flint.tools.share.synth.conditions import Conditions, conditions_of
+from flint.tools.share.synth.conditions import Conditions, conditions_from_text, conditions_of
 from tests.program_rows import ProgramBuilder
 
 MESH = "data=4,model=2"

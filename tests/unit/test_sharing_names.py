@@ -19,8 +19,7 @@ from flint.ir.program import Kind
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
 from flint.tools.share.leaks.strings import surviving_strings
-from flint.tools.share.names.redact import redacted
-from flint.tools.share.names.scopes import neutral_scopes
+from flint.tools.share.redact import neutral_scopes, redacted
 from tests.random_programs import programs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -13,7 +13,7 @@ from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import COLUMNS, TABLES, Kind
 from flint.ir.workload import Workload
-from flint.tools.share.names.redact import redacted
+from flint.tools.share.redact import redacted
 from flint.tools.share.rules import broken_rules
 from flint.tools.share.sizes import Expression, Sizes
 from flint.tools.share.sizes.symbols import Symbols, joined

@@ -20,7 +20,7 @@ from flint.ir.mesh import Mesh
 from flint.ir.stood_in import StoodIn
 from flint.ir.workload import Workload
 from flint.passes.profiles import PROFILES
-from flint.tools.share.names.metadata import neutral_metadata
+from flint.tools.share.redact import neutral_metadata
 from flint.tracing import Trace
 from tests.estimates import zoo
 from tests.measured_programs import one_rank

@@ -17,8 +17,7 @@ from flint.ir.program import Kind
 from flint.ir.workload import Workload
 from flint.tools.share.rules import broken_rules
 from flint.tools.share.synth import synthesize
-from flint.tools.share.synth.condition_values import conditions_from_text
-from flint.tools.share.synth.conditions import Conditions, conditions_of
+from flint.tools.share.synth.conditions import Conditions, conditions_from_text, conditions_of
 from flint.tools.share.synth.remembered import Remembered, distance, structure_of
 from flint.tools.share.synth.synthesize import (
     LEAST_DISTANCE,

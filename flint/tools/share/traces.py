@@ -15,7 +15,7 @@ from flint.backends.chakra.writing.output import refuse_output, replaced_directo
 from flint.errors import FlintError
 from flint.ir.workload import Workload
 from flint.messages import decode_error
-from flint.tools.share.leaks.file_words import ATTRIBUTES
+from flint.tools.share.leaks.files import ATTRIBUTES
 from flint.tools.share.leaks.vocabulary import is_public_opcode
 
 #: Attributes that are texts: groups are numbered anew, others dropped.

@@ -94,9 +94,8 @@ def grow(
     The source is not needed: what follows from what is read off rows. Sizes are whole ones, over all devices. Without
     changes, lists what can be changed.
     """
-    from flint.tools.share.growing.amounts import pairs_of
-    from flint.tools.share.growing.grow import Wish, grown
-    from flint.tools.share.growing.refuse import refuse_source
+    from flint.tools.share.growing.grow import Wish, grown, refuse_source
+    from flint.tools.share.growing.plan import pairs_of
     from flint.tools.share.inputs import read_source
     from flint.tools.share.output import refuse_place
 

@@ -44,9 +44,8 @@ def learn(
     The folder has each program once, without names and sources, as flint anonymize writes it: structure and sizes still
     identify it. Give away what flint synth makes of it, not the folder.
     """
-    from flint.tools.share.synth.captures import captures_of
     from flint.tools.share.synth.output import refuse_folder
-    from flint.tools.share.synth.remembered import Remembered
+    from flint.tools.share.synth.remembered import Remembered, captures_of
 
     refuse_folder(output, captures)
     with stages_shown(quiet=quiet or json_):

@@ -95,7 +95,7 @@ def synth(
     Each is a remembered program at other sizes with another body. It follows the rules of captured programs and has what is
     asked for within 10 %, or nothing is written. Equal options give equal files.
     """
-    from flint.tools.share.synth.condition_values import conditions_from_text
+    from flint.tools.share.synth.conditions import conditions_from_text
     from flint.tools.share.synth.output import refuse_folder, written
     from flint.tools.share.synth.synthesize import synth
 

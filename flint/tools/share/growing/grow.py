@@ -2,29 +2,209 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from flint.backends.cost.memory.memory import step_memory
 from flint.errors import FlintError
-from flint.ir.mesh import Mesh
+from flint.ir.columns import compact_tables
+from flint.ir.mesh import AxisRef, Mesh
+from flint.ir.program import Flag, Program
 from flint.ir.workload import Workload
+from flint.passes.work.totals import totals
 from flint.tools.share.change import Change
-from flint.tools.share.growing.amounts import Amount
-from flint.tools.share.growing.causes import without_sizes
-from flint.tools.share.growing.entries import Entry, entries_of
-from flint.tools.share.growing.held import require_shardings
-from flint.tools.share.growing.known import Known
-from flint.tools.share.growing.loops import ring_axes, with_rings
-from flint.tools.share.growing.plan import Asked, plan, require_variables
-from flint.tools.share.growing.refuse import refuse_source, refuse_workload
-from flint.tools.share.growing.totals import changes_of
+from flint.tools.share.growing.known import Entry, Known, entries_of
+from flint.tools.share.growing.plan import Amount, Asked, Plan, plan, require_variables
+from flint.tools.share.growing.splits import sharding_of
+from flint.tools.share.growing.structure import ring_axes, with_rings
 from flint.tools.share.growing.unrolled.repeat import unrolled_layers, with_layers
-from flint.tools.share.inputs import Source, read_source
+from flint.tools.share.inputs import Source, SourceKind, read_source
 from flint.tools.share.output import refuse_place, write_shared
 from flint.tools.share.rules import broken_rules
+from flint.tools.share.sizes import Expression
+
+# Causes of collectives without the sizes that they were made for.
+
+#: Sizes in the text of a Shardy rule: ` {i=4, j=768}`.
+_SIZES = re.compile(r" ?\{\w+=\d+(?:, \w+=\d+)*\}")
+
+
+def without_sizes(program: Program) -> Program:
+    """The program whose causes name dimensions, and not how long they were."""
+    used = np.unique(program.cause).tolist()
+    told = {number: _SIZES.sub("", program.strings[number]) for number in used}
+    strings = (*program.strings, *dict.fromkeys(told.values()))
+    first = {text: i for i, text in reversed(list(enumerate(strings)))}
+    new = np.arange(len(program.strings), dtype=np.int32)
+    for number, text in told.items():
+        new[number] = first[text]
+    return compact_tables(program.with_rows(cause=new[program.cause], strings=strings))
+
+
+# Workloads whose sizes do not follow from rows: what cannot be grown, and what can be done instead.
+
+
+def refuse_source(source: Source) -> Workload:
+    """The workload of a source. Raises FlintError FL926 for profiles, and traces without a workload."""
+    if source.kind is SourceKind.PROFILE:
+        raise FlintError(
+            "FL926",
+            f"{source.path} is a profile: times of one size say nothing of another",
+            help="capture the program: flint capture MODEL --mesh 4x2 -o DIR",
+        )
+    if source.workload is None:
+        raise FlintError(
+            "FL926",
+            f"{source.path} has traces, and no workload that they were written from",
+            help="sizes are not in traces: give a directory that flint capture wrote",
+        )
+    return source.workload
+
+
+def refuse_workload(workload: Workload) -> None:
+    """Raise FlintError FL926 for programs that were measured, compiled, recorded, or are of several rank classes."""
+    told = _why_not(workload)
+    if told:
+        why, instead = told
+        raise FlintError("FL926", f"the workload cannot be grown: {why}", help=instead)
+
+
+def _why_not(workload: Workload) -> tuple[str, str] | None:
+    metadata = workload.metadata
+    again = "capture it again with the sizes that are wanted"
+    if workload.measured_by is not None:
+        return "it was measured, and times of one size say nothing of another", again
+    if workload.compiled_by is not None:
+        return "a compiler chose its kernels for these sizes", "capture it without --compiler"
+    if metadata.get("profile") not in (None, "none"):
+        return (
+            "its rows are kernels",
+            "capture it without --profile, and rewrite the grown one: flint opt",
+        )
+    if metadata.get("pipeline") or metadata.get("pools"):
+        what = "a pipeline" if metadata.get("pipeline") else "pools"
+        return (
+            f"it has {what} of {len(workload.programs)} programs, whose stages are cut for these sizes",
+            "grow the program without stages, or capture it again",
+        )
+    if len(workload.programs) != 1 or len(workload.classes) != 1:
+        return f"it has {len(workload.classes)} rank classes, each with sizes of its own", again
+    flags = workload.programs[0].flags
+    if ((flags & Flag.LAUNCHED) != 0).any():
+        return (
+            "it was recorded: its operations are those of a framework at these sizes",
+            "capture an annotated program, or record it again with the sizes that are wanted",
+        )
+    return None
+
+
+# What a step does before and after it was grown.
+
+
+def changes_of(before: Workload, after: Workload) -> tuple[Change, ...]:
+    """Totals of one device in one step: work, memory and communication, those of collectives by kind and axes."""
+    one, other = _values(before), _values(after)
+    names = [*one, *(name for name in other if name not in one)]
+    return tuple(Change(name, one.get(name, 0), other.get(name, 0)) for name in names)
+
+
+def _values(workload: Workload) -> dict[str, float]:
+    found = totals(workload.programs[0])
+    values: dict[str, float] = {
+        "devices": workload.mesh.size,
+        "rows": len(workload.programs[0]),
+        "FLOPs": found.flops,
+        "parameter bytes": found.parameter_bytes,
+        "peak memory bytes": max(use.peak_bytes for use in step_memory(workload)),
+        "communication bytes": found.comm_bytes,
+    }
+    for part in found.communication:
+        values[f"{part.kind} over {part.axes}, bytes"] = part.comm_bytes
+    return values
+
+
+# A grown workload held against what is known of its arguments: whole dimensions are as planned.
+
+
+def require_shardings(known: Known, planned: Plan, found: Workload) -> None:
+    """Raise FlintError FL922 for arguments whose whole dimensions are not what variables make of them.
+
+    A dimension over which axes are gathered can be read in several ways: an axis may have been taken for a factor
+    of another one. Then the new mesh changes what it should not.
+    """
+    old, new = known.workload.mesh, found.mesh
+    _require_simple(known, new)
+    p, after = known.structure.program, found.programs[known.structure.number]
+    for row in known.structure.parameters:
+        sharding = sharding_of(p.strings[int(p.cause[row])])
+        dims = known.structure.dims(row)
+        if sharding is None or len(sharding) != len(dims):
+            continue
+        shapes = p.shapes[int(p.shape[row])], after.shapes[int(after.shape[row])]
+        for axes, dim, before, size in zip(sharding, dims, *shapes, strict=True):
+            if before == 1 or len(dim.terms) > 1:
+                continue
+            wanted = before * _devices(axes, old) * _ratio(dim, planned)
+            if size * _devices(axes, new) != wanted:
+                raise _unequal(known.name(row), before)
+
+
+def _require_simple(known: Known, new: Mesh) -> None:
+    """No dimension has an axis that changes twice as a factor; without shardings no weight has a constant."""
+    old = known.workload.mesh
+    changed = {n for n, size in new.shape.items() if old.shape[n] != size}
+    if changed and not known.has_shardings:
+        for row in known.structure.weights:
+            for dim, size in zip(known.structure.dims(row), known.shape(row), strict=True):
+                if size > 1 and not dim.variables:
+                    raise _unclear(known.name(row), size)
+    for monomial in known.structure.monomials:
+        axes = [f.name for f in monomial if isinstance(f, AxisRef)]
+        if twice := [a for a in axes if axes.count(a) > 1 and a in changed]:
+            raise FlintError(
+                "FL922",
+                f"axis '{twice[0]}' cannot change: how dimensions of the program are split over it is not clear",
+                help="capture it on another mesh, whose axes are as long as no number of heads",
+            )
+
+
+def _devices(axes: tuple[str, ...], mesh: Mesh) -> int:
+    return math.prod(mesh.shape[a] for a in axes)
+
+
+def _ratio(dim: Expression, planned: Plan) -> Fraction:
+    found = Fraction(1)
+    for monomial, _ in dim.terms:
+        for factor in monomial:
+            if isinstance(factor, int):
+                found *= planned.ratios[factor]
+    return found
+
+
+def _unclear(name: str, size: int) -> FlintError:
+    return FlintError(
+        "FL922",
+        f"the mesh cannot change: a dimension of {size:,} of {name} is of no variable, and without shardings nothing "
+        "tells whether an axis splits it",
+        help="grow the workload before flint anonymize, which drops shardings",
+    )
+
+
+def _unequal(name: str, size: int) -> FlintError:
+    return FlintError(
+        "FL922",
+        f"{name} would not be what it is now: a dimension of {size:,} is read in two ways",
+        help="capture the program on another mesh, whose axes are as long as no other dimension",
+    )
+
 
 #: A size, or a factor of what it was: 8192, "8192", "2x".
 Size = int | str

@@ -87,7 +87,7 @@ class _Finder:
 
     @cached_property
     def layers(self) -> Role | None:
-        from flint.tools.share.growing.loops import layer_variables
+        from flint.tools.share.growing.structure import layer_variables
 
         found = layer_variables(self.structure)
         return Role("layers", found, equal=True) if found else None

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from flint.ir.mesh import AxisRef
-from flint.tools.share.growing.loops import ring_axes
-from flint.tools.share.growing.structure import Powers, Structure, axes_of, variables_of
+from flint.tools.share.growing.structure import Powers, Structure, axes_of, ring_axes, variables_of
 from flint.tools.share.sizes import Expression
 
 #: Flint's own form of a sharding: axes of each dimension, in quotes.

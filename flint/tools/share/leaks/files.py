@@ -5,17 +5,294 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import zipfile
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
-from flint.backends.chakra.reading.reader import unpack
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.backends.chakra.reading.reader import records, unpack
+from flint.backends.chakra.schema import NodeType
 from flint.io.bounded import FileKind, read_bounded
 from flint.ir.workload import Workload
-from flint.tools.share.leaks import file_words
-from flint.tools.share.leaks.strings import Survivor, survivors_of
-from flint.tools.share.leaks.texts import Place, Text, is_public, texts_of, texts_of_json
-from flint.tools.share.leaks.trace_texts import TraceTexts
+from flint.tools.share.leaks import vocabulary
+from flint.tools.share.leaks.strings import (
+    Place,
+    Survivor,
+    Text,
+    is_public,
+    runs,
+    survivors_of,
+    texts_of,
+    texts_of_json,
+)
+
+# What Flint writes into the files of a trace directory, whatever the workload.
+
+#: Files of a directory of traces, beside the traces.
+FILE_NAMES = frozenset(
+    {
+        *("README.txt", "comm_group.json", "manifest.json", "memory.json", "workload.flint"),
+        *("network.yml", "network-1d.yml", "system.json", "system-1d.json"),
+    }
+)
+#: A rank's trace.
+TRACE_NAME = re.compile(r"trace\.\d{1,9}\.et")
+#: Names of attributes of trace nodes and of a trace, as Chakra's readers know them.
+ATTRIBUTES = frozenset(
+    {
+        *("is_cpu_op", "num_ops", "tensor_size", "comm_type", "comm_size", "comm_tag"),
+        *("comm_src", "comm_dst", "pg_name", "involved_dim", "mesh", "producer", "schema"),
+    }
+)
+_NODES = frozenset(f"{kind.name}_NODE" for kind in NodeType)
+_MESH = re.compile(r"[^=,]+=\d+(,[^=,]+=\d+)*")
+_DIGEST = re.compile(r"(sha256:|crc32:)?[0-9a-f]{8,64}")
+#: Words of manifests and of networks that no file for a small mesh has.
+_MORE_WORDS = frozenset(
+    {
+        *("schema", "flint", "chakra", "mesh", "prefix", "options", "granularity", "groups"),
+        *("names", "dims", "link", "all", "total", "output", "tensor", "classes", "first", "nodes"),
+        *("name", "files", "bytes", "crc32", "sha256", "manifest", "trace", "cluster", "switch"),
+        *("fullyconnected", "duration", "those", "producer", "true", "false", "null", "op"),
+    }
+)
+
+
+def is_public_file_name(name: str) -> bool:
+    """Whether a file of a trace directory has a name that Flint gives."""
+    return name in FILE_NAMES or bool(TRACE_NAME.fullmatch(name))
+
+
+def is_public_node(name: str) -> bool:
+    """Whether a node's name is its type, a public opcode, and perhaps a generated word."""
+    kind, _, rest = name.partition(" ")
+    opcode, _, scope = rest.partition(" ")
+    if kind not in _NODES:
+        return vocabulary.is_neutral_name(name)
+    return not rest or any(
+        vocabulary.is_public_opcode(o) and vocabulary.is_neutral_name(s)
+        for o, s in ((opcode, scope), (rest, ""))
+    )
+
+
+def is_public_trace_value(text: str) -> bool:
+    """Whether a text among the attributes of a trace is Flint's own, or the mesh of generated axes."""
+    if _MESH.fullmatch(text):
+        axes = [part.partition("=")[0] for part in text.split(",")]
+        return all(map(vocabulary.is_neutral_name, axes))
+    return vocabulary.is_public_value(text) or is_public_line(text)
+
+
+def is_public_line(text: str) -> bool:
+    """Whether all words of a line are of Flint's files, numbers, or parts of generated names."""
+    if _DIGEST.fullmatch(text):
+        return True
+    return all(run.isdigit() or run in _words() or _is_generated(run) for run in runs(text))
+
+
+def _is_generated(run: str) -> bool:
+    return vocabulary.is_neutral_name(run) or run in vocabulary.METADATA_VALUES
+
+
+@cache
+def _words() -> frozenset[str]:
+    """Words of the files that Flint writes for meshes of generated axes, and of its clusters."""
+    texts = [*FILE_NAMES, *ATTRIBUTES, *_NODES, *_files(), *_clusters()]
+    return _MORE_WORDS | {run for text in texts for run in runs(text)}
+
+
+def _files() -> list[str]:
+    from dataclasses import replace
+
+    from flint.backends.chakra.writing.simulator_files import (
+        placeholder_hardware,
+        simulator_files,
+    )
+    from flint.ir.mesh import Mesh
+
+    found: list[str] = []
+    for sizes in ((1, 1), (2, 1), (2, 4)):
+        mesh = Mesh(("axis0", "axis1"), sizes)
+        hardware = placeholder_hardware(mesh)
+        alike = replace(hardware, dimensions=(hardware.dimensions[0],) * 2, has_durations=True)
+        for told in (hardware, alike):
+            found += [d.decode() for d in simulator_files(mesh, "trace", told).values()]
+    return found
+
+
+def _clusters() -> list[str]:
+    """Names of the clusters that come with Flint: public machines."""
+    presets = files("flint.cluster") / "presets"
+    return [entry.name.removesuffix(".toml") for entry in presets.iterdir()]
+
+
+# Texts of a Chakra trace's bytes: names of nodes and attributes, and every value that is text.
+#
+# The bytes are walked as protobuf, whatever the schema says of a field: a text in a field that no
+# reader asks for is in the file too. Traces of other ranks of a class differ in few numbers, so a
+# file of a length that was seen is compared with the first, and walked only if texts differ.
+
+#: Shorter runs are no text: a few packed numbers may look printable.
+LEAST_TEXT = 3
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_NODE_NAME, _VERSION, _METADATA_ATTRIBUTE, _NODE_ATTRIBUTE = 2, 1, 2, 10
+_PACKED = (4, 5)  # dependencies of a node
+_ATTRIBUTE_NAME = 1
+
+
+class TraceText(NamedTuple):
+    """A text of a trace and what it is: a node's name, an attribute's name, or a value."""
+
+    role: str
+    text: str
+
+
+class _Span(NamedTuple):
+    start: int
+    stop: int
+    is_text: bool
+
+
+@dataclass(frozen=True, eq=False)
+class TraceContent:
+    """What a file holds, and for each byte whether it is of a text (1), a number (2), or neither."""
+
+    texts: frozenset[TraceText]
+    content: NDArray[np.uint8]
+    of: NDArray[np.uint8]
+
+    def has_texts_of(self, other: NDArray[np.uint8]) -> bool:
+        """Whether another file of this length has no other text, but for digits in place of digits.
+
+        Numbers may differ where they keep their width; nothing else may.
+        """
+        places = np.flatnonzero(self.content != other)
+        if not len(places):
+            return True
+        of, before, after = self.of[places], self.content[places], other[places]
+        digits = (of == 1) & _is_digit(before) & _is_digit(after)
+        numbers = (of == 2) & (((before ^ after) & 0x80) == 0)
+        return bool((digits | numbers).all())
+
+
+class TraceTexts:
+    """Texts of many traces, equal ones once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, list[TraceContent]] = {}
+
+    def of(self, data: bytes, source: str) -> frozenset[TraceText]:
+        """Texts of a trace that none before had. Raises FlintError FL603 for broken framing."""
+        content = np.frombuffer(data, dtype=np.uint8)
+        known = self._seen.setdefault(len(data), [])
+        if any(k.has_texts_of(content) for k in known):
+            return frozenset()
+        found = trace_content(data, source)
+        known.append(found)
+        return found.texts
+
+
+def trace_content(data: bytes, source: str) -> TraceContent:
+    """Walk a whole trace (not compressed)."""
+    texts: set[TraceText] = set()
+    of = np.zeros(len(data), dtype=np.uint8)
+    for number, (start, stop) in enumerate(records(data, source)):
+        walk = _metadata(data, start, stop) if number == 0 else _node(data, start, stop)
+        for role, span in walk:
+            of[span.start : span.stop] = 1 if span.is_text else 2
+            if span.is_text:
+                texts.add(TraceText(role, _decoded(data[span.start : span.stop])))
+    return TraceContent(frozenset(texts), np.frombuffer(data, dtype=np.uint8), of)
+
+
+def _metadata(data: bytes, start: int, stop: int) -> Iterator[tuple[str, _Span]]:
+    for field, kind, span in _fields(data, start, stop):
+        if field == _METADATA_ATTRIBUTE and kind == _BYTES:
+            yield from _attribute(data, *span)
+        else:
+            yield from _leaf(data, kind, *span)
+
+
+def _node(data: bytes, start: int, stop: int) -> Iterator[tuple[str, _Span]]:
+    for field, kind, span in _fields(data, start, stop):
+        if kind == _BYTES and field == _NODE_ATTRIBUTE:
+            yield from _attribute(data, *span)
+        elif kind == _BYTES and field == _NODE_NAME:
+            yield "node", _Span(*span, is_text=True)
+        elif kind == _BYTES and field in _PACKED:
+            yield "number", _Span(*span, is_text=False)
+        else:
+            yield from _leaf(data, kind, *span)
+
+
+def _attribute(data: bytes, start: int, stop: int) -> Iterator[tuple[str, _Span]]:
+    for field, kind, span in _fields(data, start, stop):
+        if field == _ATTRIBUTE_NAME and kind == _BYTES:
+            yield "attribute", _Span(*span, is_text=True)
+        else:
+            yield from _leaf(data, kind, *span)
+
+
+def _leaf(data: bytes, kind: int, start: int, stop: int) -> Iterator[tuple[str, _Span]]:
+    """A number, or bytes: a text if they can be read as one."""
+    is_text = kind == _BYTES and stop - start >= LEAST_TEXT and _reads(data[start:stop])
+    yield "value" if is_text else "number", _Span(start, stop, is_text)
+
+
+def _fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
+    """Number, wire type and span of the value of each field. What is no protobuf is one value."""
+    at = start
+    while at < stop:
+        tag, at = _varint(data, at, stop)
+        kind = tag & 7
+        if kind == _VARINT:
+            _, end = _varint(data, at, stop)
+        elif kind == _BYTES:
+            length, at = _varint(data, at, stop)
+            end = at + length
+        else:
+            end = at + {_FIXED64: 8, _FIXED32: 4}.get(kind, stop)
+        if end > stop:
+            yield 0, _BYTES, (start, stop)
+            return
+        yield tag >> 3, kind, (at, end)
+        at = end
+
+
+def _varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < stop:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    return stop, stop + 1  # it does not end: the caller sees a value beyond the record
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", errors="replace")
+
+
+def _reads(data: bytes) -> bool:
+    """Whether at least half of the bytes are printable ASCII, or all are printable UTF-8."""
+    text = _decoded(data)
+    if text.isprintable() and "\ufffd" not in text:
+        return True
+    return 2 * sum(32 <= b < 127 for b in data) >= len(data)
+
+
+def _is_digit(values: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    return (values >= ord("0")) & (values <= ord("9"))
+
 
 #: Names of files whose content is JSON.
 _JSON = ".json"
@@ -43,7 +320,7 @@ def _texts_of_directory(folder: Path) -> Iterator[Text]:
     traces, seen = TraceTexts(), set[tuple[int, int]]()
     for file in sorted(folder.rglob("*")):
         name = file.relative_to(folder).as_posix()
-        if not file_words.is_public_file_name(name):
+        if not is_public_file_name(name):
             yield Text(Place.FILE_NAME, "directory", name)
         if file.is_symlink():
             yield Text(Place.FILE_NAME, name, os.readlink(file))
@@ -98,7 +375,7 @@ def _texts_of_file(path: Path, name: str) -> Iterator[Text]:
     """Keys and values of JSON, lines of anything else."""
     text = _read(path, FileKind.GROUPS).decode("utf-8", errors="replace")
     for found in _pieces(text, name):
-        if not file_words.is_public_line(found):
+        if not is_public_line(found):
             yield Text(Place.FILE_TEXT, name, found)
 
 
@@ -123,7 +400,7 @@ def _read(path: Path, kind: FileKind) -> bytes:
 
 
 _RULES = {
-    "node": file_words.is_public_node,
-    "attribute": file_words.ATTRIBUTES.__contains__,
-    "value": file_words.is_public_trace_value,
+    "node": is_public_node,
+    "attribute": ATTRIBUTES.__contains__,
+    "value": is_public_trace_value,
 }

@@ -7,8 +7,7 @@ import numpy as np
 from flint.ir.program import Program
 from flint.ir.workload import Workload
 from flint.tools.share.rules import communication, elementwise, layout, loops, products, values
-from flint.tools.share.rules.rule import Broken, Rule
-from flint.tools.share.rules.view import View
+from flint.tools.share.rules.view import Broken, Rule, View
 
 #: Every rule of single programs, in the order in which they are told.
 ALL_RULES: tuple[Rule, ...] = (

@@ -10,9 +10,7 @@ from flint.ir.arrays import Mask
 from flint.ir.mesh import AxisRef
 from flint.ir.op_class import Collective, OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
-from flint.tools.share.rules.rule import Broken, Rule, Told
-from flint.tools.share.rules.shapes import is_split
-from flint.tools.share.rules.view import View
+from flint.tools.share.rules.view import Broken, Rule, Told, View, is_split
 
 _REDUCE = (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
 

@@ -7,9 +7,7 @@ import numpy as np
 from flint.ir.arrays import Mask
 from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.ir.program import Flag
-from flint.tools.share.rules.rule import Rule, Told
-from flint.tools.share.rules.shapes import has_equal_elements, is_equal, spreads
-from flint.tools.share.rules.view import View
+from flint.tools.share.rules.view import Rule, Told, View, has_equal_elements, is_equal, spreads
 
 ONE = frozenset(
     {

@@ -9,8 +9,11 @@ import numpy as np
 from flint.ir.arrays import Mask
 from flint.ir.dims import ReductionDims
 from flint.ir.op_class import DATA_MOVEMENT, LAYOUT, OpClass
-from flint.tools.share.rules.rule import Rule, Told
-from flint.tools.share.rules.shapes import (
+from flint.tools.share.rules.view import (
+    Rule,
+    Shape,
+    Told,
+    View,
     has_equal_elements,
     is_broadcast,
     is_equal,
@@ -19,7 +22,6 @@ from flint.tools.share.rules.shapes import (
     is_permuted,
     is_within,
 )
-from flint.tools.share.rules.view import Shape, View
 
 #: Classes whose result is made of elements of the operand.
 _COPIES = (LAYOUT | DATA_MOVEMENT) - {OpClass.UNPACK, OpClass.MOVE}

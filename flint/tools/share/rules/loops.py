@@ -6,8 +6,7 @@ import numpy as np
 
 from flint.ir.arrays import Mask
 from flint.ir.program import Phase, Program, RegionKind
-from flint.tools.share.rules.rule import Rule, Told
-from flint.tools.share.rules.view import View
+from flint.tools.share.rules.view import Rule, Told, View
 
 #: Phases that are over when the optimizer begins.
 _BEFORE_THE_OPTIMIZER = (Phase.FORWARD, Phase.BACKWARD, Phase.REMAT)

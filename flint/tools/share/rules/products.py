@@ -11,8 +11,7 @@ from flint.ir.dims import AttentionDims, ProductDims, ReductionDims
 from flint.ir.op_class import OpClass
 from flint.ir.product_types import groups_of
 from flint.ir.program import Int64s, Kind
-from flint.tools.share.rules.rule import Rule, Told
-from flint.tools.share.rules.view import View
+from flint.tools.share.rules.view import Rule, Told, View
 
 #: Algorithms of so many products of rounded numbers, as `flint.ir.product_types` names them.
 _ALGORITHM = re.compile(r"(bf16|tf32|f16|f32|f64):[0-9]+$")

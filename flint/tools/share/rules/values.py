@@ -12,8 +12,7 @@ from flint.ir.op_class import (
 )
 from flint.ir.program import Collective, Flag, Kind
 from flint.passes.work.formulas import NO_ARITHMETIC
-from flint.tools.share.rules.rule import Rule, Told
-from flint.tools.share.rules.view import View
+from flint.tools.share.rules.view import Rule, Told, View
 
 #: Classes of rows that can have several results: then `result_bytes` are those of all.
 SEVERAL_RESULTS = (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import permutations as orders
 from itertools import product
 
+from flint.ir.dims import AttentionDims
 from flint.ir.product_types import groups_of
 from flint.tools.share.rules.view import Shape
-from flint.tools.share.sizes.placing import cut, embeddings, sides
-from flint.tools.share.sizes.rows import Outcome, Rows
+from flint.tools.share.sizes.rows import Outcome, Rows, cut, embeddings, sides
 from flint.tools.share.sizes.symbols import ONE, Term, joined
 
 #: More operands than these are looked at in no order.
@@ -126,3 +127,162 @@ def reduce(rows: Rows, row: int) -> Outcome:
         inner = [d for i, d in enumerate(dims) if i not in places[best]]
         rows.work[row] = (ONE, rows.elements(row), ONE, joined(inner))
     return outcome
+
+
+# What look-ups and writes by index say of dimensions.
+
+
+def gather(rows: Rows, row: int) -> Outcome:
+    """Rows of a table: the result is indices times the last dimensions of the table."""
+    p = rows.program
+    wanted = int(p.operand_bytes[row] - p.result_bytes[row])
+    indices = [r for r in rows.reads[row] if rows.type_bytes(r) == wanted]
+    tables = [r for r in rows.reads[row] if p.dtype[r] == p.dtype[row] and r not in indices[-1:]]
+    if not indices or len(tables) != 1:
+        return Outcome.UNKNOWN
+    return _looked_up(rows, row, row, indices[-1], tables[0])
+
+
+def scatter(rows: Rows, row: int) -> Outcome:
+    """Rows of elements are written into an array of the result's shape."""
+    p = rows.program
+    wanted = int(p.operand_bytes[row] - 2 * p.result_bytes[row])
+    reads = rows.reads[row]
+    wholes = [r for r in reads if rows.shapes[r] == rows.shapes[row] and p.dtype[r] == p.dtype[row]]
+    indices = [r for r in reads if rows.type_bytes(r) == wanted and r not in wholes]
+    parts = [
+        r
+        for r in reads
+        if rows.type_bytes(r) == p.result_bytes[row] and r not in (*wholes[:1], *indices[:1])
+    ]
+    if not (wholes and indices and parts):
+        return Outcome.UNKNOWN
+    alias = int(p.alias[row])
+    rows.equate_rows(alias if alias in wholes else wholes[0], row)
+    return _looked_up(rows, row, parts[0], indices[0], row)
+
+
+def _looked_up(rows: Rows, row: int, part: int, indices: int, table: int) -> Outcome:
+    """`part` are as many rows as indices say, of elements of the table."""
+    _, number, _, size = rows.program.dims[row].tolist()
+    shape, dims = rows.long_shape(part), rows.long_dims(part)
+    ends = cut(shape, number, size)
+    own = rows.long_shape(table)
+    if (
+        number * size == 0
+        or ends is None
+        or own[len(own) - ends[1] + ends[0] :] != shape[ends[0] :]
+    ):
+        return Outcome.UNKNOWN
+    index_dims, count = rows.long_dims(indices), ends[0]
+    each = math.prod(rows.long_shape(indices)) // number
+    if rows.long_shape(indices)[:count] != shape[:count] or len(index_dims) > count + 1:
+        return Outcome.UNKNOWN
+    rows.equate_all(index_dims[:count], dims[:count])
+    inner: list[Term] = dims[count:]
+    rows.equate_all(rows.long_dims(table)[len(own) - len(inner) :], inner)
+    if each > 1:
+        rows.symbols.freeze(index_dims[-1])
+    _equate_batches(rows, table, dims[:count], each)
+    rows.work[row] = (ONE, joined(dims[:count]), ONE, joined(inner))
+    return Outcome.DONE
+
+
+def _equate_batches(rows: Rows, table: int, counted: list[Term], each: int) -> None:
+    """A table of as many parts as there are rows, each looked up in its own."""
+    own = rows.long_dims(table)
+    lead = min(len(own) - 1, len(counted))
+    value = rows.symbols.value
+    if each == 1 and list(map(value, own[:lead])) == list(map(value, counted[:lead])):
+        rows.equate_all(own[:lead], counted[:lead])
+
+
+# What attention in one kernel says of dimensions.
+
+#: Places of batch, heads, positions and size in arrays of four dimensions: the two usual layouts.
+_LAYOUTS = ((0, 1, 2, 3), (0, 2, 1, 3))
+_Named = tuple[Term, Term, Term, Term]
+
+
+def attention(rows: Rows, row: int) -> Outcome:
+    """Queries and what is of their shape, and keys and values with as many heads or a part of them."""
+    d = AttentionDims(*rows.program.dims[row].tolist())
+    options = []
+    for own in _results(rows, row, d):
+        options += [(own, pairs, keys) for pairs, keys in _operands(rows, row, own, d)]
+    outcome = rows.choose(row, [pairs for _, pairs, _ in options])
+    if outcome is Outcome.DONE:
+        same = rows.symbols.is_same
+        own, _, keys = max(options, key=lambda o: sum(same(a, b) for a, b in o[1]))
+        together = (ONE, joined(own[:3])) if d.heads == 1 else (joined(own[:2]), own[2])
+        rows.work[row] = (*together, keys, own[3])
+    return outcome
+
+
+def _results(rows: Rows, row: int, d: AttentionDims[int]) -> Iterator[_Named]:
+    """Readings of the result; frameworks count queries of all heads together, and heads come first."""
+    value = rows.symbols.value
+    for positions in (d.queries, None):
+        for batch, heads, at, size in _named(rows, row, positions):
+            number = value(batch) * value(heads)
+            told = (number, value(at)) == (d.heads, d.queries)
+            told |= d.heads == 1 and number * value(at) == d.queries
+            if told and value(size) == d.size:
+                yield batch, heads, at, size
+                if positions is None:
+                    return
+
+
+def _named(rows: Rows, row: int, positions: int | None) -> Iterator[_Named]:
+    """Readings of an array as batch, heads, so many positions, and size."""
+    dims = rows.dims[row]
+    if len(dims) != len(_LAYOUTS[0]):
+        return
+    for layout in _LAYOUTS:
+        batch, heads, at, size = (dims[i] for i in layout)
+        if positions is None or rows.symbols.value(at) == positions:
+            yield batch, heads, at, size
+
+
+def _operands(
+    rows: Rows, row: int, own: _Named, d: AttentionDims[int]
+) -> Iterator[tuple[_Pairs, Term]]:
+    ways: list[list[tuple[_Pairs, Term | None]]] = []
+    for read in rows.reads[row]:
+        of_read: list[tuple[_Pairs, Term | None]] = []
+        if len(rows.dims[read]) == len(own):
+            of_read = [*_of_queries(rows, read, own), *_of_keys(rows, read, own, d)]
+            if not of_read:
+                return
+        ways.append(of_read or [([], None)])
+    for chosen in product(*ways):
+        keys = [k for _, k in chosen if k is not None]
+        found = [pair for pairs, _ in chosen for pair in pairs]
+        if not keys:
+            if rows.symbols.value(own[2]) == d.keys:
+                yield found, own[2]
+            continue
+        yield [*found, *((keys[0], k) for k in keys[1:])], keys[0]
+
+
+def _of_queries(rows: Rows, read: int, own: _Named) -> Iterator[tuple[_Pairs, Term | None]]:
+    """Arrays of one row for each query: queries, results, gradients; or one number for each."""
+    value = rows.symbols.value
+    for named in _named(rows, read, value(own[2])):
+        sizes = [(value(a), value(b)) for a, b in zip(named[:3], own[:3], strict=True)]
+        if all(a == b for a, b in sizes) and value(named[3]) in (1, value(own[3])):
+            pairs = list(zip(named, own, strict=True))
+            yield (pairs if value(named[3]) != 1 else pairs[:3]), None
+
+
+def _of_keys(
+    rows: Rows, read: int, own: _Named, d: AttentionDims[int]
+) -> Iterator[tuple[_Pairs, Term | None]]:
+    """Keys and values; each of their heads may be for several heads of queries."""
+    value = rows.symbols.value
+    for batch, heads, positions, size in _named(rows, read, d.keys):
+        times, rest = divmod(value(own[1]), value(heads))
+        if rest or value(batch) != value(own[0]) or value(size) != value(own[3]):
+            continue
+        shared: Term = (times * heads[0], heads[1])
+        yield [(batch, own[0]), (own[1], shared), (size, own[3])], positions

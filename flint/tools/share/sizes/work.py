@@ -13,8 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from flint.ir.op_class import ATTENTION, ELEMENTWISE, REDUCTION, OpClass
 from flint.ir.program import Kind
-from flint.tools.share.sizes.placing import cut
-from flint.tools.share.sizes.rows import Rows
+from flint.tools.share.sizes.rows import Rows, cut
 from flint.tools.share.sizes.symbols import ONE, Term, joined
 
 #: A number as a sum of terms.

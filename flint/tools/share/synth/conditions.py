@@ -7,19 +7,62 @@ None, or not in its mapping, is left to the generator.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from flint.errors import FlintError, nearest
 from flint.ir.mesh import Mesh
-from flint.ir.program import MOST_INT64, Kind, Phase, Program
+from flint.ir.op_class import OpClass
+from flint.ir.program import MOST_INT64, Kind, Phase, Program, Region, RegionKind
 from flint.ir.verify import exact_sum
 from flint.ir.workload import Workload
 from flint.passes.work.totals import total
+from flint.tools.explore.machine.quantities import EXAMPLES, Unit, amount_of
 from flint.tools.share.axis_labels import BETWEEN, LISTED, comm_bytes_by_label
-from flint.tools.share.synth.depth import depth_of
+
+# How many layers a program has: how often the body that does most of its work repeats.
+
+
+def depth_of(program: Program) -> int:
+    """The number of layers; 1 where nothing repeats.
+
+    Of loops that read or write one part of stacked arrays in each iteration, the one with most
+    FLOPs says it; without such loops any loop. A loop over microbatches stacks as well, but what is
+    inside of it stacks too: of equal FLOPs the inner loop is the layers.
+    """
+    loops = [(i, r) for i, r in enumerate(program.regions) if _repeats(r)]
+    stacked = [(i, r) for i, r in loops if _is_stacked(program, i, r)]
+    if not (chosen := stacked or loops):
+        return 1
+    best = max(chosen, key=lambda item: (_flops_in(program, item[1]), item[0]))
+    return best[1].trip_count
+
+
+def _repeats(region: Region) -> bool:
+    return region.kind is RegionKind.LOOP and region.trip_count > 1
+
+
+def _is_stacked(program: Program, number: int, region: Region) -> bool:
+    """Whether rows directly in the loop take or write parts of arrays of one part an iteration."""
+    rows = np.arange(region.start, region.stop)
+    rows = rows[program.region[rows] == number]
+    takes = np.isin(program.op[rows], (OpClass.DYNAMIC_SLICE, OpClass.UPDATE_SLICE))
+    for row in rows[takes].tolist():
+        for whole in program.dependencies(row).tolist():
+            shape = program.shapes[program.shape[whole]]
+            if len(shape) > 1 and shape[0] == region.trip_count:
+                return True
+    return False
+
+
+def _flops_in(program: Program, region: Region) -> int:
+    """FLOPs of all its runs in one step, with what is inside of it."""
+    rows = np.arange(len(program))
+    inside = (region.start <= rows) & (rows < region.stop)
+    return total(program, np.where(inside, program.flops, 0))
+
 
 #: Shares may miss 1 by so much (they are written with two digits), and are then made to add up.
 SHARES_TOLERANCE = 0.02
@@ -182,3 +225,97 @@ def _require_room(asked: Conditions) -> None:
             f"what products that fit do is at most {most:.3g}",
             help="give more memory or fewer FLOPs",
         )
+
+
+# Conditions as users write them: `--flops 1e15`, `--bytes data=2GiB`, `--phases forward=0.33,...`.
+
+_PHASES = {phase.name.lower(): phase for phase in Phase}
+
+
+def conditions_from_text(
+    *,
+    mesh: str | None = None,
+    flops: str | None = None,
+    bytes_: str | None = None,
+    layers: int | None = None,
+    phases: str | None = None,
+    memory: str | None = None,
+    rows: int | None = None,
+    base: Conditions | None = None,
+) -> Conditions:
+    """The conditions that options of the command line say; what they do not say is as in `base`.
+
+    Raises FlintError FL101 (mesh), FL950 (a value that cannot be read), FL951 (an axis or a phase
+    that there is not), FL952 (shares) or FL953 (what no program can have).
+    """
+    given: dict[str, Any] = {
+        "flops": None if flops is None else flops_from_text(flops),
+        "depth": layers,
+        "phases": None if phases is None else phases_from_text(phases),
+        "memory_bytes": None if memory is None else _bytes("--memory", memory),
+        "rows": rows,
+    }
+    found = {name: value for name, value in given.items() if value is not None}
+    start = base or Conditions()
+    if mesh is not None:
+        found |= {"mesh": Mesh.parse(mesh), "axis_bytes": {}}
+    if bytes_ is not None:
+        found["axis_bytes"] = bytes_from_text(bytes_)
+    return replace(start, **found)
+
+
+def flops_from_text(text: str) -> float:
+    """FLOPs: a number (`1e15`), or one with a unit (`1.2PFLOP`). Raises FlintError FL950."""
+    amount = amount_of(text, Unit.NONE, needs_unit=False)
+    amount = amount or amount_of(f"{text.strip()}/s", Unit.FLOPS_PER_S, needs_unit=True)
+    if amount is None or amount.is_factor:
+        raise _unreadable("--flops", text, "1e15 or 1.2PFLOP")
+    return amount.value
+
+
+def bytes_from_text(text: str) -> Mapping[str, float]:
+    """Bytes by label of axes: `data=2GiB,data+model=100MB`. Raises FlintError FL950."""
+    pairs = _pairs("--bytes", text, "data=2GiB,model=300MB").items()
+    return {key.replace(BETWEEN, ","): _bytes(f"--bytes {key}", value) for key, value in pairs}
+
+
+def phases_from_text(text: str) -> Mapping[Phase, float]:
+    """Shares of phases, made to add up to 1. Raises FlintError FL950, FL951 or FL952."""
+    example = "forward=0.33,backward=0.67"
+    found = {}
+    for key, value in _pairs("--phases", text, example).items():
+        if key not in _PHASES:
+            raise FlintError(
+                "FL951",
+                f"there is no phase '{key}'{nearest(key, tuple(_PHASES))}",
+                help=f"phases are {', '.join(_PHASES)}",
+            )
+        amount = amount_of(value, Unit.NONE, needs_unit=False)
+        if amount is None or amount.is_factor:
+            raise _unreadable("--phases", f"{key}={value}", example)
+        found[_PHASES[key]] = amount.value
+    Conditions(phases=found)  # refuses shares that are far from adding up
+    whole = sum(found.values())
+    return {phase: share / whole for phase, share in found.items()}
+
+
+def _bytes(option: str, text: str) -> float:
+    amount = amount_of(text, Unit.BYTES, needs_unit=False)
+    if amount is None or amount.is_factor:
+        raise _unreadable(option, text, EXAMPLES[Unit.BYTES])
+    return amount.value
+
+
+def _pairs(option: str, text: str, example: str) -> dict[str, str]:
+    """`a=1,b=2` by key. Raises FlintError FL950 for parts without = and keys given twice."""
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = (word.strip() for word in part.partition("="))
+        if not (key and equals and value) or key in found:
+            raise _unreadable(option, text, example)
+        found[key] = value
+    return found
+
+
+def _unreadable(option: str, text: str, example: str) -> FlintError:
+    return FlintError("FL950", f"{option} cannot be '{text}'", help=f"give it as {example}")

@@ -16,8 +16,7 @@ from flint.ir.workload import Workload
 from flint.tools.share.axis_labels import comm_bytes_by_label
 from flint.tools.share.shapes.totals import Totals
 from flint.tools.share.sizes import Sizes
-from flint.tools.share.synth.conditions import Conditions, flops_of
-from flint.tools.share.synth.depth import depth_of
+from flint.tools.share.synth.conditions import Conditions, depth_of, flops_of
 
 #: How far sizes are drawn from the remembered ones, and how far they may go after that, as factors.
 _DRAWN, _MOST_FACTOR = 1.6, 256.0

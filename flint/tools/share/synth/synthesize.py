@@ -14,9 +14,8 @@ from flint.errors import FlintError
 from flint.ir.arrays import Float64s
 from flint.ir.program import Program
 from flint.ir.workload import Workload
-from flint.tools.share.synth.captures import captures_of
 from flint.tools.share.synth.conditions import Conditions, conditions_of, phase_shares
-from flint.tools.share.synth.remembered import Remembered, distance, structure_of
+from flint.tools.share.synth.remembered import Remembered, captures_of, distance, structure_of
 from flint.tools.share.synth.resize import resized
 from flint.tools.share.synth.rewrite import rewritten
 

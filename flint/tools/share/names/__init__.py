@@ -1,1 +1,0 @@
-"""The level `names`: no name, scope, source line, cause, option or digest of the original is left."""
