@@ -77,13 +77,11 @@ def _measured(folder: Path) -> None:
 
 
 def store(folder: Path) -> None:
-    """A study, a lock and known models."""
+    """A study and a lock."""
     from flint.tools.change.project.lock import Lock
     from flint.tools.explore.study.study_file import open_study
-    from flint.tools.share.leaks.known import known_bytes
     from tests.explore_points import result_at, space_of
     from tests.unit.test_compare import program, side
-    from tests.unit.test_leak_attacks import _world
 
     space = space_of(Path("/nowhere"), range(1, 3))
     with open_study(folder / "study.db", space) as file:
@@ -91,7 +89,6 @@ def store(folder: Path) -> None:
     Lock({"train": side(program("a", "b", gathers=1), "h100-dgx").snapshot}).save(
         folder / "flint.lock"
     )
-    (folder / "known.npz").write_bytes(known_bytes(_world()))
 
 
 def _small(folder: Path) -> None:

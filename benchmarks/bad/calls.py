@@ -51,14 +51,6 @@ def project(path: str) -> Any:
     return {name: c.model_dump(mode="json") for name, c in found.captures.items()}
 
 
-def known(path: str) -> Any:
-    """A file of known models."""
-    from flint.tools.share.leaks.known import load_known
-
-    found = load_known(path)
-    return {"entries": [asdict(e) for e in found.entries], "accuracy": str(found.measured)}
-
-
 def simulator(path: str) -> Any:
     """What is heard of a simulator's output."""
     from flint.tools.simulators.astra_sim import Listener
@@ -72,8 +64,7 @@ def simulator(path: str) -> Any:
 
 
 CALLS: dict[str, Callable[[str], Any]] = {
-    f"@{function.__name__}": function
-    for function in (study, resumed, lock, project, known, simulator)
+    f"@{function.__name__}": function for function in (study, resumed, lock, project, simulator)
 }
 
 

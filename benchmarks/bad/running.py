@@ -59,7 +59,6 @@ def warm_up() -> None:
     import flint.tools.measure.profiles.build
     import flint.tools.measure.profiles.formats
     import flint.tools.report.perfetto
-    import flint.tools.share.leaks.known
     import flint.tracing  # noqa: F401
     from benchmarks.bad.compilers import use_forks
     from flint.backends.chakra.schema import messages

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from benchmarks.bad.case import Case, Special
 from benchmarks.bad.databases import spoil_database
-from benchmarks.bad.flint_files import spoil_columns
 from benchmarks.bad.spoil import WORDS, spoil_bytes, spoil_json, spoil_text
 
 _PROJECT = (Path(__file__).resolve().parents[2] / "examples/flint.toml").read_text("utf-8")
@@ -43,17 +42,6 @@ def project(rng: random.Random, number: int, bases: Path) -> Case:
         change, text = spoil_text(rng, _PROJECT)
         spoilt = text.encode("utf-8", "surrogatepass")
     return Case("projects", number, change, {"flint.toml": spoilt}, (("@project", "flint.toml"),))
-
-
-def model(rng: random.Random, number: int, bases: Path) -> Case:
-    """A spoilt file of known models."""
-    data = (bases / "known.npz").read_bytes()
-    spoilt: bytes | Special
-    if rng.random() < 0.2:
-        change, spoilt = spoil_bytes(rng, data)
-    else:
-        change, spoilt = spoil_columns(rng, data)
-    return Case("npz", number, change, {"known.npz": spoilt}, (("@known", "known.npz"),))
 
 
 def simulator(rng: random.Random, number: int, bases: Path) -> Case:

@@ -10,13 +10,20 @@ give an equal file.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 
-from flint.ir.workload import Workload
-from flint.tools.share.leaks.known import Entry, Known, known_bytes, known_of
+import numpy as np
 
+from flint.ir.workload import Workload
+from flint.tools.share.leaks.fingerprints import COUNTED, View
+from flint.tools.share.leaks.known import Entry, FamilyAccuracy, Known, known_of
+
+#: Version of the columns, and of what fingerprints are made of.
+SCHEMA = "flint.known/1"
 TARGET = Path(__file__).parents[2] / "flint/tools/share/leaks/known.npz"
 
 
@@ -35,6 +42,32 @@ def _index(folder: Path) -> list[dict[str, str]]:
 
 def _entry(row: dict[str, str]) -> Entry:
     return Entry(row["family"], row["model"], row["mesh"], row["options"], row["code"])
+
+
+def known_bytes(known: Known) -> bytes:
+    """The file. Equal known models give equal bytes."""
+    measured = known.measured
+    entries = np.array([astuple(e) for e in known.entries])
+    columns = {
+        "schema": np.array(SCHEMA),
+        "entries": entries,
+        "hashes": np.stack([known.hashes[v] for v in View], axis=1),
+        "program_entry": known.program_entry.astype(np.uint32),
+        "program_hashes": np.stack([known.program_hashes[v] for v in View], axis=1),
+        "histograms": np.stack([known.histograms[v] for v in COUNTED]).astype(np.uint32),
+        "totals": known.totals,
+        "families": np.array([_row(measured.families[v]) for v in COUNTED], dtype=float),
+        "members": np.array([astuple(t) for t in (measured.workloads, measured.models)]),
+    }
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **columns)
+    return file.getvalue()
+
+
+def _row(found: FamilyAccuracy) -> list[float | None]:
+    """Right and workloads of each share, then the baseline. None is stored as NaN."""
+    shares = (found.one_left_out, found.model_left_out, found.code_left_out)
+    return [*(number for s in shares for number in astuple(s)), found.largest_family]
 
 
 def summary(known: Known) -> Iterator[str]:

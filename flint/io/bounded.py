@@ -45,8 +45,6 @@ class FileKind(Enum):
     KERNEL_TIMES = ("a table of measured kernels", 32 * MIB)
     ROUTING = ("a file of expert loads", 32 * MIB)
     ESTIMATE = ("a saved estimate", 256 * MIB)
-    KNOWN = ("a file of known models", 64 * MIB)
-    ROWS = ("a row model", 64 * MIB)
     STUDY = ("a study", 512 * MIB)
 
     def __init__(self, text: str, most_bytes: int) -> None:

@@ -11,7 +11,7 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -102,44 +102,3 @@ def array_of(data: bytes, where: str, dtype: str | None = None) -> NDArray[Any]:
     order: Literal["F", "C"] = "F" if header["order"] == b"True" else "C"
     flat = np.frombuffer(data, kind, offset=header.end()) if there else np.zeros(0, kind)
     return flat.reshape(shape, order=order).copy()
-
-
-def arrays_of(
-    data: bytes, most_bytes: int, may_be_nan: Collection[str] = ()
-) -> dict[str, NDArray[Any]]:
-    """All arrays of a file by name, of at most `most_bytes` together. Raises Malformed.
-
-    Numbers are finite, but for those of `may_be_nan`.
-    """
-    found: dict[str, NDArray[Any]] = {}
-    with archive_of(data, "the file") as archive:
-        for info in archive.infolist():
-            name = info.filename.removesuffix(".npy")
-            unpacked = entry_of(archive, info.filename, most_bytes + HEADER_BYTES)
-            array = array_of(unpacked, f"array {name[:60]}")
-            most_bytes -= array.nbytes
-            if array.dtype.kind == "f" and name not in may_be_nan and not np.isfinite(array).all():
-                raise Malformed(f"array {name[:60]} has numbers that are not finite")
-            found[name] = array
-    return found
-
-
-def column_of(columns: Mapping[str, NDArray[Any]], name: str, dtype: str) -> NDArray[Any]:
-    """A column of that type: `int64`, or `U` for text of any length. Raises Malformed."""
-    if name not in columns:
-        raise Malformed(f"it lacks {name}")
-    found = columns[name]
-    if found.dtype.kind != "U" if dtype == "U" else found.dtype != dtype:
-        raise Malformed(f"{name} is of type {found.dtype}, not {dtype}")
-    return found
-
-
-def text_of(columns: Mapping[str, NDArray[Any]], name: str) -> bytes:
-    """The text that a column of bytes holds. Raises Malformed."""
-    return column_of(columns, name, "uint8").tobytes()
-
-
-def require_schema(columns: Mapping[str, NDArray[Any]], schema: str) -> None:
-    """Raise Malformed unless the file says that it is of `schema`."""
-    if str(column_of(columns, "schema", "U").reshape(-1)[:1].tolist()) != str([schema]):
-        raise Malformed(f"its schema is not {schema}")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from benchmarks.sharing.known_models import known_bytes
 from flint.errors import FlintError
 from flint.ir.workload import Workload
 from flint.tools.share.leaks.fingerprints import COUNTED, View, size_distances, structure_distances
@@ -17,9 +18,7 @@ from flint.tools.share.leaks.known import (
     Known,
     Share,
     family_accuracy,
-    known_bytes,
     known_of,
-    load_known,
     member_threshold,
     public_models,
     read_known,
@@ -166,34 +165,16 @@ def test_twins_of_the_same_model_are_no_false_positives():
     assert (threshold.distance, threshold.false_positive_rate) == (0.0, 0.0)
 
 
-def test_known_models_are_read_as_they_were_written(tmp_path: Path):
+def test_known_models_are_read_as_they_were_written():
     """Equal models give equal bytes, and all of it comes back."""
     known = _world()
     data = known_bytes(known)
     assert data == known_bytes(_world())
-    (tmp_path / "own.npz").write_bytes(data)
-    found = load_known(tmp_path / "own.npz")
+    found = read_known(data)
     assert (found.entries, found.measured) == (known.entries, known.measured)
     assert known_bytes(found) == data
     leaks = leaks_of(_chain(3, 8)[1], known=found)
     assert leaks.to_json() == leaks_of(_chain(3, 8)[1], known=known).to_json()
-
-
-@pytest.mark.parametrize("cut", [0, 10, 200])
-def test_a_damaged_file_of_known_models_is_refused(cut: int):
-    """With its name."""
-    with pytest.raises(FlintError, match="FL930.*own.npz"):
-        read_known(known_bytes(_world())[:cut], "own.npz")
-
-
-def test_another_npz_is_refused(tmp_path: Path):
-    """Arrays, but not these; and no file at all."""
-    path = tmp_path / "own.npz"
-    np.savez(path, schema=np.array("flint.known/1"), entries=np.zeros((3, 2)))
-    with pytest.raises(FlintError, match="FL930"):
-        load_known(path)
-    with pytest.raises(FlintError, match="FL930"):
-        load_known(tmp_path / "none.npz")
 
 
 def test_one_family_is_too_few():

@@ -15,9 +15,9 @@ from flint.ir.mesh import AxisRef
 from flint.ir.op_class import ATTENTION, LAYOUT, OpClass
 from flint.ir.program import Collective, Kind, Program, Region, RegionKind
 from flint.ir.workload import Workload
+from flint.passes.work.totals import total
 from flint.tools.share.sizes import Expression, Sizes
 from flint.tools.share.sizes.expression import Factor
-from flint.tools.share.synth.conditions import flops_of
 
 #: How often each variable, and each axis, is a factor of something.
 Powers: TypeAlias = Counter[Factor]
@@ -82,7 +82,7 @@ class Structure:
     """The program of a workload with most FLOPs, with the variables of its rows."""
 
     def __init__(self, workload: Workload, sizes: Sizes) -> None:
-        flops = [flops_of(p) for p in workload.programs]
+        flops = [total(p, p.flops) for p in workload.programs]
         self.number = flops.index(max(flops))
         self.workload, self.sizes = workload, sizes
         self.program: Program = workload.programs[self.number]
