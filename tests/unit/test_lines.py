@@ -99,3 +99,21 @@ def test_what_a_loop_leaves_alone_is_what_it_began_as() -> None:
     found = [line_of(argument) for argument in loop.regions[1].blocks[0].arguments]
     assert IOTA in found
     assert None in found  # the sum, which changes
+
+
+@pytest.mark.parametrize(
+    ("line", "is_iota", "ends"),
+    [
+        (Line(0, 1, 0, 6), True, (0, 5)),
+        (Line(0, 1, 1, 2), True, (0, 1)),
+        (Line(0, 1, 0, 1), False, (0, 0)),  # one position: any number that is 0
+        (Line(1, 1, 0, 6), False, (1, 6)),
+        (Line(0, 2, 0, 6), False, (0, 10)),
+        (Line(5, -1, 0, 6), False, (0, 5)),
+        (Line(4), False, (4, 4)),
+    ],
+)
+def test_lines_that_hold_the_number_of_each_position(
+    line: Line, is_iota: bool, ends: tuple[int, int]
+) -> None:
+    assert (line.is_iota, line.ends) == (is_iota, ends)

@@ -161,6 +161,7 @@ EXPERTS = """
         fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32(torch.empty(8, 64, device="cuda"), grad, w)
         flag = torch.zeros(1, dtype=torch.int32, device="cuda")
         assert exchange(torch.empty(64, 32, device="cuda")).shape == (64, 32)
+        assert multi_tensor_applier.available, "programs take another way without it"
         multi_tensor_applier(amp_C.multi_tensor_l2norm, flag, [[w, grad]], False)
         optimizer.step()
 """
