@@ -212,7 +212,7 @@ def test_an_operator_without_a_declaration_has_no_price() -> None:
 
 def test_stages_are_balanced_by_what_is_declared() -> None:
     torch = pytest.importorskip("torch")
-    from flint.frontends.torch_graph.flops import node_flops
+    from flint.frontends.torch_graph.stages.cut_modules import node_flops
     from tests.declared_operators import Model
 
     with torch.device("meta"):

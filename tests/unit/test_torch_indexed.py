@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.trace_kernels import files
-from flint.frontends.torch_world.program.indexed import is_indexed
+from flint.frontends.torch_world.program.operands import is_indexed
 from flint.frontends.torch_world.record.recording import GAPS, Event, TensorInfo, order_of
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind

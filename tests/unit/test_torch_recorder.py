@@ -31,7 +31,7 @@ from flint.frontends.torch_world.record.process import record
 from flint.frontends.torch_world.record.recording import Event as Recorded
 from flint.frontends.torch_world.record.recording import HostCopy, Recording
 from flint.frontends.torch_world.record.storages import Storages
-from flint.frontends.torch_world.runtime.weights import SafeTensors
+from flint.frontends.torch_world.runtime.files import SafeTensors
 from flint.frontends.user_process import ProgramError
 from flint.ir.program import Collective, Phase
 from flint.steps.step import WorldStep

@@ -14,10 +14,10 @@ from jax.sharding import PartitionSpec as P
 
 from flint.errors import FlintError
 from flint.frontends.torch_graph.shardings.packed import Packed
-from flint.frontends.torch_graph.shardings.patterns import matching
 from flint.frontends.torch_graph.shardings.tensors import (
     NamedTensor,
     Shardings,
+    matching,
     plan_shardings,
 )
 from flint.ir.mesh import Mesh

@@ -13,8 +13,7 @@ from flint.frontends.stages.pipeline import boundary_specs
 from flint.frontends.torch_graph.constraints import FREE, spec_of
 from flint.frontends.torch_graph.export import Exported, Input
 from flint.frontends.torch_graph.names import who_uses
-from flint.frontends.torch_graph.shardings.fsdp import fsdp_axes
-from flint.frontends.torch_graph.shardings.placements import entry_axes, spec_axes
+from flint.frontends.torch_graph.shardings.placements import entry_axes, fsdp_axes, spec_axes
 from flint.frontends.torch_graph.shardings.tensors import Shardings
 from flint.frontends.torch_ops.types import jax_dtype
 from flint.ir.mesh import AxisRef, Mesh

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flint.frontends.torch_world.program.groups import Channels, Messages, group_of
-from flint.frontends.torch_world.program.indexed import is_indexed
 from flint.frontends.torch_world.program.memory import FUNCTIONAL, Memory, StreamOrder
 from flint.frontends.torch_world.program.names import is_causal, opcode_of
 from flint.frontends.torch_world.program.op_classes import class_of
@@ -15,6 +14,7 @@ from flint.frontends.torch_world.program.operands import (
     base_storage,
     corrected,
     does_nothing,
+    is_indexed,
     is_view,
     made,
     read,

@@ -61,7 +61,6 @@ def outcome_of(job: Job) -> Outcome:
         gc.disable()  # objects of a recording all live to its end
         from flint.frontends.torch_world.packages.finder import packages_found
         from flint.frontends.torch_world.record.run import run
-        from flint.frontends.torch_world.record.switches import switches_not_followed
 
         told: dict[str, None] = {}
         with packages_found(told.setdefault):
@@ -115,8 +114,8 @@ def _preload() -> None:
         from flint.frontends.torch_world.runtime.versions import check_version
 
         check_version()
-        import flint.frontends.torch_world.record.run
-        import flint.frontends.torch_world.record.switches  # noqa: F401 - all are for the forks
+        import flint.frontends.torch_world.record.child
+        import flint.frontends.torch_world.record.run  # noqa: F401 - all are for the forks
         from flint.frontends.torch_ops.table import load_table
         from flint.frontends.torch_private import FakeTensorMode
         from flint.frontends.torch_world.packages.finder import packages_found
@@ -167,6 +166,18 @@ def _start(job: str, result: str) -> int:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(code)
+
+
+def switches_not_followed() -> tuple[str, ...]:
+    """A sentence for the user on each that the program that ran in this process left on."""
+    config = sys.modules.get("torch._inductor.config")
+    if not getattr(config, "_micro_pipeline_tp", False):
+        return ()
+    sentence = (
+        "async tensor parallelism was not followed: its all-gathers and reduce-scatters are "
+        "recorded whole, before and after their products; they hide behind these when it runs"
+    )
+    return (sentence,)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flint.frontends.torch_world.device.autocast import Autocast
-from flint.frontends.torch_world.device.device import DeviceTimeline
-from flint.frontends.torch_world.device.guard import LostExceptions
+from flint.frontends.torch_world.device.device import DeviceTimeline, LostExceptions
 from flint.frontends.torch_world.record.compiled import CompiledCalls
 from flint.frontends.torch_world.record.handover import Handover
 from flint.frontends.torch_world.record.modules import ModulePaths

@@ -20,7 +20,7 @@ from flint.frontends.torch_world.values.kinds import (
     Value,
     settled,
 )
-from flint.frontends.torch_world.values.magnitudes import MAKERS as SIGNED
+from flint.frontends.torch_world.values.rules import MAKERS as SIGNED
 from flint.frontends.torch_world.values.rules import Call, Found, Rule, rule_of
 from flint.frontends.torch_world.values.told import Surroundings, Told
 
