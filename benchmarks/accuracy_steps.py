@@ -36,6 +36,7 @@ from flint.cluster.residuals import Part
 from flint.frontends.jax_step.meshes import abstract_mesh
 from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 
 #: Rows of one data set that are priced without --all.
 SAMPLE = 60
@@ -73,7 +74,9 @@ def captured(case: Case) -> Workload:
 
 def estimated(case: Case, workload: Workload, policy: str | None = None) -> Estimate:
     """A row's estimate on its preset, with its stack; `policy` takes the place of the stack's."""
-    return estimate(workload, Cluster.load(case.preset), stack=case.stack, policy=policy)
+    return estimate(
+        workload, EstimateRequest(Cluster.load(case.preset), stack=case.stack, policy=policy)
+    )
 
 
 def priced(case: Case, policy: str | None = None) -> Result:

@@ -23,6 +23,7 @@ from flint.backends.cost.estimate import estimate
 from flint.cluster.models import Cluster
 from flint.frontends.model_file import Target, importable, load_step
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 
 ROOT = Path(__file__).resolve().parents[1]
 PEAKS = ROOT / "benchmarks" / "data" / "compiled_memory" / "peaks.csv"
@@ -68,7 +69,7 @@ class Row:
 
     def estimated_bytes(self, workload: Workload) -> int:
         """The peak that Flint says, with the stack that follows from the program."""
-        found = estimate(workload, Cluster.load(CLUSTERS[self.compiler]))
+        found = estimate(workload, EstimateRequest(Cluster.load(CLUSTERS[self.compiler])))
         return max(c.memory.peak_bytes for c in found.classes)
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from flint.errors import FlintError
 from flint.frontends.contained import contained
+from flint.requests.capture import CaptureRequest
+from flint.requests.option import OnlyFor
 
 if TYPE_CHECKING:
     from flint.frontends.model_file import ModelFile, Target
     from flint.ir.mesh import Mesh
     from flint.passes.pipeline.split.shared import SharedBodies
     from flint.steps.entry import AnyStep
-    from flint.steps.options import PipelineOptions
     from flint.tracing import Trace
 
 #: A context that the user's code runs in.
@@ -25,39 +25,7 @@ Guard: TypeAlias = Callable[[], AbstractContextManager[None]]
 Check: TypeAlias = "Callable[[AnyStep, Mesh], None]"
 
 
-def _no_pipeline() -> PipelineOptions:
-    from flint.steps.options import PipelineOptions
-
-    return PipelineOptions()
-
-
-@dataclass(frozen=True)
-class CaptureOptions:
-    """Options of `flint capture` that say what is captured, as they are written there.
-
-    `steps`, `step`, `hints` and `script_arguments` are for scripts (`world`), `args`, `settings`,
-    `trip_counts` and `pipeline` for model files; `chip` is for scripts and compilers.
-    """
-
-    model: str
-    mesh: str | None = None
-    world: bool = False
-    script_arguments: tuple[str, ...] = ()
-    steps: int | None = None
-    step: str | None = None
-    chip: str | None = None
-    clusters: tuple[str, ...] = ()
-    hints: tuple[str, ...] = ()
-    args: str | None = None
-    settings: tuple[str, ...] = ()
-    trip_counts: tuple[str, ...] = ()
-    partitioner: str = "shardy"
-    compiler: str = ""
-    pipeline: PipelineOptions = field(default_factory=_no_pipeline)
-    profile: str = "none"
-
-
-def captured(options: CaptureOptions, guard: Guard = contained) -> Trace:
+def capture(options: CaptureRequest, guard: Guard = contained) -> Trace:
     """Capture a model file, a script or a program in a file, and rewrite it for its profile.
 
     The code of a model file runs in `guard`. Raises FlintError FL218 for options of another kind of model, and what capturing raises.
@@ -73,7 +41,7 @@ def captured(options: CaptureOptions, guard: Guard = contained) -> Trace:
 
 def captured_from(
     file: ModelFile,
-    options: CaptureOptions,
+    options: CaptureRequest,
     check: Check | None = None,
     shared: SharedBodies | None = None,
 ) -> Trace:
@@ -81,7 +49,7 @@ def captured_from(
 
     `check` sees the step before it is captured, and may raise; `shared` keeps what several pipelines
     have in common. Run this inside
-    `importable(file.target.path.parent)`. Raises as `captured` does.
+    `importable(file.target.path.parent)`. Raises as `capture` does.
     """
     from flint.steps.options import parse_trip_counts
 
@@ -91,7 +59,7 @@ def captured_from(
     return _rewritten(_trace_step_of(file, options, counts, check, shared), options)
 
 
-def _rewritten(trace: Trace, o: CaptureOptions) -> Trace:
+def _rewritten(trace: Trace, o: CaptureRequest) -> Trace:
     return trace if o.profile == "none" else trace.rewritten(o.profile)
 
 
@@ -103,17 +71,16 @@ def require_profile(name: str) -> None:
         profile(name)
 
 
-def _refuse_other_kind(o: CaptureOptions) -> None:
+def _refuse_other_kind(o: CaptureRequest) -> None:
     """Raise FlintError FL218 for options of model files with a script, and the other way round."""
-    of_models = (o.args, o.settings, *o.pipeline.given())
-    of_scripts = (o.script_arguments, o.steps, o.step, o.hints, None if o.compiler else o.chip)
-    if o.world and any(value not in (None, (), []) for value in of_models):
+    given = [o.options()[name] for name in o.given() if not (o.compiler and name == "chip")]
+    if o.world and any(option.only_for is OnlyFor.MODELS for option in given):
         raise FlintError(
             "FL218",
             "--args, --set and options of pipelines are for model files with an entry",
             help="leave out --world, or give a script's arguments after --",
         )
-    if not o.world and any(value not in (None, (), []) for value in of_scripts):
+    if not o.world and any(option.only_for is OnlyFor.SCRIPTS for option in given):
         raise FlintError(
             "FL218",
             "--steps, --step, --chip, --hint and arguments after the model are for scripts",
@@ -121,7 +88,7 @@ def _refuse_other_kind(o: CaptureOptions) -> None:
         )
 
 
-def _trace_script(o: CaptureOptions) -> Trace:
+def _trace_script(o: CaptureRequest) -> Trace:
     from flint.steps.options import parse_hints, parse_trip_counts
     from flint.tracing import trace_script
 
@@ -141,12 +108,12 @@ def _trace_script(o: CaptureOptions) -> Trace:
     )
 
 
-def _chip_of(o: CaptureOptions) -> str | None:
+def _chip_of(o: CaptureRequest) -> str | None:
     """The chip of a script or compiler: `--chip`, or that of the first cluster of an estimate."""
     return o.chip or next(iter(o.clusters), None)
 
 
-def _step_of(o: CaptureOptions) -> tuple[str, int | None]:
+def _step_of(o: CaptureRequest) -> tuple[str, int | None]:
     """`--step NAME[:N]` and `--steps N` as a name and a number, None for the usual one."""
     name, _, number = (o.step or "").rpartition(":")
     if not name or not number.isdigit():
@@ -166,7 +133,7 @@ def _required(mesh: str | None) -> str:
     return mesh
 
 
-def _trace(o: CaptureOptions, guard: Guard) -> Trace:
+def _trace(o: CaptureRequest, guard: Guard) -> Trace:
     from flint.frontends.model_file import Target
     from flint.steps.input_kind import InputKind, input_kind
     from flint.steps.options import parse_settings, parse_trip_counts
@@ -197,7 +164,7 @@ def _trace(o: CaptureOptions, guard: Guard) -> Trace:
 
 
 def _trace_model(
-    target: Target, trip_counts: dict[str, int], o: CaptureOptions, guard: Guard
+    target: Target, trip_counts: dict[str, int], o: CaptureRequest, guard: Guard
 ) -> Trace:
     from flint.frontends.model_file import ModelFile, importable
 
@@ -207,7 +174,7 @@ def _trace_model(
 
 def _trace_step_of(
     file: ModelFile,
-    o: CaptureOptions,
+    o: CaptureRequest,
     trip_counts: dict[str, int],
     check: Check | None = None,
     shared: SharedBodies | None = None,

@@ -21,6 +21,8 @@ from flint.ir.program import Program
 from flint.ir.workload import Workload
 from flint.log import stage
 from flint.plugins import API, load
+from flint.requests.estimate import EstimateRequest
+from flint.requests.keywords import keywords_of
 from flint.steps.captured import Captured
 from flint.steps.entry import AnyStep
 from flint.steps.input_kind import InputKind, input_kind
@@ -34,11 +36,8 @@ if TYPE_CHECKING:
     from flint.backends.chakra import WriteReport
     from flint.backends.chakra.writing.simulator_files import Timing
     from flint.backends.cost.estimate import Estimate
-    from flint.backends.cost.routing import Routing
-    from flint.backends.cost.simulate.timeline import Policy
     from flint.backends.summary.summary import Summary
     from flint.cluster.models import Cluster
-    from flint.cluster.stack import Stack
     from flint.passes.pipeline.split.parts import PartitionedBody
     from flint.passes.pipeline.split.shared import SharedBodies
     from flint.steps.captured import Body, CapturedPipeline
@@ -99,60 +98,16 @@ class Trace:
             workload = rewrite(self.workload, profile=profile)
         return Trace(workload, timings)
 
-    def estimate(
-        self,
-        cluster: str | Path | Cluster | None = None,
-        *,
-        stack: str | Path | Stack | None = None,
-        profile: str | None = None,
-        policy: str | Policy | None = None,
-        mapping: Mapping[str, str] | str | None = None,
-        unpriced_is_zero: bool = False,
-        timing: str | None = None,
-        scale: Sequence[str] = (),
-        replace: Sequence[str] = (),
-        measured: Sequence[Trace | Workload | str | Path] = (),
-        routing: str | Path | Routing | None = None,
-    ) -> Estimate:
+    @keywords_of(EstimateRequest)
+    def estimate(self, request: EstimateRequest) -> Estimate:
         """How long the step takes on a cluster, as `flint estimate` says it.
 
-        `cluster` is a preset ("h100-dgx"), a TOML file, ASTRA-sim's network.yml or a Cluster; None is
-        that of the device which a workload made of profiles was recorded on.
-        `stack` is whose software runs, "megatron" or a TOML file (None: what program and chip mean),
-        `profile` whose kernels operations become (None: that of `rewritten`, else of the stack),
-        `policy` when communication begins (None: as the stack does), `mapping` where mesh axes
-        lie, {"model": "nvlink"} or "model=nvlink,data=ib" (None: the last axis inside). With
-        `unpriced_is_zero` operations without a price count nothing, and the time is a lower bound.
-        `timing` "compiler" prices kernels by the cycles that "xla-tpu-cycles" captured with them,
-        "measured" (the default of workloads made of profiles) takes what was recorded. `scale`
-        ("gemm=1.5x", "network:bandwidth=2x") and `replace` ("attention=h200", "host=none") change
-        parts, as --scale and --replace do. `measured` are workloads made of profiles, or their files:
-        then a captured program takes their times where it has the same kernels, and scaled ones where not.
-        `routing` is how tokens are spread over experts: "balanced" (None), "power-law:1.2", or a file of
-        loads.
-
-        Raises FlintError FL405 (profile), FL701, FL702, FL706 (cluster), FL703 (mapping, policy,
-        timing), FL704 (an operation without a price), FL705 (a chip without what is needed), FL719
-        (no cycles of the kernels for that chip), FL725 (stack), FL726 (routing), FL830 (a change that cannot be), FL831 (no cluster of
-        the device), FL832 (an option that measured workloads have no place for).
+        Clusters, stacks, policies, routings and measured workloads may be objects of Flint as well, a
+        mapping a table: {"model": "nvlink"}. Raises what `flint.backends.cost.estimate.estimate` does.
         """
         from flint.backends.cost.estimate import estimate
-        from flint.backends.cost.replay.plan import cluster_for
 
-        return estimate(
-            self.workload,
-            cluster_for(self.workload, cluster),
-            stack=stack,
-            profile=profile or "",
-            policy=policy,
-            mapping=mapping,
-            unpriced_is_zero=unpriced_is_zero,
-            timing=timing,
-            scale=scale,
-            replaced=replace,
-            measured=[_workload_of(m) for m in measured],
-            routing=routing,
-        )
+        return estimate(self.workload, request)
 
     def diff(
         self, other: Trace, cluster: str | Path | Cluster | None = None, **options: Any
@@ -253,12 +208,6 @@ class Trace:
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
-
-
-def _workload_of(found: Trace | Workload | str | Path) -> Workload:
-    if isinstance(found, Trace):
-        return found.workload
-    return found if isinstance(found, Workload) else Workload.load(found)
 
 
 def trace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flint.backends.chakra.reading.captured import workload_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.model import model_of
 from flint.backends.cost.estimate_numbers import ClassEstimate, EstimateNumbers
@@ -28,13 +29,11 @@ from flint.backends.cost.notes import (
 )
 from flint.backends.cost.price import Priced
 from flint.backends.cost.replay.facts import MeasuredFacts, measured_facts, recorded_notes
-from flint.backends.cost.routing import (
-    BALANCED,
-    Routing,
-)
+from flint.backends.cost.replay.plan import cluster_for
+from flint.backends.cost.routing import BALANCED
 from flint.backends.cost.setting import Setting, Timed, setting_of
 from flint.backends.cost.simulate.exposure import Share, shares
-from flint.backends.cost.simulate.timeline import Policy, Timeline
+from flint.backends.cost.simulate.timeline import Timeline
 from flint.backends.cost.slowest import slowest_notes
 from flint.backends.cost.utilisation import (
     ProductFlops,
@@ -43,12 +42,12 @@ from flint.backends.cost.utilisation import (
     needed_flops,
 )
 from flint.cluster.models import Cluster
-from flint.cluster.stack import Stack
 from flint.errors import FlintError
 from flint.io.documents import as_object
 from flint.ir.program import PERHAPS_A_WINDOW
 from flint.ir.workload import Workload
 from flint.plugins import API, load
+from flint.requests.estimate import EstimateRequest
 from flint.text import warning_lines
 
 if TYPE_CHECKING:
@@ -139,63 +138,31 @@ class Estimate(EstimateNumbers):
         return str(load(API, "Estimate._repr_html_")(self))
 
 
-def estimate(
-    workload: Workload,
-    cluster: Cluster,
-    *,
-    stack: str | Path | Stack | None = None,
-    profile: str = "",
-    policy: str | Policy | None = None,
-    mapping: Mapping[str, str] | str | None = None,
-    unpriced_is_zero: bool = False,
-    timing: str | None = None,
-    scale: Sequence[str] = (),
-    replaced: Sequence[str] = (),
-    measured: Sequence[Workload] = (),
-    routing: str | Path | Routing | None = None,
-) -> Estimate:
-    """Estimate a step.
+def estimate(workload: Workload, request: EstimateRequest) -> Estimate:
+    """Estimate a step as a request says.
 
-    `stack` is whose software runs (None: what the program's kernels mean, see `software`), `profile`
-    whose kernels the operations become ("": that of the stack, or of capture), `policy` when
-    communication begins (None: as the stack does), `mapping` where mesh axes lie: {"model": "nvlink"}, or
-    "model=nvlink,data=ib". `timing` is whose times kernels have: "model" (Flint's models), "compiler"
-    (the cycles that XLA's TPU compiler estimated, where a kernel has any), or "measured" (what a
-    profiler recorded; scaled by the models' ratio where the cluster is other hardware). None is
-    "measured" for workloads made of profiles, else "model". `scale` ("gemm=1.5x") and `replaced`
-    ("attention=h200") change parts, see `measured.changes`. With `measured`, workloads made of profiles,
-    a captured program takes their times, see `measured.table`. `routing` is how tokens are spread over
-    experts ("balanced", "power-law:1.2" or a file, see `routing`). Raises FlintError FL405 (profile), FL703
-    (mapping, policy or timing), FL704 (an operation without a price), FL705 (a chip without what the
-    estimate needs), FL708 (ranks that wait for each other), FL719 (no cycles), FL725 (stack), FL726 (routing), FL728 (a step of centuries), FL830 (a change that
-    cannot be), FL832 (an option that what was measured, or was not, has no place for).
+    Raises FlintError FL701, FL702, FL706 (cluster), FL831 (no cluster of the device), FL405 (profile),
+    FL703 (mapping, policy or timing), FL704 (an operation without a price), FL705 (a chip without what
+    the estimate needs), FL708 (ranks that wait for each other), FL719 (no cycles), FL725 (stack), FL726
+    (routing), FL728 (a step of centuries), FL830 (a change that cannot be), FL832 (an option that what was measured, or was not, has
+    no place for).
     """
-    options = {
-        "stack": stack,
-        "profile": profile,
-        "policy": policy,
-        "mapping": mapping,
-        "unpriced_is_zero": unpriced_is_zero,
-        "timing": timing,
-        "scale": scale,
-        "replaced": replaced,
-        "measured": measured,
-        "routing": routing,
-    }
-    setting, timed, found = _estimated(workload, cluster, options)
+    read = request.but(
+        cluster=cluster_for(workload, request.cluster),
+        measured=tuple(map(workload_of, request.measured)),
+    )
+    setting, timed, found = _estimated(workload, read)
     notes = (
         *_all_notes(setting, timed, found.measured),
-        *idle_option_notes(options, lambda o: _says_the_same(found, workload, cluster, o)),
+        *idle_option_notes(read, lambda others: _says_the_same(found, workload, others)),
     )
     return replace(found, notes=notes)
 
 
-def _says_the_same(
-    found: Estimate, workload: Workload, cluster: Cluster, options: Mapping[str, Any]
-) -> bool:
+def _says_the_same(found: Estimate, workload: Workload, request: EstimateRequest) -> bool:
     """Whether an estimate with other options has the same numbers."""
     try:
-        other = _estimated(workload, cluster, options)[2]
+        other = _estimated(workload, request)[2]
     except FlintError:
         return False  # without the option there is no estimate
     return _numbers(other) == _numbers(found) and other.interval == found.interval
@@ -211,11 +178,9 @@ def _numbers(e: EstimateNumbers) -> tuple[Any, ...]:
     return (e.step_time_ns, classes, *work, e.kernel_times is None)
 
 
-def _estimated(
-    workload: Workload, cluster: Cluster, options: Mapping[str, Any]
-) -> tuple[Setting, Timed, Estimate]:
-    """The setting that options mean, in time, and what an estimate says of it without notes."""
-    setting = setting_of(workload, cluster, **options)
+def _estimated(workload: Workload, request: EstimateRequest) -> tuple[Setting, Timed, Estimate]:
+    """The setting that a request means, in time, and what an estimate says of it without notes."""
+    setting = setting_of(workload, request)
     timed, memory = setting.timed(), setting.memory()
     parts = [shares(t) for t in timed.timeline.classes]
     return setting, timed, estimate_of(setting, timed, memory, parts)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flint.backends.chakra.reading.captured import workload_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.peaks import tf32_kinds
 from flint.backends.cost.defaults import default_profile, find_policy
@@ -18,6 +18,7 @@ from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.price import Priced, price
 from flint.backends.cost.replay.changes import Changes, parse_changes
 from flint.backends.cost.replay.plan import (
+    cluster_for,
     launched_by,
     measured_table,
     policy_of,
@@ -36,6 +37,7 @@ from flint.ir.program import Int64s
 from flint.ir.workload import Workload
 from flint.log import stage
 from flint.passes.base import run_passes
+from flint.requests.estimate import EstimateRequest
 from flint.rewrite import kernels_for
 
 if TYPE_CHECKING:
@@ -143,30 +145,17 @@ class Setting:
         return kernel_times(priced, modelled, number, step_ns, self.clock)
 
 
-def setting_of(
-    workload: Workload,
-    cluster: Cluster,
-    *,
-    stack: str | Path | Stack | None = None,
-    profile: str = "",
-    policy: str | Policy | None = None,
-    mapping: Mapping[str, str] | str | None = None,
-    unpriced_is_zero: bool = False,
-    timing: str | None = None,
-    scale: Sequence[str] = (),
-    replaced: Sequence[str] = (),
-    measured: Sequence[Workload] = (),
-    routing: str | Path | Routing | None = None,
-) -> Setting:
-    """The setting that the options of `estimate` mean; raises what it does for them."""
-    software = stack_of(workload, cluster, stack, profile)
-    skew = find_routing(routing)
-    asked_policy = None if policy is None else find_policy(policy)
+def setting_of(workload: Workload, request: EstimateRequest) -> Setting:
+    """The setting that a request means; raises what `estimate` does for its options."""
+    cluster, profile = cluster_for(workload, request.cluster), request.profile or ""
+    software = stack_of(workload, cluster, request.stack, profile)
+    skew = find_routing(request.routing)
+    asked_policy = None if request.policy is None else find_policy(request.policy)
     chosen = policy_of(workload, asked_policy, find_policy(software.policy))
-    timing = timing_of(workload, timing, has_table=bool(measured))
-    table = measured_table(measured, cluster)
+    timing = timing_of(workload, request.timing, has_table=bool(request.measured))
+    table = measured_table([workload_of(m) for m in request.measured], cluster)
     clock = cycles_per_ns(workload, cluster.chip, timing)
-    changes = parse_changes(scale, replaced, cluster)
+    changes = parse_changes(request.scale, request.replace, cluster)
     if workload.measured_by:
         refuse_profile(profile)
         refuse_routing(skew)
@@ -180,12 +169,12 @@ def setting_of(
         "on %s: kernels as %s launches them (%s), communication by policy %s",
         *(cluster.name, profile, "asked for" if asked else f"stack {software.name}", chosen.name),
     )
-    placement = NetworkPlacement(workload.mesh, cluster, mapping)
+    placement = NetworkPlacement(workload.mesh, cluster, request.mapping)
     with stage("fuse"):
         kernels = _kernels(workload, profile, chosen)
     return Setting(
         *(workload, kernels, cluster, placement, software, profile, chosen, skew),
-        *(timing, clock, changes, table, unpriced_is_zero),
+        *(timing, clock, changes, table, request.unpriced_is_zero),
     )
 
 

@@ -23,6 +23,7 @@ from flint.ir.arrays import Float64s
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
 from flint.passes.rewrites.small_kernels import MergeSmallKernels
+from flint.requests.estimate import EstimateRequest
 from flint.rewrite import RECORDED, kernels_for
 
 
@@ -79,7 +80,9 @@ def measured_kernels(
         durations = tuple(p.measured_ns.astype(np.float64) for p in kernels.programs)
         hardware = replace(placeholder_hardware(workload.mesh), has_durations=True)
         return kernels, Timing("", durations, hardware)
-    estimated = estimate(workload, on, mapping=mapping, unpriced_is_zero=unpriced_is_zero)
+    estimated = estimate(
+        workload, EstimateRequest(on, mapping=mapping, unpriced_is_zero=unpriced_is_zero)
+    )
     by_program = {id(c.work.program): c.work.duration_ns for c in estimated.timeline.classes}
     durations = tuple(by_program.get(id(p), np.zeros(len(p))) for p in kernels.programs)
     placement = NetworkPlacement(workload.mesh, on, mapping)

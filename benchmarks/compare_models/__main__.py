@@ -7,6 +7,7 @@ from pathlib import Path
 from flint.backends.cost.replay.plan import recorded_cluster
 from flint.cluster.models import Cluster
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 from flint.text import Column, format_duration, text_table
 from flint.tools.measure.comparison.comparison import MeasuredComparison, compare_measured
 from flint.tools.measure.comparison.units import Unit
@@ -40,7 +41,7 @@ def compared(model: str, profile: str) -> tuple[MeasuredComparison, Cluster]:
     assert measured.measured_by is not None
     cluster = recorded_cluster(measured.measured_by)
     captured = Workload.load(HERE / f"{model}.flint")
-    return compare_measured(measured, captured, cluster), cluster
+    return compare_measured(measured, captured, EstimateRequest(cluster)), cluster
 
 
 def datasheet_ns(unit: Unit, cluster: Cluster) -> float:

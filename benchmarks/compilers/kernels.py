@@ -38,6 +38,7 @@ from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
 from flint.passes.partition import partitioner
 from flint.passes.work.totals import matmul_flops, total
+from flint.requests.estimate import EstimateRequest
 from flint.steps.captured import Captured
 
 CLUSTER = "h100-dgx"
@@ -85,13 +86,13 @@ class Done:
 def captured_side(program: Program, cluster: Cluster) -> Estimate:
     """A partitioned program with the kernels of profile `xla-gpu`."""
     workload = Workload.single(program)
-    return estimate(workload, cluster, profile="xla-gpu", unpriced_is_zero=True)
+    return estimate(workload, EstimateRequest(cluster, profile="xla-gpu", unpriced_is_zero=True))
 
 
 def compiled_side(program: Program, cluster: Cluster) -> Estimate:
     """A compiled program: its rows are its kernels."""
     workload = Workload.single(program)
-    return estimate(workload, cluster, profile="eager", unpriced_is_zero=True)
+    return estimate(workload, EstimateRequest(cluster, profile="eager", unpriced_is_zero=True))
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack
 from flint.frontends.jax_step.meshes import abstract_mesh
 from flint.ir.mesh import Mesh
+from flint.requests.estimate import EstimateRequest
 
 #: Stacks whose software is PyTorch too, and of which nothing was measured.
 OTHERS = ("composer", "inductor", "megatron", "megatron-deepspeed", "pytorch-eager")
@@ -71,7 +72,7 @@ def titan_gib() -> Iterator[tuple[int, str, float, float]]:
         mesh = {"data": int(gpus[1])}
         step = llama_fsdp.train(abstract_mesh(Mesh.parse(mesh)), micro_batch=2, kept=kept)
         workload = flint.trace(step, mesh).workload
-        found = estimate(workload, Cluster.load("h100-500w"), stack="torchtitan")
+        found = estimate(workload, EstimateRequest(Cluster.load("h100-500w"), stack="torchtitan"))
         yield int(gpus[1]), kept, float(said[2]), found.classes[0].memory.peak_bytes / GIB
 
 
@@ -84,7 +85,9 @@ def _heap() -> dict[str, Constant]:
     shares = []
     for row in rows():
         if row.compiler == "tpu" and not row.half:
-            found = estimate(row.capture(), Cluster.load(CLUSTERS["tpu"]), stack=plain)
+            found = estimate(
+                row.capture(), EstimateRequest(Cluster.load(CLUSTERS["tpu"]), stack=plain)
+            )
             mine = found.classes[0].memory.peak_bytes - row.argument_bytes
             shares.append((row.peak_bytes - row.argument_bytes) / mine)
     source = "benchmarks.fits memory.heap on libtpu's peaks of half of benchmarks.compiled_memory"

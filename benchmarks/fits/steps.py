@@ -32,6 +32,7 @@ from flint.cluster.stack import Stack
 from flint.cluster.tables import Quantity, SourceKind
 from flint.ir.arrays import Float64s
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 
 #: Modules whose constants these start from.
 AFTER = ("products", "attention", "bytes", "traced_products", "networks")
@@ -103,7 +104,9 @@ def _workloads(data: str) -> list[tuple[Case, Workload]]:
 
 def _times(data: str, cluster: Cluster, stack: Stack) -> Float64s:
     rows = _workloads(data)
-    return np.array([estimate(w, cluster, stack=stack).step_time_ns for _, w in rows])
+    return np.array(
+        [estimate(w, EstimateRequest(cluster, stack=stack)).step_time_ns for _, w in rows]
+    )
 
 
 def _error(data: str, times: Float64s) -> float:

@@ -23,6 +23,7 @@ from flint.cluster.load import preset_names
 from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 from flint.tools.share.anonymize import anonymize
 from flint.tools.share.inputs import read_source
 from flint.tools.share.leaks.strings import texts_of, words_of
@@ -112,10 +113,10 @@ def _estimates(one: Workload, other: Workload) -> tuple[int, int]:
     equal = tried = 0
     for name in preset_names():
         try:
-            first = estimate(one, load_cluster(name), unpriced_is_zero=True)
+            first = estimate(one, EstimateRequest(load_cluster(name), unpriced_is_zero=True))
         except FlintError:
             continue  # the mesh does not fit on the machine, for both
-        second = estimate(other, load_cluster(name), unpriced_is_zero=True)
+        second = estimate(other, EstimateRequest(load_cluster(name), unpriced_is_zero=True))
         tried += 1
         equal += all(
             (a.end_ns, a.memory.total_bytes, a.memory.breakdown)

@@ -13,10 +13,12 @@ from typing import Any
 
 from flint.backends.cost.estimate import estimate
 from flint.backends.cost.memory.memory import step_memory
-from flint.capturing import CaptureOptions, captured
+from flint.capturing import capture
 from flint.cluster.named import load_cluster
 from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
+from flint.requests.capture import CaptureRequest
+from flint.requests.estimate import EstimateRequest
 
 ROOT = Path(__file__).parents[2]
 LLAMA, MIXTRAL = "examples/llama_jax.py", "benchmarks/sharing/moe_sizes_jax.py"
@@ -41,7 +43,7 @@ class Captured:
             return Workload.load(kept)
         path, _, entry = self.model.partition(":")
         model = str(ROOT / path) + (f":{entry}" if entry else "")
-        found = captured(CaptureOptions(model, self.mesh, settings=settings)).workload
+        found = capture(CaptureRequest(model, self.mesh, settings=settings)).workload
         if kept is not None:
             found.save(kept)
         return found
@@ -83,7 +85,7 @@ def measured(workload: Workload, cluster: str = "h100-dgx") -> dict[str, float]:
         "FLOPs": found.flops,
         "parameter bytes": found.parameter_bytes,
         "peak memory": max(use.peak_bytes for use in step_memory(workload)),
-        "step time": estimate(workload, load_cluster(cluster)).step_time_ns,
+        "step time": estimate(workload, EstimateRequest(load_cluster(cluster))).step_time_ns,
         "collective bytes": found.comm_bytes,
     }
     for part in found.communication:

@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 
-from flint.capturing import CaptureOptions, captured
+from flint import capturing
 from flint.errors import FlintError
 from flint.ir.workload import Workload
-from flint.steps.options import PipelineOptions
+from flint.requests.capture import CaptureRequest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (ROOT / "examples", ROOT / "benchmarks/models", ROOT / "benchmarks/sharing")
@@ -199,12 +199,12 @@ def capture(job: Job, folder: Path) -> Capture:
         name, _, entry = job.example.partition(":")
         source = next(folder / name for folder in FOLDERS if (folder / name).exists())
         model = str(source) + (f":{entry}" if entry else "")
-        pipeline = PipelineOptions(schedule=job.schedule, microbatches=job.microbatches)
+        pipeline = {"schedule": job.schedule, "microbatches": job.microbatches}
         if job.world:
-            options = CaptureOptions(model, job.mesh, world=True, script_arguments=job.settings)
+            options = CaptureRequest(model, job.mesh, world=True, script_arguments=job.settings)
         else:
-            options = CaptureOptions(model, job.mesh, settings=job.settings, pipeline=pipeline)
-        captured(options).workload.save(path)
+            options = CaptureRequest(model, job.mesh, settings=job.settings, **pipeline)
+        capturing.capture(options).workload.save(path)
     code = "llama_jax" if job.example == "llama2_jax.py" else job.example.partition(".py")[0]
     return Capture(job.file, job.family, job.model, job.mesh, job.options, code)
 

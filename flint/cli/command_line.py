@@ -18,49 +18,9 @@ from flint.cli import commands
 from flint.cli.console import lost_output, print_any_character, print_error, print_text
 from flint.cli.exits import end_process, guarded
 from flint.cli.signals import signals
+from flint.cli.tables import TABLES
 from flint.errors import FlintError
 from flint.plugins import COMMANDS, load, registered
-
-
-def _profiles() -> Iterable[str]:
-    from flint.passes.profiles import PROFILES
-
-    return PROFILES
-
-
-def _policies() -> Iterable[str]:
-    from flint.backends.cost.simulate.timeline import POLICIES
-
-    return (*POLICIES, "astra-sim")
-
-
-def _schedules() -> Iterable[str]:
-    from flint.passes.pipeline.schedule.schedules import SCHEDULES
-
-    return SCHEDULES
-
-
-def _clusters() -> Iterable[str]:
-    from flint.cluster.load import preset_names
-
-    return preset_names()
-
-
-def _stacks() -> Iterable[str]:
-    from flint.cluster.stack import Stack
-
-    return Stack.names()
-
-
-#: What a help text may have in braces, "{profiles}", and the names that stand there then.
-TABLES: dict[str, Callable[[], Iterable[str]]] = {
-    "{profiles}": _profiles,
-    "{policies}": _policies,
-    "{schedules}": _schedules,
-    "{clusters}": _clusters,
-    "{stacks}": _stacks,
-}
-
 
 #: Stands for "-" in names until the lines are broken: names are not.
 _HYPHEN = "\N{NON-BREAKING HYPHEN}"
@@ -94,8 +54,8 @@ class CommandWithTables(TyperCommand):
         for parameter in self.params:
             text = getattr(parameter, "help", None) or ""
             for name, table in TABLES.items():
-                if name in text:
-                    text = text.replace(name, ", ".join(table()).replace("-", _HYPHEN))
+                if f"{{{name}}}" in text:
+                    text = text.replace(f"{{{name}}}", ", ".join(table()).replace("-", _HYPHEN))
                     parameter.help = text  # type: ignore[attr-defined]
         return super().get_help(ctx).replace(_HYPHEN, "-")
 

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.compiled_memory import BARS, rows
 from benchmarks.step_rows import tpu_recipes
 from flint.cluster.models import Cluster
+from flint.requests.estimate import EstimateRequest
 from tests.recorded import recorded_version_only
 
 pytestmark = recorded_version_only
@@ -51,5 +52,5 @@ def _estimate(case: object) -> int:
     from benchmarks.accuracy_steps import captured
     from flint.backends.cost.estimate import estimate
 
-    found = estimate(captured(case), Cluster.load("v6e"), stack="maxtext")  # type: ignore[arg-type]
+    found = estimate(captured(case), EstimateRequest(Cluster.load("v6e"), stack="maxtext"))  # type: ignore[arg-type]
     return found.classes[0].memory.total_bytes

@@ -15,6 +15,7 @@ from flint.cluster.named import load_cluster
 from flint.ir.program import Kind
 from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
+from flint.requests.estimate import EstimateRequest
 from flint.tools.share.anonymize import Anonymized
 from flint.tools.share.axis_labels import comm_bytes_by_label
 from flint.tools.share.leaks.fingerprints import View
@@ -63,7 +64,10 @@ def test_totals_of_every_program_stay_within_the_bound(name: str) -> None:
 def test_steps_take_as_long_and_as_much_memory(name: str) -> None:
     before, after = original(name), shared(name).workload
     for machine in (MACHINES[0], MACHINES[-1]):
-        a, b = (estimate(w, load_cluster(machine), unpriced_is_zero=True) for w in (before, after))
+        a, b = (
+            estimate(w, EstimateRequest(load_cluster(machine), unpriced_is_zero=True))
+            for w in (before, after)
+        )
         assert within(a.step_time_ns, b.step_time_ns, KEEP[name])
         peaks = [max(c.memory.total_bytes for c in e.classes) for e in (a, b)]
         assert within(*peaks, KEEP[name])

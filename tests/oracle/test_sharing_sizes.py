@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from flint.capturing import CaptureOptions, captured
+from flint import capturing
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import COLUMNS
 from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
-from flint.steps.options import PipelineOptions
+from flint.requests.capture import CaptureRequest
 from flint.tools.share.axis_labels import comm_bytes_by_label
 from flint.tools.share.rules import broken_rules
 from flint.tools.share.sizes import Expression, Sizes
@@ -27,11 +27,9 @@ _TABLES = {"shape": "shapes"}
 
 @cache
 def capture(mesh: str, settings: tuple[str, ...], example: str = "llama_jax.py") -> Workload:
-    pipeline = (
-        PipelineOptions(schedule="1f1b", microbatches=4) if "pipe" in mesh else PipelineOptions()
-    )
-    options = CaptureOptions(str(EXAMPLES / example), mesh, settings=settings, pipeline=pipeline)
-    return captured(options).workload
+    pipeline = {"schedule": "1f1b", "microbatches": 4} if "pipe" in mesh else {}
+    options = CaptureRequest(str(EXAMPLES / example), mesh, settings=settings, **pipeline)
+    return capturing.capture(options).workload
 
 
 def sizes_seen(sizes: Sizes, other: Workload) -> dict[int, int]:

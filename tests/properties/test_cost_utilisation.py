@@ -13,6 +13,7 @@ from flint.cluster.models import Cluster
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind, Phase
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 from tests.program_rows import ProgramBuilder
 
 CLUSTERS = ["a100-80-dgx", "h100-dgx", "h200", "l40s", "mi300x", "b200", "v4", "v5e", "v5p", "v6e"]
@@ -78,7 +79,7 @@ def test_no_step_does_more_than_the_chips_can(cluster: str) -> None:
     @settings(max_examples=25)
     @given(workload=workloads())
     def check(workload: Workload) -> None:
-        found = estimate(workload, chips)
+        found = estimate(workload, EstimateRequest(chips))
         utilisation = (found.mfu, found.hfu)
         del found  # whose text is long
         assert 0 < utilisation[0] <= utilisation[1] <= 1

@@ -23,6 +23,7 @@ from flint.passes.base import run_passes
 from flint.passes.partition.xla_child import parse_text
 from flint.passes.profiles import PROFILES
 from flint.passes.work.totals import matmul_flops
+from flint.requests.estimate import EstimateRequest
 from tests.hlo_programs import hlo_to_program
 from tests.random_programs import QUICK, programs
 
@@ -129,7 +130,7 @@ def test_no_fusion_multiplies_faster_than_its_chip(cluster: str) -> None:
             matmul_flops(program)[rows], kernels.dims.tolist(), strict=True
         )] == said  # fmt: skip
         no_faster_than_peak(program, chips)
-        found = estimate(Workload.single(program), chips)
+        found = estimate(Workload.single(program), EstimateRequest(chips))
         assert 0 < found.mfu <= found.hfu <= 1
 
     check()

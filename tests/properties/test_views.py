@@ -12,6 +12,7 @@ from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 from flint.tools.report.views.breakdown import by_kind, scope_tree
 from flint.tools.report.views.communication import communication
 from flint.tools.report.views.roofline import roofline
@@ -32,7 +33,8 @@ CLUSTER = Cluster.load("h100-dgx")
 def test_views_add_up(program: Program, profile: str, policy: str) -> None:
     try:
         found = estimate(
-            Workload.single(program), CLUSTER, profile=profile, policy=policy, unpriced_is_zero=True
+            Workload.single(program),
+            EstimateRequest(CLUSTER, profile=profile, policy=policy, unpriced_is_zero=True),
         )
     except FlintError as error:
         assert error.code in ("FL703", "FL705")  # axes that do not fit, types without a peak

@@ -13,54 +13,52 @@ from flint.cli import app, console
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 from tests.program_rows import ProgramBuilder
 
 #: All options there are: adding one is a decision, and this list is where it is seen.
 OPTIONS = {
     "calibrate": "--base --check --collect --force --framework --json --output --quiet --residuals --stack --verbose "
     "-o -q -v [DATA...]",
-    "capture": "--args --chip --chunks --cluster --compiler --cut --granularity --groups --hint --json --link --map --mesh "
-    "--microbatches --output --partitioner --profile --quiet --ranks --schedule --set --step --steps "
-    "--tensor-size --trip-count --unpriced --verbose --world "
-    "-c -m -o -q -v MODEL[:NAME] [-- ARGS]",
+    "capture": "--args --chip --chunks --compiler --cut --granularity --groups --hint --json --link --mesh "
+    "--microbatches --output --partitioner --quiet --ranks --schedule --set --step --steps --tensor-size "
+    "--trip-count --verbose --world -m -o -q -v MODEL[:NAME] [-- ARGS]",
     "anonymize": "--force --json --keep --leaks --level --output --quiet --seed --verbose -o -q -v IN",
     "check": "--groups --json --quiet --strict --verbose -q -v DIR|FILE.et",
     "clusters list": "--json --quiet --verbose -q -v",
     "clusters stacks": "--json --quiet --verbose -q -v",
     "clusters show": "--json --quiet --verbose -q -v NAME",
-    "compare": "--cluster --json --map --overlap --profile --quiet --rank --step --unpriced --verbose "
-    "-c -q -v MEASURED CAPTURED",
-    "diff": "--cluster --exit-code --fail-over --json --map --markdown --mesh --overlap --profile "
-    "--quiet --rev --routing --set --stack --unpriced --verbose -c -m -q -v BEFORE [AFTER]",
-    "estimate": "--binary --class --cluster --compare --force --json --map --measured --overlap --perfetto --profile --quiet "
-    "--replace --routing --scale --stack --timing --unpriced "
-    "--verbose --view --window "
-    "-c -q -v PATH",
+    "compare": "--json --quiet --rank --step --verbose -q -v MEASURED CAPTURED",
+    "diff": "--exit-code --fail-over --json --markdown --mesh --quiet --rev --set --verbose -m -q -v BEFORE "
+    "[AFTER]",
+    "estimate": "--binary --class --compare --force --json --perfetto --quiet --verbose --view --window -q -v PATH",
     "explain": "--collective --json --list --quiet --rank --scope --verbose -q -v PATH",
-    "explore": "--against --args --binary --budget --chunks --cluster --compiler --cut --dask --devices --explain --export "
-    "--force --hint --html --jobs --json --keep-infeasible --machine --map --mesh --microbatches --objective --output --overlap "
-    "--partitioner --quiet --routing --schedule --scheduler --search --seed --set --simulate --stack --study --sweep --tokens --top "
-    "--trip-count --verbose --where --world -c -j -m -n -o -q -v MODEL[:NAME] [-- ARGS]",
+    "explore": "--against --args --binary --budget --chunks --compiler --cut --dask --devices --explain "
+    "--export --force --hint --html --jobs --json --keep-infeasible --machine --mesh --microbatches "
+    "--objective --output --partitioner --quiet --schedule --scheduler --search "
+    "--seed --set --simulate --study --sweep --tokens --top --trip-count --verbose --where "
+    "--world -j -m -n -o -q -v MODEL[:NAME] [-- ARGS]",
     "export": "--force --format --json --output --quiet --rank --verbose -f -o -q -v PATH",
-    "grow": "--batch --experts --ffn --force --head-size --heads --json --keep-global-batch --kv-heads --layers --list --mesh "
-    "--output --quiet --sequence --set --slots --split --verbose --vocabulary --width -m -o -q -v IN",
+    "grow": "--batch --experts --ffn --force --head-size --heads --json --keep-global-batch --kv-heads --layers "
+    "--list --mesh --output --quiet --sequence --set --slots --split --verbose --vocabulary --width -m -o "
+    "-q -v IN",
     "import": "--force --json --output --quiet --step --verbose -o -q -v FILE...",
     "learn": "--json --output --quiet --verbose -o -q -v PATH...",
     "opt": "--force --json --output --passes --print-after --print-before --quiet --rank-class --verbose "
     "-o -p -q -v PATH",
     "schema": "--json --quiet --verbose -q -v NAME",
     "run": "--anew --jobs --json --quiet --update --verbose -j -q -v [NAME...]",
-    "report": "--class --cluster --force --json --map --output --overlap --profile --quiet --routing --stack --unpriced --verbose "
-    "-c -o -q -v PATH [OTHER]",
+    "report": "--class --force --json --output --quiet --verbose -o -q -v PATH [OTHER]",
     "schedules": "--chunks --force --json --microbatches --quiet --ranks --svg --verbose -q -v NAME",
-    "simulate": "--binary --cluster --jitter --json --limit --map --memory --memory-limit --network --quiet --seed "
-    "--straggler --system --verbose --with "
-    "-c -q -v DIR",
+    "simulate": "--binary --jitter --json --limit --memory --memory-limit --network --quiet --seed --straggler "
+    "--system --verbose --with -q -v DIR",
     "synth": "--bytes --count --flops --json --layers --like --memory --mesh --model --output --phases "
     "--quiet --rows --seed --traces --verbose -n -o -q -v",
     "verify": "--comment --force --github --jobs --json --junit --markdown --quiet --verbose -j -q -v "
     "[NAME...]",
 }
+#: Commands that estimate: they take every option of an estimate beside those of their own.
+ESTIMATING = ("capture", "compare", "diff", "estimate", "explore", "report", "simulate")
 
 
 def _flint(*arguments):
@@ -95,12 +93,20 @@ def _commands(group, prefix=""):
 
 
 def test_options_of_all_commands():
+    expected = dict(OPTIONS)
     found = {}
     for name, command in _commands(typer.main.get_command(app)):
         options = [o for p in command.params for o in p.opts if o.startswith("-")]
         arguments = [p.metavar for p in command.params if not p.opts[0].startswith("-")]
         found[name] = " ".join([*sorted(options), *arguments])
-    assert found == OPTIONS
+    estimate = {flag for o in EstimateRequest.options().values() for flag in o.flags}
+    for name in ESTIMATING:
+        words = OPTIONS[name].split()
+        own = {w for w in words if w.startswith("-") and w != "--"} - {"[--"}
+        rest = [w for w in words if w not in own]
+        assert not own & estimate, name
+        expected[name] = " ".join([*sorted(own | estimate), *rest])
+    assert found == expected
 
 
 def test_defaults_of_all_options(golden):

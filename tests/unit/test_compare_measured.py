@@ -17,6 +17,7 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind, Phase
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 from flint.tools.measure.comparison.comparison import MeasuredComparison, compare_measured
 from flint.tools.measure.comparison.pairing import Form, pair
 from flint.tools.measure.comparison.units import Unit
@@ -141,8 +142,11 @@ def captured(products: int, size: int = 1024) -> Workload:
     return Workload(mesh, (builder.build(),), (RankClass("all", 0),), {"name": "products"})
 
 
-def compared(measured: Workload, other: Workload, **options: object) -> MeasuredComparison:
-    return compare_measured(measured, other, load_cluster("h100-dgx"), **options)  # type: ignore[arg-type]
+def compared(
+    measured: Workload, other: Workload, rank: int | None = None, **options: object
+) -> MeasuredComparison:
+    request = EstimateRequest(load_cluster("h100-dgx")).but(**options)
+    return compare_measured(measured, other, request, rank=rank)
 
 
 def test_causes_and_parts_add_up() -> None:

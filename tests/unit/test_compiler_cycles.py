@@ -31,6 +31,7 @@ from flint.ir.text.parser import parse_program
 from flint.ir.text.printer import print_program
 from flint.ir.workload import Workload
 from flint.passes.hlo.cycles import estimated_cycles
+from flint.requests.estimate import EstimateRequest
 
 DUMP = Path(__file__).parent.parent / "golden" / "hlo" / "scanned_block_tpu.txt"
 CLOCK_GHZ = 1.75
@@ -65,7 +66,7 @@ def compiled(program: Program, name: str = "xla-tpu-cycles", chip: str = "v5p") 
 
 
 def priced(workload: Workload, cluster: str = "v5p", timing: str | None = "compiler") -> Estimate:
-    return estimate(workload, load_cluster(cluster), timing=timing)
+    return estimate(workload, EstimateRequest(load_cluster(cluster), timing=timing))
 
 
 @pytest.mark.parametrize(

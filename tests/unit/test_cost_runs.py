@@ -11,24 +11,27 @@ import pytest
 
 from flint.backends.cost.estimate import estimate
 from flint.backends.cost.simulate.timeline import POLICIES, Timeline, simulate
-from flint.capturing import CaptureOptions, captured
+from flint.capturing import capture
 from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.ir.workload import Workload
-from flint.steps.options import PipelineOptions
+from flint.requests.capture import CaptureRequest
+from flint.requests.estimate import EstimateRequest
 
 _LLAMA = Path(__file__).parents[2] / "examples" / "llama_jax.py"
 
 
 @cache
 def _pipelined(schedule: str, chunks: int) -> Workload:
-    options = CaptureOptions(
+    options = CaptureRequest(
         f"{_LLAMA}:pipelined",
         "pipe=4,data=2,model=2",
         settings=("num_layers=8", "seq=128"),
-        pipeline=PipelineOptions(None, schedule, 4, chunks),
+        schedule=schedule,
+        microbatches=4,
+        chunks=chunks,
     )
-    return captured(options).workload
+    return capture(options).workload
 
 
 def _same(one: Timeline, other: Timeline) -> bool:
@@ -43,7 +46,7 @@ def _same(one: Timeline, other: Timeline) -> bool:
 def test_runs_end_when_their_nodes_do(schedule: str, chunks: int) -> None:
     workload, cluster = _pipelined(schedule, chunks), load_cluster("h100-dgx")
     for policy in POLICIES.values():
-        timeline = estimate(workload, cluster, policy=policy).timeline
+        timeline = estimate(workload, EstimateRequest(cluster, policy=policy)).timeline
         works = [c.work for c in timeline.classes]
         assert any(w.peers for w in works), "classes that wait for each other"
         assert _same(timeline, simulate(works, timeline.streams, policy, every_node=True))
@@ -51,7 +54,7 @@ def test_runs_end_when_their_nodes_do(schedule: str, chunks: int) -> None:
 
 def test_messages_that_never_come_are_said_as_before() -> None:
     """A class whose sender sends nothing waits for ever, whichever way it is followed."""
-    timeline = estimate(_pipelined("1f1b", 1), load_cluster("h100-dgx")).timeline
+    timeline = estimate(_pipelined("1f1b", 1), EstimateRequest(load_cluster("h100-dgx"))).timeline
     works = [c.work for c in timeline.classes]
     works[1] = replace(works[1], peers=dict.fromkeys(works[1].peers, 1))
     said = set()

@@ -17,6 +17,7 @@ from flint.cluster.models import Cluster
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 from flint.tracing import Trace
 from tests.program_rows import ProgramBuilder
 
@@ -58,7 +59,7 @@ def _workload(mesh: Mesh) -> Workload:
 
 @pytest.fixture(scope="module")
 def estimated() -> Estimate:
-    return estimate(_workload(Mesh(("data",), (1,))), Cluster.load("h100-dgx"))
+    return estimate(_workload(Mesh(("data",), (1,))), EstimateRequest(Cluster.load("h100-dgx")))
 
 
 def _lines(text: str, label: str) -> list[str]:

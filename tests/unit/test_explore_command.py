@@ -226,7 +226,9 @@ def test_bad_input_is_one_error(
 
 def test_commands_of_scripts_and_pipelines() -> None:
     script = Subject("train.py", world=True, script_arguments=("--steps", "2"))
-    point = Point("data=8", "h100-dgx", (("batch-size", "4"),), stack="pytorch-eager")
+    point = Point(
+        "data=8", "h100-dgx", (("batch-size", "4"),), estimate=(("stack", "pytorch-eager"),)
+    )
     assert commands(script, point) == (
         "flint capture train.py --mesh data=8 --world --chip h100-dgx -o trace -- --steps 2 --batch-size=4",
         "flint estimate trace -c h100-dgx --stack pytorch-eager",

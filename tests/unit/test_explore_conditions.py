@@ -14,7 +14,7 @@ from flint.tools.explore.space.names import Scope
 SCOPE = Scope(
     ("pipe", "data", "seq"), ("microbatches", "remat", "seq", "batch-size", "tokens", "clip")
 )
-POINT = Point("pipe=4,data=16,seq=2", "h100-dgx", policy="xla")
+POINT = Point("pipe=4,data=16,seq=2", "h100-dgx", estimate=(("policy", "xla"),))
 FIXED = (
     ("batch-size", "1024"),
     ("clip", "None"),

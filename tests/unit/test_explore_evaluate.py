@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from flint.capturing import CaptureOptions, captured
+from flint.backends.cost.estimate import estimate
+from flint.capturing import capture
+from flint.io.records import record_of
 from flint.passes.pipeline.split import shared
-from flint.steps.options import PipelineOptions
+from flint.requests.capture import CaptureRequest
+from flint.requests.estimate import EstimateRequest
 from flint.tools.explore.evaluation.evaluate import Evaluator
 from flint.tools.explore.point import Point
 from flint.tools.explore.result import Result, Status
@@ -24,24 +27,26 @@ def _subject(entry: str, **options: object) -> Subject:
 
 def _pipelined(microbatches: str, schedule: str, chunks: str = "1", policy: str = "") -> Point:
     given = (("chunks", chunks), ("microbatches", microbatches), ("schedule", schedule))
-    return Point("pipe=4,data=2,model=2", "h100-dgx", pipeline=given, policy=policy)
+    return Point(
+        "pipe=4,data=2,model=2",
+        "h100-dgx",
+        pipeline=given,
+        estimate=(("policy", policy),) if policy else (),
+    )
 
 
 def _fresh(subject: Subject, p: Point) -> tuple[object, ...]:
     """Step time, utilisation, interval and memory of classes, from new captures."""
     given = dict(p.pipeline)
-    options = CaptureOptions(
+    options = CaptureRequest(
         subject.model,
         p.mesh,
         settings=tuple(f"{k}={v}" for k, v in (*subject.settings, *p.settings)),
-        pipeline=PipelineOptions(
-            None,
-            given.get("schedule"),
-            int(given["microbatches"]) if given else None,
-            int(given["chunks"]) if given else None,
-        ),
+        schedule=given.get("schedule"),
+        microbatches=int(given["microbatches"]) if given else None,
+        chunks=int(given["chunks"]) if given else None,
     )
-    e = captured(options).estimate(p.cluster, stack=p.stack or None, policy=p.policy or None)
+    e = capture(options).estimate(p.cluster, **dict(p.estimate))
     last = max(e.classes, key=lambda c: c.end_ns)
     memory = tuple((c.end_ns, c.memory.total_bytes) for c in e.classes)
     interval = e.interval
@@ -86,15 +91,39 @@ def test_points_of_one_capture_are_as_if_alone() -> None:
     subject = _subject("llama_jax.py:train")
     points = [
         Point("data=4,model=2", "h100-dgx"),
-        Point("data=4,model=2", "b200-dgx", policy="fsdp"),
-        Point("data=4,model=2", "h100-dgx", stack="megatron"),
-        Point("data=4,model=2", "h100-dgx", policy="blocking"),
+        Point("data=4,model=2", "b200-dgx", estimate=(("policy", "fsdp"),)),
+        Point("data=4,model=2", "h100-dgx", estimate=(("stack", "megatron"),)),
+        Point("data=4,model=2", "h100-dgx", estimate=(("policy", "blocking"),)),
     ]
     found = Evaluator(subject).evaluate(points)
     assert [r.status for r in found] == [Status.FITS] * 4
     assert [_of(r) for r in found] == [_fresh(subject, p) for p in points]
     assert found == Evaluator(subject).evaluate(points[::-1])[::-1]
     assert [r.tokens for r in found] == [4 * 128] * 4
+
+
+def test_options_in_which_points_do_not_differ_are_those_of_each_estimate() -> None:
+    point = Point("data=4,model=2", "h100-dgx", estimate=(("policy", "blocking"),))
+    given = (("scale", "gemm=2x"), ("scale", "attention=2x"), ("profile", "torch"))
+    (found,) = Evaluator(_subject("llama_jax.py:train", estimate=given)).evaluate([point])
+    request = EstimateRequest(
+        "h100-dgx", policy="blocking", scale=("gemm=2x", "attention=2x"), profile="torch"
+    )
+    options = CaptureRequest(
+        f"{_EXAMPLES}/llama_jax.py:train",
+        point.mesh,
+        settings=tuple(f"{name}={value}" for name, value in _SMALL),
+    )
+    assert found.step_time_ns == estimate(capture(options).workload, request).step_time_ns
+
+
+def test_keys_and_json_of_points_are_as_in_studies_of_before() -> None:
+    assert Point("data=8", "h100-dgx").key == "edd693d692f89d37ad3dfe2e2ea88dcd"
+    chosen = Point("data=8", "h100-dgx", estimate=(("stack", "megatron"), ("policy", "xla")))
+    assert chosen.key == "a5a6b48f3f66017bec90435966de57af"
+    said = {"mesh": "data=8", "cluster": "h100-dgx", "stack": "megatron", "policy": "xla"}
+    assert chosen.to_json() == said
+    assert record_of(Point, said) == chosen
 
 
 def test_what_cannot_fit_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,14 +42,14 @@ def _fitting() -> list[Result]:
 def test_what_a_point_chose_is_named_as_it_is_typed() -> None:
     point = Point(
         "data=4,model=2", "h100-dgx", (("data", "x"), ("remat", "none")), (("chunks", "2"),),
-        (("ib.bandwidth", "50GB/s"),), policy="in-order",
+        (("ib.bandwidth", "50GB/s"),), estimate=(("policy", "in-order"),),
     )  # fmt: skip
     found = choices(point)
     assert found["data"] == "4"
     assert found["--set data"] == "x"
     assert found["cluster.ib.bandwidth"] == "50GB/s"
     assert found["overlap"] == "in-order"
-    other = dataclasses.replace(point, mesh="data=16,model=2", policy="")
+    other = dataclasses.replace(point, mesh="data=16,model=2", estimate=())
     assert varying([other, point]) == {"data": ["4", "16"], "overlap": ["", "in-order"]}
 
 
@@ -141,7 +141,9 @@ def test_ten_thousand_points_are_a_small_page_that_says_what_it_leaves_out() -> 
 def test_names_are_text() -> None:
     hostile = "</script><img src=x>\"'&\u202e"
     results = [
-        dataclasses.replace(r, point=dataclasses.replace(r.point, stack=f"{hostile}{n}"))
+        dataclasses.replace(
+            r, point=dataclasses.replace(r.point, estimate=(("stack", f"{hostile}{n}"),))
+        )
         for n, r in enumerate(study())
     ]
     page = Page.of(study_html(_ranked(results), title=hostile, said=[hostile]))

@@ -129,7 +129,9 @@ def test_groups_of_groups_as_in_a_dragonfly(step_ms):
 
 def test_a_point_is_written_with_its_own_network(tmp_path, fabric):
     changes = (("spine.bandwidth", "25GB/s"), ("spine.latency", "8us"))
-    point = Point("data=16,model=4", fabric, changes=changes, mapping="model=spine")
+    point = Point(
+        "data=16,model=4", fabric, changes=changes, estimate=(("mapping", "model=spine"),)
+    )
     workload = _workload(Collective.ALL_REDUCE, point.mesh)
     write_point(flint.Trace(workload), point, tmp_path / "point")
     assert _row(tmp_path / "point", "bandwidth")[0] == pytest.approx(25e9 / 2**30, rel=1e-5)

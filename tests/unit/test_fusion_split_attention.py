@@ -16,6 +16,7 @@ from flint.backends.cost.estimate import Estimate, estimate
 from flint.cluster.models import Cluster
 from flint.ir.program import Kind
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 from flint.rewrite import kernels_for
 
 SEQ, HEADS, KEYS, SIZE, LAYERS, MICRO = 256, 4, 2, 16, 4, 4
@@ -74,7 +75,7 @@ def pipelined(form: Callable[[jax.Array], jax.Array], scan: bool, schedule: str)
 
 
 def estimated(workload: Workload, profile: str = "xla-gpu+flash") -> Estimate:
-    return estimate(workload, Cluster.load("h100-dgx"), profile=profile)
+    return estimate(workload, EstimateRequest(Cluster.load("h100-dgx"), profile=profile))
 
 
 @pytest.mark.parametrize(("scan", "schedule"), [(True, "1f1b"), (False, "1f1b"), (True, "zb-h1")])

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 pytest.importorskip("jax")
 
 from flint.backends.chakra import check as check_traces
-from flint.capturing import CaptureOptions, captured
+from flint.capturing import capture
 from flint.cli import app
 from flint.errors import FlintError
 from flint.ir.mesh import Mesh
@@ -20,6 +20,7 @@ from flint.ir.program import Kind
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
+from flint.requests.capture import CaptureRequest
 from flint.tools.share.anonymize import anonymize
 from flint.tools.share.growing.grow import grow
 from flint.tools.share.growing.splits import sharding_of
@@ -33,7 +34,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def llama(mesh: str = "4x2", **settings: object) -> Workload:
     chosen = {"num_layers": 2, "seq": 256, **settings}
     texts = tuple(f"{k}={v}" for k, v in chosen.items())
-    return captured(CaptureOptions(str(EXAMPLES / "llama_jax.py"), mesh, settings=texts)).workload
+    return capture(CaptureRequest(str(EXAMPLES / "llama_jax.py"), mesh, settings=texts)).workload
 
 
 def refused(code: str, workload: Workload, **asked: object) -> str:

@@ -22,6 +22,7 @@ from flint.ir.mesh import Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Program
 from flint.passes.work.host_copies import STREAMS
+from flint.requests.estimate import EstimateRequest
 from flint.tracing import Trace
 
 LAYERS, WIDTH, TOKENS, RANKS = 4, 1024, 4096, 4
@@ -77,7 +78,9 @@ def offloaded(*, names: bool = True, state: bool = True, scan: bool = True) -> T
 
 
 def priced(trace: Trace, policy: str = "overlap") -> Estimate:
-    return estimate(trace.workload, Cluster.load("h100-dgx"), profile="xla-gpu", policy=policy)
+    return estimate(
+        trace.workload, EstimateRequest(Cluster.load("h100-dgx"), profile="xla-gpu", policy=policy)
+    )
 
 
 def copied(program: Program, op: OpClass) -> int:
@@ -148,7 +151,7 @@ def test_a_chip_without_a_link_has_no_price_for_copies() -> None:
         update={"chip": cluster.chip.model_copy(update={"host_link_bytes_per_s": None})}
     )
     with pytest.raises(FlintError, match="FL704") as raised:
-        estimate(offloaded().workload, without, profile="xla-gpu")
+        estimate(offloaded().workload, EstimateRequest(without, profile="xla-gpu"))
     assert "host_link_bytes_per_s" in str(raised.value)
 
 

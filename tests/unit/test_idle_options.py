@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from flint.backends.cost.idle_options import _FLAGS
 from flint.ir.program import Flag
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 from flint.tracing import Trace
 from tests.estimates import zoo
 from tests.measured_programs import one_rank
@@ -37,16 +37,16 @@ def idle(options: dict[str, Any], trace: Trace | None = None) -> list[str]:
 
 
 def test_every_option_is_known() -> None:
-    """A new option needs a flag here, and values in the table above."""
+    """A new option needs values in the table above."""
     asked = set(inspect.signature(Trace.estimate).parameters) - {"self", "cluster"}
-    assert asked == set(OPTIONS) == {n.replace("replaced", "replace") for n in _FLAGS}
+    assert asked == set(OPTIONS) == set(EstimateRequest.options()) - {"cluster"}
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [(n, v) for n, (values, _) in OPTIONS.items() for v in values]
 )
 def test_what_changes_nothing_is_told(name: str, value: Any) -> None:
-    flag = _FLAGS.get(name, "--replace").split()[0]
+    flag = EstimateRequest.options()[name].flag
     (said,) = idle({name: value})
     assert said.startswith(flag)
 

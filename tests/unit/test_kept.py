@@ -13,6 +13,7 @@ from flint.cluster.models import Cluster
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind, Phase
 from flint.ir.workload import Kept, Workload
+from flint.requests.estimate import EstimateRequest
 from flint.rewrite import kernels_for
 from tests.program_rows import ProgramBuilder
 
@@ -86,8 +87,10 @@ def test_questions_do_not_change_answers() -> None:
     found = set()
     for name, profile, policy in (*asked, *asked[::-1]):
         cluster = Cluster.load(name)
-        again = estimate(whole, cluster, profile=profile, policy=policy)
-        assert text(again) == text(estimate(workload(), cluster, profile=profile, policy=policy))
+        again = estimate(whole, EstimateRequest(cluster, profile=profile, policy=policy))
+        assert text(again) == text(
+            estimate(workload(), EstimateRequest(cluster, profile=profile, policy=policy))
+        )
         assert again.classes[0].memory.capacity_bytes == cluster.chip.memory_bytes.value
         found.add(text(again))
     assert len(found) == len(set(asked))
@@ -99,13 +102,13 @@ def test_the_second_estimate_rewrites_nothing(monkeypatch: pytest.MonkeyPatch) -
     from flint.passes.fusion.kernels import FuseKernels
 
     whole, cluster = workload(), Cluster.load("h100-dgx")
-    first = estimate(whole, cluster)
+    first = estimate(whole, EstimateRequest(cluster))
 
     def refuse(self: Pass, program: object) -> None:
         raise AssertionError(f"{self.name} ran again")
 
     for each in (FuseChains, FuseKernels):
         monkeypatch.setattr(each, "apply", refuse)
-    assert text(estimate(whole, cluster)) == text(first)
+    assert text(estimate(whole, EstimateRequest(cluster))) == text(first)
     with pytest.raises(AssertionError, match="ran again"):
-        estimate(workload(), cluster)
+        estimate(workload(), EstimateRequest(cluster))

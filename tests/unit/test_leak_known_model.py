@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flint.capturing import CaptureOptions, captured
+from flint.capturing import capture
 from flint.ir.workload import Workload
+from flint.requests.capture import CaptureRequest
 from flint.tools.share.leaks.fingerprints import View, fingerprint_of_workload
 from flint.tools.share.leaks.report import leaks_of
 from flint.tools.share.redact import redacted
@@ -24,8 +25,8 @@ JAX_OF_KNOWN_MODELS = "0.10.2"
 def decode() -> Workload:
     """Llama-3-8B decoding a token on eight devices."""
     pytest.importorskip("jax", reason="captures a JAX program")
-    options = CaptureOptions(str(EXAMPLES / "decode_jax.py"), "1x8", settings=("model=8b",))
-    return captured(options).workload
+    options = CaptureRequest(str(EXAMPLES / "decode_jax.py"), "1x8", settings=("model=8b",))
+    return capture(options).workload
 
 
 def test_a_known_model_is_recognised_without_names(decode: Workload):

@@ -17,6 +17,7 @@ from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind, Phase, RegionKind
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 from flint.tools.report import perfetto as perfetto_file
 from flint.tools.report.perfetto import (
     CounterUnit,
@@ -95,7 +96,7 @@ def estimated() -> Estimate:
         RankClass("slow", 1, ranks=(4, 5, 6, 7)),
     )
     workload = Workload(MESH, programs, classes, {"name": "two classes"})
-    return estimate(workload, Cluster.load("h100-dgx"))
+    return estimate(workload, EstimateRequest(Cluster.load("h100-dgx")))
 
 
 def _packets(path: Path) -> list[Any]:
@@ -198,7 +199,7 @@ def test_tracks_are_classes_and_streams(estimated: Estimate, tmp_path: Path) -> 
 def test_copies_beside_communication_have_a_track_of_their_own(tmp_path: Path) -> None:
     """A slice of a stack, which a gather that is issued ahead reads, runs in the gather's stream."""
     workload = Workload(MESH, (_prefetching(),), (RankClass("all", 0),), {"name": "gathers"})
-    found = estimate(workload, Cluster.load("h100-dgx"), policy="fsdp")
+    found = estimate(workload, EstimateRequest(Cluster.load("h100-dgx"), policy="fsdp"))
     write_perfetto(found, tmp_path / "t.pftrace")
     packets = _packets(tmp_path / "t.pftrace")
     names = {

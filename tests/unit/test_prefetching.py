@@ -12,6 +12,7 @@ from flint.backends.cost.simulate.layers import layer_runs, one_layer_ahead, pre
 from flint.cluster.models import Cluster
 from flint.ir.mesh import AxisRef, Group
 from flint.ir.program import Collective, Kind, Program, RegionKind
+from flint.requests.estimate import EstimateRequest
 from tests.program_rows import ProgramBuilder
 from tests.timeline_steps import MESH
 
@@ -131,7 +132,7 @@ def step(policy: str) -> Estimate:
 
     mesh = Mesh.parse({"data": 16})
     traced = flint.trace(make(abstract_mesh(mesh)), mesh)
-    return estimate(traced.workload, Cluster.load("h100-dgx"), policy=policy)
+    return estimate(traced.workload, EstimateRequest(Cluster.load("h100-dgx"), policy=policy))
 
 
 def exposed(found: Estimate) -> float:

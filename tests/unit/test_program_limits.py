@@ -22,6 +22,7 @@ from flint.passes.base import Pass, apply_pass
 from flint.passes.mlir import make_context, write_bytecode
 from flint.passes.partition import xla
 from flint.passes.partition.shardy_pipeline import partition_module
+from flint.requests.estimate import EstimateRequest
 from flint.steps.captured import Captured
 from flint.tools.report.perfetto import write_perfetto
 from tests.program_rows import ProgramBuilder
@@ -147,13 +148,16 @@ def timed(num_bytes: int, trips: int) -> Workload:
 
 def test_a_step_of_centuries_is_refused_and_one_below_is_written(tmp_path: Path) -> None:
     cluster = Cluster.load("h100-dgx")
-    for refused_by in (lambda w: estimate(w, cluster), lambda w: timed_kernels(w, cluster)):
+    for refused_by in (
+        lambda w: estimate(w, EstimateRequest(cluster)),
+        lambda w: timed_kernels(w, cluster),
+    ):
         with pytest.raises(FlintError) as caught:
             refused_by(timed(2**62, 2**20))
         assert caught.value.code == "FL728" and "below 2^63 ns" in caught.value.message
         assert caught.value.place is not None and caught.value.place.startswith("m.py:7")
     longest = timed(2**61, 8000)
-    found = estimate(longest, cluster)
+    found = estimate(longest, EstimateRequest(cluster))
     assert 1e18 < found.step_time_ns < 2**63
     write_perfetto(found, tmp_path / "p.pftrace")
     kernels, timing = timed_kernels(longest, cluster)

@@ -16,6 +16,7 @@ from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind, Phase, Program
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 from tests.program_rows import ProgramBuilder
 
 MESH = Mesh(("data",), (16,))
@@ -59,7 +60,7 @@ def layers(copies: str) -> Program:
 
 def estimated(program: Program, policy: str = "overlap") -> Estimate:
     workload = Workload(program.mesh, (program,), (RankClass("all", 0),), {})
-    return estimate(workload, Cluster.load("h100-dgx"), policy=policy)
+    return estimate(workload, EstimateRequest(Cluster.load("h100-dgx"), policy=policy))
 
 
 def begins(found: Estimate, kind: Kind) -> list[float]:

@@ -18,6 +18,7 @@ from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 from flint.text import format_bytes, format_duration
 from flint.tools.report.page.comparison import comparison_html
 from flint.tools.report.page.document import report_html
@@ -39,7 +40,9 @@ def hostile() -> Estimate:
     x = b.add("parameter", Kind.PARAMETER, name=HOSTILE, **about)
     b.add("stablehlo.dot_general", deps=[x, x], flops=2 * 4096**3, dims=(1, 4096, 4096, 4096),
           operand_bytes=4 * 4096**2, scope=f"{HOSTILE}/{HOSTILE}", location=HOSTILE, **about)  # fmt: skip
-    found = estimate(Workload.single(b.build(), {"name": HOSTILE}), Cluster.load("h100-dgx"))
+    found = estimate(
+        Workload.single(b.build(), {"name": HOSTILE}), EstimateRequest(Cluster.load("h100-dgx"))
+    )
     return replace(found, notes=(HOSTILE,))
 
 
@@ -155,7 +158,7 @@ def test_markup_is_escaped() -> None:
 def test_a_program_without_work_has_a_page() -> None:
     b = ProgramBuilder(Mesh(("data",), (1,)))
     b.add("parameter", Kind.PARAMETER, name="x", dtype="float32", shape=(4,), result_bytes=16)
-    found = estimate(Workload.single(b.build()), Cluster.load("h100-dgx"))
+    found = estimate(Workload.single(b.build()), EstimateRequest(Cluster.load("h100-dgx")))
     assert "notes" in Page.of(report_html(found)).ids()
     assert "equal" in comparison_html(found, found)
 
@@ -172,7 +175,7 @@ def test_a_page_stays_small_whatever_there_is(tmp_path: Path) -> None:
         x = b.add("sdy.all_reduce", Kind.COLLECTIVE, deps=[x], collective=Collective.ALL_REDUCE,
                   group=Group((AxisRef("data"),)), comm_bytes=2 * 4096**2, cause="c" * 9000,
                   **about, **where)  # fmt: skip
-    found = estimate(Workload.single(b.build()), Cluster.load("h100-dgx"))
+    found = estimate(Workload.single(b.build()), EstimateRequest(Cluster.load("h100-dgx")))
     html = report_html(found)
     assert len(html.encode()) < 1_500_000
     assert "1,000 shorter ones" in html

@@ -19,6 +19,7 @@ from flint.ir.product_types import grouped
 from flint.ir.program import Collective, Kind, Program
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 from tests.program_rows import ProgramBuilder
 
 #: Rows of a rank's experts, sizes of their matrices, experts of a rank, ranks.
@@ -63,7 +64,7 @@ def workload(name: str = GROUPED) -> Workload:
 
 
 def priced(routing: str | Path | None, name: str = GROUPED, cluster: str = "h100-dgx") -> Estimate:
-    return estimate(workload(name), Cluster.load(cluster), routing=routing)
+    return estimate(workload(name), EstimateRequest(Cluster.load(cluster), routing=routing))
 
 
 def busy_ns(e: Estimate, kind: str) -> float:

@@ -18,6 +18,7 @@ from flint.cluster.named import load_cluster
 from flint.ir.program import Kind
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 from flint.tools.share.leaks.strings import surviving_strings
 from flint.tools.share.redact import neutral_scopes, redacted
 from tests.random_programs import programs
@@ -94,7 +95,9 @@ def test_estimates_are_equal_to_the_last_bit(captured: Path, name: str) -> None:
     for cluster in ("h100-dgx", "v5p"):
         for policy in (None, "in-order", "fsdp"):
             pair = [
-                estimate(w, load_cluster(cluster), policy=policy, unpriced_is_zero=True)
+                estimate(
+                    w, EstimateRequest(load_cluster(cluster), policy=policy, unpriced_is_zero=True)
+                )
                 for w in (workload, shared)
             ]
             first, second = (

@@ -20,6 +20,7 @@ from flint.ir.mesh import Mesh
 from flint.ir.stood_in import StoodIn
 from flint.ir.workload import Workload
 from flint.passes.profiles import PROFILES
+from flint.requests.estimate import EstimateRequest
 from flint.tools.share.redact import neutral_metadata
 from flint.tracing import Trace
 from tests.estimates import zoo
@@ -223,21 +224,23 @@ def recorded(**stood_in: object) -> Workload:
 
 def test_a_program_runs_on_the_stack_of_packages_that_worked_in_it() -> None:
     workload = recorded(packages=("transformer_engine",), stack="megatron")
-    own = estimate(workload, H100)
+    own = estimate(workload, EstimateRequest(H100))
     assert own.stack.name == "megatron"
     assert any(n.startswith("priced as megatron") and "transformer_engine" in n for n in own.notes)
-    other = estimate(workload, H100, stack="inductor")
+    other = estimate(workload, EstimateRequest(H100, stack="inductor"))
     assert other.stack.name == "inductor"
     assert any(n.startswith("priced as inductor, though") for n in other.notes)
-    assert estimate(recorded(), H100).stack.name != "megatron"
-    assert estimate(workload, Cluster.load("v5p")).stack.name != "megatron"  # it does not run there
+    assert estimate(recorded(), EstimateRequest(H100)).stack.name != "megatron"
+    assert (
+        estimate(workload, EstimateRequest(Cluster.load("v5p"))).stack.name != "megatron"
+    )  # it does not run there
 
 
 def test_rows_of_experts_that_were_made_up_are_told() -> None:
     workload = recorded(shares=("train.py:80",))
-    told = [n for n in estimate(workload, H100).notes if "train.py:80" in n]
+    told = [n for n in estimate(workload, EstimateRequest(H100)).notes if "train.py:80" in n]
     assert len(told) == 1 and "1.2 to 1.3 times" in told[0]
-    routed = estimate(workload, H100, routing="power-law:1.2").notes
+    routed = estimate(workload, EstimateRequest(H100, routing="power-law:1.2")).notes
     assert not [n for n in routed if "train.py:80" in n]
 
 

@@ -22,6 +22,7 @@ from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind, Program, RegionKind
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 from flint.tracing import Trace
 from tests.program_rows import ProgramBuilder
 
@@ -82,7 +83,7 @@ def test_durations_of_a_rank_add_up_to_the_busy_time_of_the_timeline(
     assert not check(tmp_path / "out").findings
     nodes = read(tmp_path / "out" / "trace.5.et").nodes
     kernels = [n.duration_micros for n in nodes if n.type == NodeType.COMP]
-    estimated = estimate(workload, Cluster.load(cluster))
+    estimated = estimate(workload, EstimateRequest(Cluster.load(cluster)))
     busy_ns = estimated.classes[0].compute_ns
     work = estimated.timeline.classes[0].work
     exact = work.duration_ns[work.nodes.row][work.stream[work.nodes.row] == 0]

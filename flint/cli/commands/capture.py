@@ -3,51 +3,33 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from flint.capturing import CaptureOptions, captured, require_profile
+from flint import capturing
 from flint.cli.console import print_json, print_note, print_result, progress_bar
 from flint.cli.exits import user_process
 from flint.cli.options import (
-    Arguments,
-    ChipName,
-    Chunks,
-    ClusterNames,
-    CompilerChoice,
-    Cut,
     Granularity,
     GranularityChoice,
     GroupForm,
     GroupsChoice,
-    Hints,
     Json,
     Link,
-    Mapping,
-    MeshText,
-    Microbatches,
-    Model,
     Output,
-    Partitioner,
-    PartitionerChoice,
-    ProfileName,
     Quiet,
     Ranks,
-    Schedule,
-    ScriptArguments,
-    Settings,
-    StepName,
-    Steps,
     TensorSize,
     TensorSizeChoice,
-    TripCounts,
-    UnpricedChoice,
     Verbose,
-    World,
 )
 from flint.cli.progress import stages_shown
+from flint.cli.requests import Without, takes_requests
 from flint.log import stage
+from flint.requests.capture import CaptureRequest
+from flint.requests.estimate import EstimateRequest
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -62,30 +44,16 @@ if TYPE_CHECKING:
     from flint.tracing import Trace
 
 
+#: Options of an estimate that the durations in traces follow, too.
+_OF_TRACES = ("mapping", "unpriced_is_zero")
+
+
+@takes_requests
 def capture(
-    model: Model,
-    script_arguments: ScriptArguments = None,
-    mesh: MeshText = None,
+    request: CaptureRequest,
+    estimated: Annotated[EstimateRequest, Without(("cluster", "profile"))],
     output: Output = None,
-    world: World = False,
-    steps: Steps = None,
-    step: StepName = None,
-    chip: ChipName = None,
-    hint: Hints = None,
-    args: Arguments = None,
-    set_: Settings = None,
-    partitioner: PartitionerChoice = Partitioner.SHARDY,
-    compiler: CompilerChoice = None,
-    trip_count: TripCounts = None,
-    cut: Cut = None,
-    schedule: Schedule = None,
-    microbatches: Microbatches = None,
-    chunks: Chunks = None,
     granularity: GranularityChoice = Granularity.KERNEL,
-    profile: ProfileName = "none",
-    cluster: ClusterNames = None,
-    map_: Mapping = None,
-    unpriced: UnpricedChoice = None,
     ranks: Ranks = "all",
     tensor_size: TensorSizeChoice = TensorSize.TOTAL,
     groups: GroupsChoice = GroupForm.NAMES,
@@ -101,34 +69,15 @@ def capture(
     """
     from flint.cluster.named import load_cluster
     from flint.io.scratch import remove_leftovers
-    from flint.steps.options import PipelineOptions
 
     started = time.perf_counter()
-    _refuse_clusters(output, cluster or [], (("--map", map_), ("--unpriced", unpriced)))
-    require_profile(profile)
+    _refuse_clusters(output, request.clusters, estimated)
+    capturing.require_profile(request.profile)
     remove_leftovers()
-    hardware = list(map(load_cluster, cluster or []))
-    asked = CaptureOptions(
-        model,
-        mesh,
-        world=world,
-        script_arguments=tuple(script_arguments or ()),
-        steps=steps,
-        step=step,
-        chip=chip,
-        clusters=tuple(cluster or ()),
-        hints=tuple(hint or ()),
-        args=args,
-        settings=tuple(set_ or ()),
-        trip_counts=tuple(trip_count or ()),
-        partitioner=partitioner.value,
-        compiler=compiler.value if compiler else "",
-        pipeline=PipelineOptions(cut, schedule, microbatches, chunks),
-        profile=profile,
-    )
+    hardware = list(map(load_cluster, request.clusters))
     with stages_shown(quiet=quiet or json_):
-        trace = captured(asked, user_process)
-        trace, estimates = _estimated(trace, hardware, map_, unpriced is not None)
+        trace = capturing.capture(request, user_process)
+        trace, estimates = _estimated(trace, hardware, estimated)
     files: FilesDocument | None = None
     written: Workload | None = None
     if output is not None:
@@ -138,8 +87,7 @@ def capture(
             "groups": groups.value,
             "link": link,
             "cluster": hardware[0] if hardware else None,
-            "mapping": map_,
-            "unpriced_is_zero": unpriced is not None,
+            **{name: getattr(estimated, name) for name in _OF_TRACES},
         }
         began = time.perf_counter()
         report = _write(trace, output, quiet=quiet or json_, ranks=ranks, **options)
@@ -156,23 +104,26 @@ def capture(
 
 
 def _estimated(
-    trace: Trace, clusters: list[Cluster], mapping: str | None, unpriced_is_zero: bool
+    trace: Trace, clusters: list[Cluster], request: EstimateRequest
 ) -> tuple[Trace, list[Estimate]]:
     """An estimate on each cluster, and the trace with the time that they took."""
     timings = dict(trace.timings)
     if not clusters:
         return trace, []
     with stage("estimate", timings):
-        found = [
-            trace.estimate(c, mapping=mapping, unpriced_is_zero=unpriced_is_zero) for c in clusters
-        ]
+        from flint.backends.cost.estimate import estimate
+
+        found = [estimate(trace.workload, request.but(cluster=c)) for c in clusters]
     return replace(trace, timings=timings), found
 
 
 def _refuse_clusters(
-    output: Path | None, clusters: list[str], others: tuple[tuple[str, object], ...]
+    output: Path | None, clusters: Sequence[str], request: EstimateRequest
 ) -> None:
-    """Raise FlintError FL218 for traces of two clusters, or options of a cluster without one."""
+    """Raise FlintError FL218 for traces of two clusters, or options of a cluster without one.
+
+    Say which options traces do not have.
+    """
     from flint.errors import FlintError
 
     if output is not None and len(clusters) > 1:
@@ -181,9 +132,12 @@ def _refuse_clusters(
             f"traces have the durations of one cluster, and {len(clusters)} are given",
             help="capture once with each, or leave out -o",
         )
-    for option, value in others:
-        if not clusters and value is not None:
-            raise FlintError("FL218", f"{option} is for --cluster", help="add --cluster NAME")
+    for name in request.given():
+        flag = request.options()[name].flag
+        if not clusters:
+            raise FlintError("FL218", f"{flag} is for --cluster", help="add --cluster NAME")
+        if output is not None and name not in _OF_TRACES:
+            print_note(f"warning: {flag} is for the estimate alone, traces are as without it")
 
 
 def _since(started: float) -> float:

@@ -10,21 +10,14 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_result
 from flint.cli.inputs import load_workload
-from flint.cli.options import (
-    Json,
-    Mapping,
-    Quiet,
-    UnpricedChoice,
-    Verbose,
-    cluster_candidates,
-    profile_candidates,
-    stack_candidates,
-)
+from flint.cli.options import Json, Quiet, Verbose
 from flint.cli.paths import READS, Force, Writes
 from flint.cli.progress import stages_shown
+from flint.cli.requests import refuse, takes_requests
 from flint.errors import FlintError
 from flint.io.outputs import OutputKind
 from flint.plugins import API, load
+from flint.requests.estimate import EstimateRequest
 from flint.text import warning_lines
 
 if TYPE_CHECKING:
@@ -34,108 +27,11 @@ if TYPE_CHECKING:
 
 #: The policy that is not one of ours: a simulator's rules, for traces.
 ASTRA_SIM = "astra-sim"
+_AS_WRITTEN = f"--overlap {ASTRA_SIM}, which runs traces as they are written"
+_AS_CAPTURED = "leave it out; flint capture -c CLUSTER takes --map and --profile"
 TracePath = Annotated[
     Path,
     typer.Argument(metavar="PATH", help="A trace directory, or a .flint file."),
-    READS,
-]
-ClusterName = Annotated[
-    str,
-    typer.Option(
-        "--cluster",
-        "-c",
-        metavar="NAME|FILE",
-        autocompletion=cluster_candidates,
-        help="A preset ({clusters}), a TOML file, or ASTRA-sim's network.yml.",
-    ),
-    READS,
-]
-DeviceCluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        "-c",
-        metavar="NAME|FILE",
-        autocompletion=cluster_candidates,
-        help="A preset ({clusters}), a TOML file, or ASTRA-sim's network.yml (default of what was "
-        "measured: that of its device).",
-    ),
-    READS,
-]
-ProfileName = Annotated[
-    str | None,
-    typer.Option(
-        "--profile",
-        metavar="NAME",
-        autocompletion=profile_candidates,
-        help="Whose kernels: {profiles} (default: that of capture, else by chip and program).",
-    ),
-]
-StackName = Annotated[
-    str | None,
-    typer.Option(
-        "--stack",
-        metavar="NAME|FILE",
-        autocompletion=stack_candidates,
-        help="Whose software runs: {stacks}, or a TOML file (default: what program and chip mean).",
-    ),
-    READS,
-]
-RoutingName = Annotated[
-    str | None,
-    typer.Option(
-        "--routing",
-        metavar="NAME|FILE",
-        help="How tokens are spread over experts: balanced (default), power-law:1.2, or a CSV or JSON "
-        "file of loads.",
-    ),
-    READS,
-]
-PolicyName = Annotated[
-    str | None,
-    typer.Option(
-        "--overlap",
-        metavar="NAME",
-        help="When communication begins: {policies} (default: as the stack does).",
-    ),
-]
-TimingName = Annotated[
-    str | None,
-    typer.Option(
-        "--timing",
-        metavar="NAME",
-        help="Whose times kernels have: model (Flint's, default), compiler (the cycles of capture "
-        "--compiler xla-tpu-cycles), or measured (default of what flint import made).",
-    ),
-]
-Scales = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--scale",
-        metavar="PART=FACTOR",
-        help="Change the speed of a part: gemm=2x halves its time, 0.5x doubles it (repeatable). Parts: "
-        "kinds of kernels, compute, host, network, tiers by name. network:bandwidth=2x is twice the "
-        "bandwidth; network:latency=2x is twice as long a latency.",
-    ),
-]
-Replacements = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--replace",
-        metavar="KIND=CLUSTER",
-        help="Put a kind of kernels, compute or network on another cluster, and keep the rest: "
-        "attention=h200 (repeatable). host=none: launches take no time.",
-    ),
-    READS,
-]
-Measured = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--measured",
-        metavar="FILE",
-        help="Take the times of a measured workload (flint import) where it has the same kernels, and "
-        "scale the models' times where not (repeatable).",
-    ),
     READS,
 ]
 Perfetto = Annotated[
@@ -182,19 +78,10 @@ Binary = Annotated[
 ]
 
 
+@takes_requests
 def estimate(
     path: TracePath,
-    cluster: DeviceCluster = None,
-    map_: Mapping = None,
-    stack: StackName = None,
-    profile: ProfileName = None,
-    overlap: PolicyName = None,
-    unpriced: UnpricedChoice = None,
-    timing: TimingName = None,
-    scale: Scales = None,
-    replace: Replacements = None,
-    measured: Measured = None,
-    routing: RoutingName = None,
+    request: EstimateRequest,
     perfetto: Perfetto = None,
     class_: RankClass = None,
     window: Window = None,
@@ -216,61 +103,31 @@ def estimate(
     What flint import made of profiles is replayed with its measured times; on another cluster than that
     of its device each of them is scaled by what the models say.
     """
-    from flint.tracing import Trace
-
-    changes = (
-        ("--scale", scale),
-        ("--replace", replace),
-        ("--measured", measured),
-        ("--routing", routing),
-    )
-
+    looks = (("--perfetto", perfetto), ("--class", class_), ("--window", window), ("--view", views))
     if compare is not None:
-        looks = (("--perfetto", perfetto), ("--class", class_), ("--window", window))
-        _refuse((*looks, ("--view", views), *changes), "--compare, which is a table")
-        _refuse((("--timing", timing),), "--compare, which has a fidelity 'cycles'")
-        question = {
-            "cluster": _named(cluster),
-            "mapping": map_,
-            "stack": stack,
-            "profile": profile,
-            "policy": overlap,
-            "unpriced_is_zero": unpriced is not None,
-            "binary": binary,
-        }
-        _compared(compare, path, question, as_json=json_, quiet=quiet)
+        _refuse(looks, "--compare, which is a table")
+        refuse(request, ("scale", "replace", "measured", "routing"), "--compare, which is a table")
+        refuse(request, ("timing",), "--compare, which has a fidelity 'cycles'")
+        with stages_shown(quiet=quiet or json_):
+            fidelities = load(API, "Estimate.fidelities")
+            table = fidelities(compare, path, _with_cluster(request), binary)
+        _print_document(table, as_json=json_)
         return
     if binary is not None:
         raise FlintError("FL218", "--binary is for --compare", help="or use flint simulate")
-    if overlap == ASTRA_SIM:
-        others = (
-            ("--map", map_),
-            ("--stack", stack),
-            ("--profile", profile),
-            ("--unpriced", unpriced),
-            ("--timing", timing),
-        )
-        looks = (("--perfetto", perfetto), ("--class", class_), ("--window", window))
-        _refuse_with_traces((*others, *looks, ("--view", views), *changes))
-        _simulated(path, _named(cluster), as_json=json_, quiet=quiet)
+    if request.policy == ASTRA_SIM:
+        others = [name for name in request.options() if name not in ("cluster", "policy")]
+        refuse(request, others, _AS_WRITTEN, _AS_CAPTURED)
+        _refuse(looks, _AS_WRITTEN, _AS_CAPTURED)
+        _simulated(path, str(_with_cluster(request).cluster), as_json=json_, quiet=quiet)
         return
     view = _view(perfetto, class_, window, in_json=bool(views))
     if views and not json_:
         raise FlintError("FL218", "--view is for --json", help="add --json")
     with stages_shown(quiet=quiet or json_):
-        found = Trace(load_workload(path)).estimate(
-            cluster,
-            stack=stack,
-            profile=profile,
-            policy=overlap,
-            mapping=map_,
-            unpriced_is_zero=unpriced is not None,
-            timing=timing,
-            scale=scale or (),
-            replace=replace or (),
-            measured=[load_workload(m) for m in measured or ()],
-            routing=routing,
-        )
+        from flint.backends.cost.estimate import estimate as estimated
+
+        found = estimated(load_workload(path), request)
     if view is not None:
         _write_perfetto(found, view, quiet=quiet or json_, force=force)
     if json_:
@@ -279,11 +136,11 @@ def estimate(
         _print(found, quiet=quiet, verbose=verbose > 0)
 
 
-def _named(cluster: str | None) -> str:
-    """The cluster that was named. Raises FlintError FL218 without one."""
-    if cluster is None:
+def _with_cluster(request: EstimateRequest) -> EstimateRequest:
+    """The request, which names a cluster. Raises FlintError FL218 for one without."""
+    if request.cluster is None:
         raise FlintError("FL218", "--cluster is missing", help="add -c CLUSTER")
-    return cluster
+    return request
 
 
 def _print(found: Estimate, *, quiet: bool, verbose: bool) -> None:
@@ -303,31 +160,16 @@ def _print_text(text: str) -> None:
     print_result(text, rich_form)
 
 
-def _refuse_with_traces(others: tuple[tuple[str, object], ...]) -> None:
-    """Raise FlintError FL218 for options that the rules of a simulator leave no place for."""
-    for option, value in others:
-        if value is not None:
-            raise FlintError(
-                "FL218",
-                f"{option} is not for --overlap {ASTRA_SIM}, which runs traces as they are written",
-                help="leave it out; flint capture -c CLUSTER takes --map and --profile",
-            )
-
-
-def _refuse(options: tuple[tuple[str, object], ...], reason: str) -> None:
+def _refuse(
+    options: tuple[tuple[str, object], ...], reason: str, help_: str = "leave it out"
+) -> None:
     """Raise FlintError FL218 for an option that has no place beside another."""
     for option, value in options:
         if value is not None:
-            raise FlintError("FL218", f"{option} is not for {reason}", help="leave it out")
+            raise FlintError("FL218", f"{option} is not for {reason}", help=help_)
 
 
-def _compared(
-    text: str, path: Path, question: dict[str, Any], *, as_json: bool, quiet: bool
-) -> None:
-    """Print fidelities side by side."""
-    compare = load(API, "Estimate.fidelities")
-    with stages_shown(quiet=quiet or as_json):
-        found = compare(text, path, **question)
+def _print_document(found: Any, *, as_json: bool) -> None:
     if as_json:
         print_json(found.to_json())
     else:
@@ -353,10 +195,7 @@ def _simulated(path: Path, network: str, *, as_json: bool, quiet: bool) -> None:
     found = replace(found, warnings=changed_files(find_traces(path)))
     for warning in found.warnings:
         print_note(f"warning: {warning}", quiet=quiet)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        _print_text(found.to_text())
+    _print_document(found, as_json=as_json)
 
 
 class _View(NamedTuple):

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError, nearest
+from flint.requests.capture import CaptureRequest
+from flint.requests.estimate import EstimateRequest
 from flint.tools.explore.answers.objectives import RATE, Objective, objectives_of
 from flint.tools.explore.answers.rank import Ranking
-from flint.tools.explore.point import Pairs
 from flint.tools.explore.result import Result
 from flint.tools.explore.space.space import Space, space_of
 from flint.tools.explore.study.study import Study
-from flint.tools.explore.subject import Subject
+from flint.tools.explore.subject import Subject, fixed_sweeps
 
 if TYPE_CHECKING:
     from flint.tools.explore.answers.against import StudyDifference
@@ -173,6 +174,7 @@ def explore(
     jobs: int = 0,
     executor: Executor | None = None,
     keep_infeasible: bool = False,
+    estimate: EstimateRequest | None = None,
     progress: Listener | None = None,
 ) -> Answer:
     """Estimate every configuration of a program on some devices, and rank those that fit.
@@ -185,23 +187,26 @@ def explore(
     several names in `objective` ("time", "mfu", ...) the Pareto front stands first. The file `study` keeps
     results. Spaces of more than `budget` points are searched (`search`: "nsga2", "tpe", "random") from
     `seed`. `jobs` processes evaluate (0: one a processor), or an `executor`; points that do not fit are
-    priced too if `keep_infeasible`. `progress` hears of results.
+    priced too if `keep_infeasible`. `estimate` is how points are estimated,
+    but for the cluster; `progress` hears of results.
 
     Raises FlintError FL860 to FL874, and what loading the model raises.
     """
     from flint.tools.explore.study.run import explore_space
 
-    subject = Subject(
-        _model(model), args=args, settings=_pairs(settings or {}), partitioner=partitioner,
+    request = CaptureRequest(
+        _model(model), args=args, partitioner=partitioner, compiler=compiler, world=world,
+        settings=tuple(f"{name}={value}" for name, value in (settings or {}).items()),
         trip_counts=tuple(f"{name}={count}" for name, count in (trip_counts or {}).items()),
-        compiler=compiler, world=world, script_arguments=tuple(script_arguments),
-        hints=tuple(hints), tokens=tokens, keep_infeasible=keep_infeasible,
+        script_arguments=tuple(script_arguments), hints=tuple(hints),
     )  # fmt: skip
+    estimate = estimate or EstimateRequest()
+    subject = Subject.of(request, estimate, tokens=tokens, keep_infeasible=keep_infeasible)
     objectives = objectives_of(_texts(objective)) if objective else ()
     numbers = (devices,) if isinstance(devices, int) else tuple(devices)
     space = space_of(
-        subject, devices=numbers, clusters=_texts(clusters), mesh=mesh, sweeps=_sweeps(sweep),
-        where=_texts(where),
+        subject, devices=numbers, clusters=_texts(clusters), mesh=mesh,
+        sweeps=[*_sweeps(sweep), *fixed_sweeps(estimate)],        where=_texts(where),
     )  # fmt: skip
     found = explore_space(
         space, study=None if study is None else Path(study), executor=executor, budget=budget,
@@ -246,10 +251,6 @@ def _model(model: str | Path | Callable[..., Any]) -> str:
             help="put it at the top of a file, and give flint.explore the file: 'train.py:entry'",
         )
     return f"{file}:{name}"
-
-
-def _pairs(settings: Settings) -> Pairs:
-    return tuple(sorted((name, str(value)) for name, value in settings.items()))
 
 
 def _sweeps(sweep: Mapping[str, object] | Sequence[str]) -> Sequence[str]:

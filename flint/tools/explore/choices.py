@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flint.tools.explore.point import Point
+from flint.tools.explore.space.dimension import SWEPT
 
 
 def choices(point: Point) -> dict[str, str]:
@@ -18,12 +19,9 @@ def choices(point: Point) -> dict[str, str]:
         found[f"--set {name}" if name in axes else name] = value
     found["cluster"] = point.cluster
     found |= {f"cluster.{name}": value for name, value in point.changes}
-    for name in ("stack", "policy", "mapping", "routing"):
-        found[_AS_TYPED.get(name, name)] = getattr(point, name)
+    chosen = dict(point.estimate)
+    found |= {option.typed: chosen.get(name, "") for name, option in SWEPT.items()}
     return found
-
-
-_AS_TYPED = {"policy": "overlap", "mapping": "map"}
 
 
 def varying(points: Iterable[Point]) -> dict[str, list[str]]:

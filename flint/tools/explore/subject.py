@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self, TypeAlias
 
+from flint.errors import FlintError
 from flint.io.records import NonNegative
-from flint.tools.explore.point import Pairs
+from flint.requests.capture import CaptureRequest
+from flint.requests.estimate import EstimateRequest
+from flint.requests.option import Form, as_text
+from flint.steps.options import parse_settings
+from flint.tools.explore.point import Pairs, Point
+
+#: Names with values; a name may have several.
+Repeated: TypeAlias = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +37,93 @@ class Subject:
     world: bool = False
     script_arguments: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()  #: "WHERE=VALUE"
+    #: Options of an estimate in which points do not differ, by the fields of its request.
+    estimate: Repeated = ()
     #: Tokens of a step, as an expression over options and mesh axes; "": see `tokens.py`.
     tokens: str = ""
     #: Whether points whose memory does not fit are priced, too.
     keep_infeasible: bool = False
     limit_seconds: NonNegative = 600  #: of one capture; one that takes longer is FAILED
+
+    @classmethod
+    def of(cls, capture: CaptureRequest, estimate: EstimateRequest, **how: Any) -> Self:
+        """The subject of requests; `how` are the fields that say how points are evaluated.
+
+        Raises FlintError FL216 for settings that are not NAME=VALUE.
+        """
+        given = capture.given()
+        pipeline = ("chunks", "cut", "microbatches", "schedule")
+        same = ("model", "args", "partitioner", "compiler", "profile", "world")
+        as_they_are: dict[str, Any] = {name: getattr(capture, name) for name in same}
+        return cls(
+            **as_they_are,
+            settings=tuple(sorted(parse_settings(capture.settings).items())),
+            pipeline=tuple((name, str(given[name])) for name in pipeline if name in given),
+            trip_counts=tuple(capture.trip_counts),
+            script_arguments=tuple(capture.script_arguments),
+            hints=tuple(capture.hints),
+            estimate=_fixed(estimate),
+            **how,
+        )
+
+
+def _fixed(request: EstimateRequest) -> Repeated:
+    """The options of a request in which points do not differ, as texts."""
+    found: list[tuple[str, str]] = []
+    for name, value in request.given().items():
+        if not request.options()[name].swept:
+            texts = value if isinstance(value, tuple | list) else (value,)
+            found += [(name, as_text(text)) for text in texts]
+    return tuple(found)
+
+
+def fixed_sweeps(request: EstimateRequest) -> list[str]:
+    """Options of an estimate in which points may differ, as dimensions of one value."""
+    options, given = request.options(), request.given().items()
+    return [f'{options[n].typed}="{as_text(value)}"' for n, value in given if options[n].swept]
+
+
+def estimated(subject: Subject, point: Point) -> EstimateRequest:
+    """How a point is estimated, on a cluster that is still to be named."""
+    written: dict[str, Any] = dict(point.estimate)
+    for name, text in subject.estimate:
+        is_several = EstimateRequest.options()[name].form is Form.TEXTS
+        written[name] = [*written.get(name, ()), text] if is_several else text
+    return EstimateRequest.of(written)
+
+
+def captured(s: Subject, p: Point) -> CaptureRequest:
+    """What is captured of a point. What is swept of a script are options of its own.
+
+    Raises FlintError FL216 for a number of a pipeline that is none, and for an option of no pipeline.
+    """
+    own = [f"--{name.lstrip('-')}={value}" for name, value in p.settings] if s.world else []
+    settings = {**dict(s.settings), **({} if s.world else dict(p.settings))}
+    return CaptureRequest(
+        s.model,
+        mesh=p.mesh or None,
+        world=s.world,
+        args=s.args,
+        settings=tuple(f"{name}={value}" for name, value in settings.items()),
+        trip_counts=s.trip_counts,
+        hints=s.hints,
+        partitioner=s.partitioner,
+        compiler=s.compiler,
+        profile=s.profile,
+        script_arguments=(*s.script_arguments, *own),
+        **_pipeline({**dict(s.pipeline), **dict(p.pipeline)}),
+    )
+
+
+def _pipeline(given: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, text in given.items():
+        if name in ("microbatches", "chunks"):
+            if not text.isascii() or not text.isdigit():
+                raise FlintError("FL216", f"{name}={text}: '{text}' is not a whole number")
+            found[name] = int(text)
+        elif name in ("cut", "schedule"):
+            found[name] = text
+        else:
+            raise FlintError("FL216", f"a pipeline has no option '{name}'")
+    return found

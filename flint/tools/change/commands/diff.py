@@ -8,11 +8,13 @@ import typer
 
 from flint.cli.console import print_json, print_text
 from flint.cli.exits import FOUND
-from flint.cli.options import Json, Mapping, MeshText, Quiet, Settings, UnpricedChoice, Verbose
+from flint.cli.options import Json, MeshText, Quiet, Settings, Verbose
 from flint.cli.paths import READS
 from flint.cli.progress import stages_shown
+from flint.cli.requests import takes_requests
 from flint.errors import FlintError
 from flint.log import stage
+from flint.requests.estimate import EstimateRequest
 
 if TYPE_CHECKING:
     from flint.tools.change.diff.budgets import Broken
@@ -35,33 +37,6 @@ OtherText = Annotated[
 Revision = Annotated[
     str | None, typer.Option("--rev", metavar="REV", help="Take BEFORE from this git revision.")
 ]
-ClusterName = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster", "-c", metavar="NAME|FILE", help="Compare times and memory on this cluster."
-    ),
-    READS,
-]
-ProfileName = Annotated[
-    str | None, typer.Option("--profile", metavar="NAME", help="Whose kernels: {profiles}.")
-]
-StackName = Annotated[
-    str | None,
-    typer.Option("--stack", metavar="NAME|FILE", help="Whose software runs: {stacks}."),
-    READS,
-]
-RoutingName = Annotated[
-    str | None,
-    typer.Option(
-        "--routing",
-        metavar="NAME|FILE",
-        help="Tokens of experts: balanced, power-law:1.2, or a file.",
-    ),
-    READS,
-]
-PolicyName = Annotated[
-    str | None, typer.Option("--overlap", metavar="NAME", help="When communication begins.")
-]
 FailOver = Annotated[
     str | None,
     typer.Option(
@@ -78,19 +53,15 @@ Markdown = Annotated[
 ]
 
 
+@takes_requests
 def diff(
     before: SideText,
     after: OtherText = None,
     rev: Revision = None,
     mesh: MeshText = None,
     set_: Settings = None,
-    cluster: ClusterName = None,
-    map_: Mapping = None,
-    profile: ProfileName = None,
-    stack: StackName = None,
-    overlap: PolicyName = None,
-    routing: RoutingName = None,
-    unpriced: UnpricedChoice = None,
+    *,
+    estimated: EstimateRequest,
     fail_over: FailOver = None,
     exit_code: ExitCode = False,
     markdown: Markdown = False,
@@ -113,17 +84,7 @@ def diff(
         raise FlintError(
             "FL218", "there is nothing to compare with", help="give AFTER, or --rev HEAD~1"
         )
-    request = Request(
-        mesh,
-        tuple(set_ or ()),
-        cluster,
-        map_,
-        profile,
-        stack,
-        overlap,
-        unpriced is not None,
-        routing,
-    )
+    request = Request(mesh, tuple(set_ or ()), estimated)
     with stages_shown(quiet=quiet or json_):
         first = side(before, rev, request)
         second = side(before if after is None else after, None, request)

@@ -11,6 +11,7 @@ from flint.cli.inputs import load_workload
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, is_directory, is_file, parse_json, read_bounded
 from flint.io.malformed import Malformed
+from flint.requests.estimate import EstimateRequest
 
 if TYPE_CHECKING:
     from flint.ir.workload import Workload
@@ -25,15 +26,9 @@ _REVISION = re.compile(r"(?P<revision>[^:]+):(?P<model>.+)")
 class Request:
     """How both sides are captured, if they are models, and estimated, if there is a cluster."""
 
-    mesh: str | None = None
-    settings: tuple[str, ...] = ()
-    cluster: str | None = None
-    mapping: str | None = None
-    profile: str | None = None
-    stack: str | None = None
-    policy: str | None = None
-    unpriced_is_zero: bool = False
-    routing: str | None = None
+    mesh: str | None
+    settings: tuple[str, ...]
+    estimate: EstimateRequest
 
 
 def side(text: str, revision: str | None, request: Request) -> Side:
@@ -62,20 +57,12 @@ def side(text: str, revision: str | None, request: Request) -> Side:
 
 def _estimated(workload: Workload, request: Request) -> Side:
     from flint.tools.change.diff.difference import Side
-    from flint.tracing import Trace
 
-    if request.cluster is None and not _has_device(workload):
+    if request.estimate.cluster is None and not _has_device(workload):
         return Side.of(workload)
-    estimate = Trace(workload).estimate(
-        request.cluster,
-        stack=request.stack,
-        profile=request.profile,
-        policy=request.policy,
-        mapping=request.mapping,
-        unpriced_is_zero=request.unpriced_is_zero,
-        routing=request.routing,
-    )
-    return Side.of(workload, estimate)
+    from flint.backends.cost.estimate import estimate
+
+    return Side.of(workload, estimate(workload, request.estimate))
 
 
 def _has_device(workload: Workload) -> bool:
@@ -135,16 +122,9 @@ def _capture(text: str, request: Request) -> tuple[Capture, Path, Request]:
 
 def _as_in(project: Project, capture: Capture, request: Request) -> Request:
     """The request; without a cluster, on the first of the capture, as flint run estimates it."""
-    if request.cluster is not None or not capture.clusters:
+    if request.estimate.cluster is not None or not capture.clusters:
         return request
-    return replace(
-        request,
-        cluster=project.cluster(capture.clusters[0]),
-        mapping=capture.map,
-        stack=capture.stack,
-        policy=capture.overlap,
-        unpriced_is_zero=capture.unpriced_is_zero,
-    )
+    return replace(request, estimate=project.estimate_request(capture, capture.clusters[0]))
 
 
 def _saved_estimate(path: Path) -> Any:

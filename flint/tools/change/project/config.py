@@ -6,16 +6,26 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictStr,
+    ValidationError,
+    create_model,
+)
 
 from flint.cluster.errors import help_of, key_lines, line_of, said_of, where_of
 from flint.cluster.load import merged
 from flint.errors import FlintError, nearest
-from flint.io.bounded import FileKind, is_file, read_bounded
-from flint.steps.options import PipelineOptions
+from flint.io.bounded import FileKind, is_directory, is_file, read_bounded
+from flint.requests.capture import CaptureRequest
+from flint.requests.estimate import EstimateRequest
 from flint.tools.change.diff.budgets import Budget, parse_budget
+from flint.tools.change.project.keys import Texts, keys_of, request_from
 
 NAME = "flint.toml"
 #: How a file in which captures can be written is told apart.
@@ -23,9 +33,6 @@ _PYPROJECT = "pyproject.toml"
 #: What a capture may be called: files are named after it.
 _NAME = re.compile(r"\w[\w .+-]*")
 _START = '[capture.train]\nmodel = "model.py"\nmesh = "64x8"\nclusters = ["h100-dgx"]'
-Positive = Annotated[StrictInt, Field(ge=1)]
-Scalar = StrictStr | StrictBool | StrictInt | float
-Texts = tuple[StrictStr, ...]
 
 
 class _Table(BaseModel):
@@ -42,45 +49,39 @@ class TraceOptions(_Table):
     cluster: StrictStr | None = None
 
 
-class Capture(_Table):
+#: The keys of captures that are options of `flint capture` and `flint estimate`. Of both, one is the
+#: profile, which the capture has; `clusters` are those of the estimates.
+_KEYS: dict[str, Any] = {
+    **keys_of(EstimateRequest, without=("cluster", "profile")),
+    **keys_of(CaptureRequest),
+}
+_OfRequests: Any = create_model(
+    "_OfRequests",
+    __base__=_Table,
+    **_KEYS,
+)
+
+
+class Capture(_OfRequests):  # type: ignore[misc]  # pydantic made the base from the requests
     """`[capture.NAME]`: what is captured, and on which clusters it is estimated.
 
     Keys are those of `flint capture` and `flint estimate`. `extends` names another capture, whose
     keys count where this one has none.
     """
 
-    model: StrictStr
-    mesh: StrictStr | None = None
     extends: StrictStr | None = None
-    world: StrictBool = False
-    script_arguments: Texts = ()
-    steps: Annotated[StrictInt, Field(ge=0)] | None = None
-    step: StrictStr | None = None
-    chip: StrictStr | None = None
-    hints: Texts = ()
-    args: StrictStr | None = None
-    set: dict[str, Scalar] = Field(default_factory=dict)
-    trip_counts: dict[str, Positive] = Field(default_factory=dict)
-    partitioner: Literal["shardy", "xla"] = "shardy"
-    compiler: Literal["", "xla-gpu", "xla-tpu", "xla-tpu-cycles"] = ""
-    profile: StrictStr = "none"
-    cut: StrictStr | None = None
-    schedule: StrictStr | None = None
-    microbatches: Positive | None = None
-    chunks: Positive | None = None
-    clusters: Texts = ()
-    map: StrictStr | None = None
-    stack: StrictStr | None = None
-    overlap: StrictStr | None = None
-    unpriced_is_zero: StrictBool = False
     traces: TraceOptions | None = None
     budgets: dict[str, StrictStr] = Field(default_factory=dict)
     environment: Texts = ()
 
-    @property
-    def pipeline(self) -> PipelineOptions:
-        """Options of a pipeline."""
-        return PipelineOptions(self.cut, self.schedule, self.microbatches, self.chunks)
+    def capture_request(self) -> CaptureRequest:
+        """What is captured."""
+        return request_from(CaptureRequest, self.model_dump())
+
+    def estimate_request(self, cluster: str) -> EstimateRequest:
+        """How it is estimated on a cluster; files are named as in flint.toml."""
+        keys = {**self.model_dump(), "cluster": cluster, "profile": None}
+        return request_from(EstimateRequest, keys)
 
     def parsed_budgets(self) -> list[Budget]:
         """Its budgets. Raises FlintError FL720."""
@@ -117,6 +118,16 @@ class Project(BaseModel):
         is_path = name.endswith(".toml") or "/" in name or "\\" in name
         return str(self.root / name) if is_path else name
 
+    def estimate_request(self, capture: Capture, cluster: str) -> EstimateRequest:
+        """How a capture is estimated on one of its clusters."""
+        request = capture.estimate_request(self.cluster(cluster))
+        found = {
+            name: _placed(self.root, value)
+            for name, value in request.given().items()
+            if name != "cluster" and request.options()[name].reads
+        }
+        return request.but(**found)
+
     def chosen(self, names: list[str] | None) -> dict[str, Capture]:
         """The captures with these names; all without any. Raises FlintError FL722 for others."""
         for name in names or ():
@@ -127,6 +138,15 @@ class Project(BaseModel):
                     help="its captures are " + ", ".join(self.captures),
                 )
         return {n: c for n, c in self.captures.items() if not names or n in names}
+
+
+def _placed(root: Path, value: Any) -> Any:
+    """A value, or each of several, with the file that it names below `root`; KIND=FILE too."""
+    if isinstance(value, tuple):
+        return tuple(_placed(root, each) for each in value)
+    head, equals, name = value.rpartition("=")
+    path = root / name
+    return f"{head}{equals}{path}" if name and (is_file(path) or is_directory(path)) else value
 
 
 def find_project(start: Path) -> Path:
@@ -176,12 +196,10 @@ def load_project(path: Path) -> Project:
 
 
 def _with_defaults(capture: Capture, file: _File) -> Capture:
-    return capture.model_copy(
-        update={
-            "clusters": capture.clusters or file.clusters,
-            "budgets": {**file.budgets, **capture.budgets},
-        }
-    )
+    clusters = capture.clusters or file.clusters
+    budgets = {**file.budgets, **capture.budgets}
+    found: Capture = capture.model_copy(update={"clusters": clusters, "budgets": budgets})
+    return found
 
 
 def _check_budgets(

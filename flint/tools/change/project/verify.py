@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from flint.backends.cost.estimate import estimate
 from flint.errors import FlintError
 from flint.io.bounded import is_file
 from flint.io.files import write_atomically
@@ -20,7 +21,6 @@ from flint.tools.change.project.cache import FOLDER
 from flint.tools.change.project.captures import Captured
 from flint.tools.change.project.config import Capture, Project
 from flint.tools.change.project.lock import Lock
-from flint.tracing import Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,11 +128,10 @@ def _difference(
     cluster: str,
 ) -> Difference:
     """With the kernels that changed if the accepted workload is at hand, else with lines that grew."""
-    place = project.cluster(cluster) if cluster else ""
-    now = _side(after, Workload.load(found.entry.workload), capture, place)
+    now = _side(project, after, Workload.load(found.entry.workload), capture, cluster)
     old = accepted_workload(project, found.name, before)
     if old is not None:
-        return compare(_side(before, old, capture, place), now)
+        return compare(_side(project, before, old, capture, cluster), now)
     plain = compare(Side(before), Side(after))
     if before.program is None or after.program is None:
         return plain
@@ -140,17 +139,12 @@ def _difference(
     return replace(plain, changes=tuple(lines))
 
 
-def _side(snapshot: Snapshot, workload: Workload, capture: Capture, cluster: str) -> Side:
+def _side(
+    project: Project, snapshot: Snapshot, workload: Workload, capture: Capture, cluster: str
+) -> Side:
     if not cluster:
         return Side(snapshot, workload)
-    estimate = Trace(workload).estimate(
-        cluster,
-        stack=capture.stack,
-        policy=capture.overlap,
-        mapping=capture.map,
-        unpriced_is_zero=capture.unpriced_is_zero,
-    )
-    return Side(snapshot, workload, estimate)
+    return Side(snapshot, workload, estimate(workload, project.estimate_request(capture, cluster)))
 
 
 # the accepted workloads, which are kept beside the cache ----------------------------------------

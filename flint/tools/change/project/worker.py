@@ -18,7 +18,6 @@ from flint.io.inputs import record_if_asked
 if TYPE_CHECKING:
     from flint.errors import FlintError
     from flint.tools.change.project.config import Capture
-    from flint.tracing import Trace
 
 RESULT, WORKLOAD = "result.json", "workload.flint"
 
@@ -51,15 +50,18 @@ def _error(error: FlintError, seen: BaseException) -> dict[str, Any]:
 
 
 def _result(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    from flint.capturing import captured
+    from flint import capturing
+    from flint.backends.cost.estimate import estimate
     from flint.cli.exits import user_process
     from flint.tools.change.diff.snapshot import snapshot
     from flint.tools.change.project.config import Capture
     from flint.tools.change.project.records import snapshot_record
 
     capture = Capture.model_validate(job)
-    trace = captured(_options(capture), user_process)
-    estimates = {name: _estimated(trace, capture, name) for name in capture.clusters}
+    trace = capturing.capture(capture.capture_request(), user_process)
+    estimates = {
+        name: estimate(trace.workload, capture.estimate_request(name)) for name in capture.clusters
+    }
     found = snapshot(trace.workload, estimates)
     trace.workload.save(folder / WORKLOAD)
     return {
@@ -90,44 +92,6 @@ def _versions(c: Capture) -> dict[str, str]:
         package, _, number = installed(Lowering(compiler=c.compiler).family).version.partition(" ")
         found[package] = number
     return found
-
-
-def _options(c: Capture) -> Any:
-    from flint.capturing import CaptureOptions
-
-    return CaptureOptions(
-        c.model,
-        c.mesh,
-        world=c.world,
-        script_arguments=c.script_arguments,
-        steps=c.steps,
-        step=c.step,
-        chip=c.chip,
-        clusters=c.clusters,
-        hints=c.hints,
-        args=c.args,
-        settings=tuple(f"{name}={_text(value)}" for name, value in c.set.items()),
-        trip_counts=tuple(f"{name}={n}" for name, n in c.trip_counts.items()),
-        partitioner=c.partitioner,
-        compiler=c.compiler,
-        pipeline=c.pipeline,
-        profile=c.profile,
-    )
-
-
-def _text(value: object) -> str:
-    """A value of TOML as it is written on the command line."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _estimated(trace: Trace, c: Capture, cluster: str) -> Any:
-    return trace.estimate(
-        cluster,
-        stack=c.stack,
-        policy=c.overlap,
-        mapping=c.map,
-        unpriced_is_zero=c.unpriced_is_zero,
-    )
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from flint.requests.capture import CaptureRequest
 from flint.tools.explore.point import Point
-from flint.tools.explore.subject import Subject
+from flint.tools.explore.subject import Subject, captured, estimated
 
 #: Where the commands put the capture, and the cluster's file of a point that changes its cluster.
 FOLDER, MACHINE = "trace", "machine.toml"
@@ -18,76 +19,45 @@ def commands(subject: Subject, point: Point) -> tuple[str, ...]:
     Where the point changes its cluster, an exploration of this one point comes first, which writes
     that as a file.
     """
-    found = [_capture(subject, point), _estimate(point)]
+    found = [_capture(subject, point), _estimate(subject, point)]
     if point.changes:
         found.insert(0, _machine(subject, point))
     return tuple(shlex.join(("flint", *words)) for words in found)
 
 
 def _capture(s: Subject, p: Point) -> Iterator[str]:
-    yield from ("capture", s.model)
-    yield from _program(s, p)
-    if s.world or s.compiler:
-        yield from ("--chip", _cluster(p))
-    yield from ("-o", FOLDER)
-    yield from _script(s, p)
+    request = captured(s, p)
+    told = request.but(chip=_cluster(p)) if s.world or s.compiler else request
+    yield from ("capture", s.model, *_words(told), "-o", FOLDER, *_script(request))
 
 
-def _program(s: Subject, p: Point) -> Iterator[str]:
-    """Options that say what is captured."""
-    if p.mesh:
-        yield from ("--mesh", p.mesh)
-    if s.world:
-        yield "--world"
-    if s.args is not None:
-        yield from ("--args", s.args)
-    for name, value in {} if s.world else {**dict(s.settings), **dict(p.settings)}.items():
-        yield from ("--set", f"{name}={value}")
-    for name, value in {**dict(s.pipeline), **dict(p.pipeline)}.items():
-        yield from (f"--{name}", value)
-    for option, values in (("--trip-count", s.trip_counts), ("--hint", s.hints)):
-        for value in values:
-            yield from (option, value)
-    if s.partitioner != "shardy" and not s.compiler:
-        yield from ("--partitioner", s.partitioner)
-    if s.compiler:
-        yield from ("--compiler", s.compiler)
-    if s.profile != "none":
-        yield from ("--profile", s.profile)
+def _words(request: CaptureRequest) -> list[str]:
+    """Options that say what is captured; a compiler takes the place of a partitioner."""
+    return (request.but(partitioner="shardy") if request.compiler else request).words()
 
 
-def _script(s: Subject, p: Point) -> Iterator[str]:
-    """Arguments of a script; what is swept of it are options of its own."""
-    own = [f"--{n.lstrip('-')}={v}" for n, v in p.settings] if s.world else []
-    if s.script_arguments or own:
-        yield from ("--", *s.script_arguments, *own)
+def _script(request: CaptureRequest) -> Iterator[str]:
+    if request.script_arguments:
+        yield from ("--", *request.script_arguments)
 
 
 def _cluster(p: Point) -> str:
     return MACHINE if p.changes else p.cluster
 
 
-def _estimate(p: Point) -> Iterator[str]:
-    yield from ("estimate", FOLDER, "-c", _cluster(p))
-    for option, value in (
-        ("--stack", p.stack),
-        ("--overlap", p.policy),
-        ("--map", p.mapping),
-        ("--routing", p.routing),
-    ):
-        if value:
-            yield from (option, value)
+def _estimate(s: Subject, p: Point) -> Iterator[str]:
+    yield from ("estimate", FOLDER, "-c", _cluster(p), *estimated(s, p).words())
 
 
 def _machine(s: Subject, p: Point) -> Iterator[str]:
     """An exploration of this one point, for its cluster's file."""
-    yield from ("explore", s.model)
-    yield from _program(s, p)
+    request = captured(s, p)
+    yield from ("explore", s.model, *_words(request))
     yield from ("-c", p.cluster)
     for path, value in p.changes:
         yield from ("--sweep", f"cluster.{path}={swept(value)}")
     yield from ("--machine", MACHINE)
-    yield from _script(s, p)
+    yield from _script(request)
 
 
 def swept(value: str) -> str:

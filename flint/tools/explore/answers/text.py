@@ -94,7 +94,7 @@ def _asked(study: Study, ranking: Ranking, default: str = "") -> Iterator[str]:
     for d in study.dimensions:
         values = ", ".join(v or "(as the program has it)" for v in d.values[:8])
         more = f" and {len(d.values) - 8:,} more" if len(d.values) > 8 else ""
-        title = f"cluster.{d.name}" if d.field is Field.CHANGE else d.name
+        title = f"cluster.{d.name}" if d.field == Field.CHANGE else d.name
         yield f"  {title}: {values}{more} ({d.origin})"
     explored = {d.name for d in study.dimensions if d.field in (Field.SETTING, Field.PIPELINE)}
     fixed = {n: v for n, v in study.space.get("fixed", {}).items() if n not in explored}

@@ -4,34 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flint.cli.commands.estimate import PolicyName, RoutingName, StackName
 from flint.cli.console import print_json, print_text
 from flint.cli.exits import FOUND
-from flint.cli.options import (
-    Arguments,
-    Chunks,
-    CompilerChoice,
-    Cut,
-    Hints,
-    Json,
-    Mapping,
-    Microbatches,
-    Partitioner,
-    PartitionerChoice,
-    Quiet,
-    Schedule,
-    ScriptArguments,
-    Settings,
-    TripCounts,
-    Verbose,
-    World,
-)
+from flint.cli.options import Json, Quiet, Verbose
 from flint.cli.paths import Force
+from flint.cli.requests import Without, refuse, takes_requests
 from flint.errors import FlintError
+from flint.requests.capture import CaptureRequest
+from flint.requests.estimate import EstimateRequest
 from flint.tools.explore.commands.options import (
     Against,
     Binary,
@@ -71,31 +55,22 @@ if TYPE_CHECKING:
 #: Rows that a terminal shows.
 _TOP = 10
 
+#: Options of a capture that points say, or that explore has in a way of its own.
+_OF_POINTS = ("model", "mesh", "steps", "step", "chip", "profile", "clusters")
 
+
+@takes_requests
 def explore(
     model: Explored = None,
-    script_arguments: ScriptArguments = None,
+    *,
     devices: Devices = None,
     cluster: Clusters = None,
     mesh: MeshPattern = None,
     sweep: Sweeps = None,
     where: Where = None,
     objective: Objectives = None,
-    set_: Settings = None,
-    args: Arguments = None,
-    cut: Cut = None,
-    schedule: Schedule = None,
-    microbatches: Microbatches = None,
-    chunks: Chunks = None,
-    stack: StackName = None,
-    overlap: PolicyName = None,
-    map_: Mapping = None,
-    routing: RoutingName = None,
-    partitioner: PartitionerChoice = Partitioner.SHARDY,
-    compiler: CompilerChoice = None,
-    trip_count: TripCounts = None,
-    world: World = False,
-    hint: Hints = None,
+    request: Annotated[CaptureRequest, Without(_OF_POINTS)],
+    estimated: Annotated[EstimateRequest, Without(("cluster",))],
     tokens: Tokens = "",
     study: StudyFileOption = None,
     budget: Budget = None,
@@ -127,46 +102,29 @@ def explore(
     """
     outputs = Outputs(export, html, machine, against, simulate, output, binary, study, force)
     outputs.refuse()
+    if simulate is not None:
+        refuse(
+            estimated, ("timing", "scale", "replace", "measured"), "--simulate, which runs traces"
+        )
     rows = _rows(explain)
     if model is None:
         of_models = {
-            "--devices": devices, "--cluster": cluster, "--mesh": mesh, "--sweep": sweep, "--set": set_,
-            "--args": args, "--cut": cut, "--schedule": schedule, "--microbatches": microbatches,
-            "--chunks": chunks, "--stack": stack, "--overlap": overlap, "--map": map_,
-            "--routing": routing, "--partitioner": partitioner is not Partitioner.SHARDY,
-            "--compiler": compiler, "--trip-count": trip_count, "--world": world, "--hint": hint,
+            "--devices": devices, "--cluster": cluster, "--mesh": mesh, "--sweep": sweep,
+            **dict.fromkeys((*request.words(), *estimated.words()), True),
             "--tokens": tokens, "--budget": budget, "--search": search, "--seed": seed, "--jobs": jobs,
             "--dask": dask, "--scheduler": scheduler, "--keep-infeasible": keep_infeasible,
         }  # fmt: skip
         refuse_with_a_study_alone(of_models)
         found = _loaded(study, objective, where)
     else:
-        from flint.steps.options import parse_settings, parse_trip_counts
-        from flint.tools.explore.subject import Subject
+        from flint.steps.options import parse_trip_counts
+        from flint.tools.explore.subject import Subject, fixed_sweeps
 
-        parse_trip_counts(trip_count or [])
-        pipeline = {
-            "cut": cut,
-            "schedule": schedule,
-            "microbatches": microbatches,
-            "chunks": chunks,
-        }
-        subject = Subject(
-            model,
-            args=args,
-            settings=tuple(sorted(parse_settings(set_ or []).items())),
-            pipeline=tuple((n, str(v)) for n, v in sorted(pipeline.items()) if v is not None),
-            trip_counts=tuple(trip_count or ()),
-            partitioner=partitioner.value,
-            compiler=compiler.value if compiler else "",
-            world=world,
-            script_arguments=tuple(script_arguments or ()),
-            hints=tuple(hint or ()),
-            tokens=tokens,
-            keep_infeasible=keep_infeasible,
+        parse_trip_counts(request.trip_counts)
+        subject = Subject.of(
+            request.but(model=model), estimated, tokens=tokens, keep_infeasible=keep_infeasible
         )
-        estimated_on = {"stack": stack, "overlap": overlap, "map": map_, "routing": routing}
-        sweeps = [*(sweep or []), *_fixed(estimated_on)]
+        sweeps = [*(sweep or []), *fixed_sweeps(estimated)]
         goals = _objectives(objective)
         space = _space(subject, devices, cluster, sweeps, where, mesh)
         run = _Run(study, budget, search, seed, jobs, dask, scheduler, verbose > 0)
@@ -205,11 +163,6 @@ def _objectives(names: str | None) -> tuple[Objective, ...]:
     from flint.tools.explore.answers.objectives import objectives_of
 
     return objectives_of([names]) if names is not None else ()
-
-
-def _fixed(estimated_on: dict[str, str | None]) -> list[str]:
-    """Options of an estimate are dimensions of one value."""
-    return [f'{name}="{value}"' for name, value in estimated_on.items() if value is not None]
 
 
 def _space(

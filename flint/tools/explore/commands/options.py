@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from flint.cli.options import cluster_candidates
 from flint.cli.paths import READS, Writes
+from flint.cli.tables import offered
 from flint.errors import FlintError
 from flint.io.outputs import OutputKind
 
@@ -35,7 +35,7 @@ Clusters = Annotated[
         "--cluster",
         "-c",
         metavar="NAME|FILE,...",
-        autocompletion=cluster_candidates,
+        autocompletion=offered("clusters"),
         help="Machines: presets or files, several with commas (repeatable).",
     ),
     READS,

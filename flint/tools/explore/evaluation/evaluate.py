@@ -8,16 +8,19 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from flint.backends.chakra.reading.captured import workload_of
 from flint.backends.cost.estimate import estimate_of, ranking_notes
 from flint.backends.cost.setting import Setting, setting_of
-from flint.capturing import CaptureOptions, Check, captured, captured_from
+from flint.capturing import Check, capture, captured_from
 from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.frontends.contained import contained
 from flint.ir.mesh import Mesh
 from flint.passes.pipeline.split.shared import SharedBodies
+from flint.requests.capture import CaptureRequest
+from flint.requests.estimate import EstimateRequest
 from flint.tools.explore.evaluation.bounds import Bound, bound_of
 from flint.tools.explore.evaluation.evaluated import parts_of, result_of, too_large, too_large_by
 from flint.tools.explore.evaluation.tokens import Tokens, tokens_by, tokens_of
@@ -25,13 +28,13 @@ from flint.tools.explore.evaluation.told_chip import Told, ToldChips
 from flint.tools.explore.machine.cluster_changes import changed
 from flint.tools.explore.point import Point
 from flint.tools.explore.result import Result, Status
-from flint.tools.explore.subject import Subject
+from flint.tools.explore.subject import Subject, captured, estimated
 
 if TYPE_CHECKING:
     from flint.cluster.models import Cluster
     from flint.frontends.model_file import ModelFile, Target
+    from flint.ir.workload import Workload
     from flint.steps.entry import AnyStep
-    from flint.steps.options import PipelineOptions
     from flint.tracing import Trace
 
 
@@ -45,7 +48,7 @@ _COLLECTED = (50_000, 20, 50)
 class _Taken:
     """What was captured, by which options, and the tokens of its step."""
 
-    options: CaptureOptions
+    options: CaptureRequest
     trace: Trace
     tokens: Tokens
 
@@ -71,6 +74,7 @@ class Evaluator:
     _open: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
     _last: _Taken | None = field(default=None, init=False, repr=False)
     _machines: dict[str, Cluster] = field(default_factory=dict, init=False, repr=False)
+    _measured: dict[Any, Workload] = field(default_factory=dict, init=False, repr=False)
     _shared: SharedBodies = field(default_factory=SharedBodies, init=False, repr=False)
     _told: ToldChips = field(init=False, repr=False)
 
@@ -141,15 +145,19 @@ class Evaluator:
         try:
             setting = setting_of(
                 taken.trace.workload,
-                cluster,
-                stack=point.stack or None,
-                policy=point.policy or None,
-                mapping=point.mapping or None,
-                routing=point.routing or None,
+                self._request(point).but(cluster=cluster),
             )
             return self._result(point, setting, taken.tokens.count)
         except Exception as error:  # noqa: BLE001
             return _rejected(point, error)
+
+    def _request(self, point: Point) -> EstimateRequest:
+        """How a point is estimated; measured workloads are read once."""
+        found = estimated(self.subject, point)
+        for path in found.measured:
+            if path not in self._measured:
+                self._measured[path] = workload_of(path)
+        return found.but(measured=tuple(self._measured[path] for path in found.measured))
 
     def _result(self, point: Point, setting: Setting, tokens: int) -> Result:
         """Memory first: what does not fit is not placed in time."""
@@ -169,7 +177,7 @@ class Evaluator:
         return self._last
 
     def _capture(
-        self, point: Point, options: CaptureOptions, machines: Iterable[Cluster]
+        self, point: Point, options: CaptureRequest, machines: Iterable[Cluster]
     ) -> _Taken:
         seen = [Tokens()]
         capacity = max((int(m.chip.memory_bytes.value) for m in machines), default=0)
@@ -187,7 +195,7 @@ class Evaluator:
             tokens = tokens_by(self.subject.tokens, mesh, self._values(point, options))
         return _Taken(options, trace, tokens)
 
-    def _values(self, point: Point, options: CaptureOptions) -> dict[str, str]:
+    def _values(self, point: Point, options: CaptureRequest) -> dict[str, str]:
         """Options by name: what is given, else what their function takes without it."""
         from flint.frontends.model_file import Target
         from flint.steps.options import parse_settings
@@ -203,14 +211,14 @@ class Evaluator:
             found = dict(Declared(ModelKind.ENTRY, taker.place, taker).defaults())
         return found | parse_settings(options.settings) | dict(options.pipeline.offered())
 
-    def _captured(self, options: CaptureOptions, check: Check | None = None) -> Trace:
+    def _captured(self, options: CaptureRequest, check: Check | None = None) -> Trace:
         from flint.frontends.model_file import Target
         from flint.frontends.plugin_libraries import load_plugin_libraries
         from flint.steps.input_kind import InputKind, input_kind
 
         target = Target.parse(self.subject.model)
         if options.world or input_kind(target.path) is not InputKind.PYTHON:
-            return captured(options)
+            return capture(options)
         load_plugin_libraries()
         with contained():
             return captured_from(self._model_file(target), options, check, self._shared)
@@ -223,26 +231,9 @@ class Evaluator:
             self._file = ModelFile.read(target)
         return self._file
 
-    def _options(self, point: Point) -> CaptureOptions:
-        s = self.subject
-        # What is swept of a script are options of its own.
-        own = tuple(f"--{n.lstrip('-')}={v}" for n, v in point.settings) if s.world else ()
-        settings = dict(s.settings) | ({} if s.world else dict(point.settings))
-        return CaptureOptions(
-            s.model,
-            point.mesh or None,
-            world=s.world,
-            script_arguments=(*s.script_arguments, *own),
-            clusters=(self._told.cluster(point),) if point.cluster else (),
-            hints=s.hints,
-            args=s.args,
-            settings=tuple(f"{name}={value}" for name, value in settings.items()),
-            trip_counts=s.trip_counts,
-            partitioner=s.partitioner,
-            compiler=s.compiler,
-            pipeline=_pipeline({**dict(s.pipeline), **dict(point.pipeline)}.items()),
-            profile=s.profile,
-        )
+    def _options(self, point: Point) -> CaptureRequest:
+        clusters = (self._told.cluster(point),) if point.cluster else ()
+        return captured(self.subject, point).but(clusters=clusters)
 
 
 @contextmanager
@@ -253,23 +244,6 @@ def _rarely_collected() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*usual)
-
-
-def _pipeline(given: Iterable[tuple[str, str]]) -> PipelineOptions:
-    """Raises FlintError FL216 for a number that is none, and for an option of no pipeline."""
-    from flint.steps.options import PipelineOptions
-
-    found: dict[str, str | int] = {}
-    for name, text in given:
-        if name in ("microbatches", "chunks"):
-            if not text.isascii() or not text.isdigit():
-                raise FlintError("FL216", f"{name}={text}: '{text}' is not a whole number")
-            found[name] = int(text)
-        elif name in ("cut", "schedule"):
-            found[name] = text
-        else:
-            raise FlintError("FL216", f"a pipeline has no option '{name}'")
-    return PipelineOptions(**found)  # type: ignore[arg-type]  # names and types are its fields'
 
 
 def _rejected(point: Point, error: Exception) -> Result:

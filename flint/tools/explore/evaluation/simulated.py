@@ -17,7 +17,7 @@ from flint.tools.explore.evaluation.evaluate import Evaluator
 from flint.tools.explore.machine.cluster_changes import machine_of
 from flint.tools.explore.point import Point
 from flint.tools.explore.result import Result, Status
-from flint.tools.explore.subject import Subject
+from flint.tools.explore.subject import Subject, estimated
 
 if TYPE_CHECKING:
     from flint.backends.chakra import WriteReport
@@ -72,13 +72,13 @@ def simulate_best(
                 )
                 yield SimulatedPoint(result, place, reason=said)
                 continue
-            write_point(evaluator.trace(result.point), result.point, place)
+            write_point(evaluator.trace(result.point), subject, result.point, place)
             yield _simulated(result, place, simulator)
     finally:
         evaluator.close()
 
 
-def write_point(trace: Trace, point: Point, folder: Path) -> WriteReport:
+def write_point(trace: Trace, subject: Subject, point: Point, folder: Path) -> WriteReport:
     """Write a captured point as `flint capture -c` does, for its machine, software and placement.
 
     When communication begins (its policy) is the simulator's affair. Raises what `Trace.save` raises.
@@ -87,11 +87,18 @@ def write_point(trace: Trace, point: Point, folder: Path) -> WriteReport:
     from flint.backends.cost.software import profile_on, stack_of, with_stack
 
     machine = machine_of(point)
-    stack = stack_of(trace.workload, machine, point.stack or None)
-    profile = profile_on(stack, default_profile(trace.workload, machine), "")
+    request = estimated(subject, point)
+    asked = request.profile or ""
+    stack = stack_of(trace.workload, machine, request.stack, asked)
+    profile = profile_on(stack, default_profile(trace.workload, machine), asked)
     if trace.workload.metadata.get("profile") != profile:
         trace = trace.rewritten(profile)
-    return trace.save(folder, cluster=with_stack(machine, stack), mapping=point.mapping or None)
+    return trace.save(
+        folder,
+        cluster=with_stack(machine, stack),
+        mapping=request.mapping,
+        unpriced_is_zero=request.unpriced_is_zero,
+    )
 
 
 def _simulated(result: Result, place: Path, simulator: AstraSim | None) -> SimulatedPoint:

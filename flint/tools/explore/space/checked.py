@@ -74,7 +74,7 @@ def _refuse_same_clusters(dimensions: Sequence[Dimension]) -> None:
     from flint.cluster.named import load_cluster
 
     names: dict[str, str] = {}
-    for name in (v for d in dimensions if d.field is Field.CLUSTER for v in d.values):
+    for name in (v for d in dimensions if d.field == Field.CLUSTER for v in d.values):
         content = load_cluster(name).model_dump_json()
         if content in names:
             raise FlintError(
@@ -91,8 +91,8 @@ def _check_changes(dimensions: Sequence[Dimension]) -> None:
     from flint.tools.explore.machine.cluster_changes import PARTS, changed
     from flint.tools.explore.machine.values import read_change
 
-    clusters = [load_cluster(v) for d in dimensions if d.field is Field.CLUSTER for v in d.values]
-    changes = [d for d in dimensions if d.field is Field.CHANGE]
+    clusters = [load_cluster(v) for d in dimensions if d.field == Field.CLUSTER for v in d.values]
+    changes = [d for d in dimensions if d.field == Field.CHANGE]
     parts = [(d.name, v) for d in changes if d.name in PARTS for v in d.values]
     clusters += [changed(cluster, (part,)) for part in parts for cluster in clusters]
     for dimension in changes:
@@ -107,10 +107,10 @@ def _check_changes(dimensions: Sequence[Dimension]) -> None:
                 raise refused[0]
 
 
-_CHECKS: Mapping[Field, Callable[[str, str], None]] = {
+_CHECKS: Mapping[str, Callable[[str, str], None]] = {
     Field.PIPELINE: _pipeline,
     Field.CLUSTER: _cluster,
-    Field.STACK: _stack,
-    Field.POLICY: _policy,
-    Field.ROUTING: _routing,
+    "stack": _stack,
+    "policy": _policy,
+    "routing": _routing,
 }

@@ -7,22 +7,15 @@ from collections.abc import Mapping, Sequence
 from flint.errors import FlintError, nearest
 from flint.tools.explore.space.checked import check_values
 from flint.tools.explore.space.declared import Declared, ModelKind
-from flint.tools.explore.space.dimension import Dimension, Field
+from flint.tools.explore.space.dimension import FIELDS, SWEPT, Dimension, Field
 from flint.tools.explore.space.meshes import AxisLimit, meshes_of, parse_axes
 from flint.tools.explore.space.sweep import parse_sweeps
 from flint.tools.explore.subject import Subject
 
 _SWEPT = "--sweep"
 _PIPELINE = ("cut", "schedule", "microbatches", "chunks")
-_ESTIMATED_ON = {
-    "stack": Field.STACK,
-    "overlap": Field.POLICY,
-    "map": Field.MAPPING,
-    "routing": Field.ROUTING,
-}
+_ESTIMATED_ON = {option.typed: name for name, option in SWEPT.items()}
 _CHANGE = "cluster."
-#: Points of one program come one after the other: what is captured is slowest.
-_ORDER = tuple(Field)
 
 
 def axes_of(declared: Declared, mesh: str | None) -> tuple[AxisLimit, ...]:
@@ -58,7 +51,7 @@ def dimensions_of(
     clusters: Sequence[str],
     sweeps: Sequence[str],
 ) -> tuple[Dimension, ...]:
-    """Every dimension, in the order of `Field`.
+    """Every dimension, in the order of `FIELDS`.
 
     Raises FlintError FL860 for a sweep that cannot be, or no cluster, and for values what the
     command line says of them: FL216 (options), FL246 (schedules), FL701, FL702, FL703, FL725, FL726, FL868.
@@ -70,11 +63,11 @@ def dimensions_of(
     found += [meshes, *declared.dimensions(fixed)]
     if clusters:
         found.append(Dimension("cluster", Field.CLUSTER, tuple(clusters), "-c"))
-    elif not any(d.field is Field.CLUSTER for d in found):
+    elif not any(d.field == Field.CLUSTER for d in found):
         raise FlintError("FL860", "no cluster is given", help="add -c h100-dgx")
     _check_options(subject, declared, found)
     check_values(found)
-    return tuple(sorted(found, key=lambda d: _ORDER.index(d.field)))
+    return tuple(sorted(found, key=lambda d: FIELDS.index(d.field)))
 
 
 def _dimension(name: str, values: tuple[str, ...], declared: Declared) -> Dimension:
@@ -91,9 +84,9 @@ def _dimension(name: str, values: tuple[str, ...], declared: Declared) -> Dimens
     return Dimension(name.removeprefix(_CHANGE), meant[0], values, _SWEPT)
 
 
-def _meant(name: str, declared: Declared) -> list[Field]:
+def _meant(name: str, declared: Declared) -> list[str]:
     is_option = name in declared.options or declared.kind is ModelKind.SCRIPT
-    known: list[Field] = []
+    known: list[str] = []
     if name.startswith(_CHANGE):
         return [Field.CHANGE]
     if name == "cluster" or name in _ESTIMATED_ON:
@@ -135,7 +128,7 @@ def _refuse_twice(
             f"'{fixed.name}' is swept, and is given as {given[fixed.name]}",
             help="leave out one of them",
         )
-    if clusters and any(d.field is Field.CLUSTER for d in found):
+    if clusters and any(d.field == Field.CLUSTER for d in found):
         raise FlintError("FL860", "clusters are swept, and are given", help="leave out one of them")
     again = next((c for c in clusters if list(clusters).count(c) > 1), None)
     if again is not None:
@@ -150,7 +143,7 @@ def _refuse_twice(
 
 def _check_options(subject: Subject, declared: Declared, found: Sequence[Dimension]) -> None:
     """Raise FlintError FL216 for options that are unknown, missing, or do not take their value."""
-    swept = {d.name: d.values for d in found if d.field is Field.SETTING}
+    swept = {d.name: d.values for d in found if d.field == Field.SETTING}
     pipeline = {n: t for n, t in subject.pipeline if n in declared.options}
     first = {**pipeline, **dict(subject.settings), **{n: v[0] for n, v in swept.items()}}
     declared.check(first)

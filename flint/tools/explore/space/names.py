@@ -8,7 +8,7 @@ from functools import cached_property
 
 from flint.ir.mesh import Mesh
 from flint.tools.explore.point import Pairs, Point
-from flint.tools.explore.space.dimension import Field
+from flint.tools.explore.space.dimension import SWEPT, Field
 from flint.tools.explore.space.expression import Measure, Value
 
 #: What an estimate says of a point. Names that end in their unit take plain numbers, too.
@@ -32,12 +32,9 @@ RESULTS: Mapping[str, Measure | None] = {
 }
 DEVICES = "devices"
 #: Names of what a point is estimated on, as the command line calls it.
-_ESTIMATED_ON: Mapping[Field, str] = {
+_ESTIMATED_ON: Mapping[str, str] = {
     Field.CLUSTER: "cluster",
-    Field.STACK: "stack",
-    Field.POLICY: "overlap",
-    Field.MAPPING: "map",
-    Field.ROUTING: "routing",
+    **{name: option.typed for name, option in SWEPT.items()},
 }
 _POINT_NAMES = (DEVICES, *_ESTIMATED_ON.values())
 
@@ -67,27 +64,22 @@ class Scope:
         plain = list(self._plain())
         return frozenset(n for n in plain if plain.count(n) > 1)
 
-    def of(self, field: Field, name: str, value: str) -> dict[str, Value]:
+    def of(self, field: str, name: str, value: str) -> dict[str, Value]:
         """What the names that depend on a value of a dimension stand for."""
-        if field is Field.MESH:
+        if field == Field.MESH:
             return self._of_mesh(value)
         if field in (Field.SETTING, Field.PIPELINE):
             return self._named("set", {as_name(name): value})
-        if field is Field.CHANGE:
+        if field == Field.CHANGE:
             return {}
         return self._named("", {_ESTIMATED_ON[field]: value})
 
     def at(self, point: Point, fixed: Pairs) -> dict[str, Value]:
         """Every name but those of results. `fixed` are options that are equal over all points."""
         found = self.fixed((*fixed, *point.pipeline, *point.settings))
-        for field, value in (
-            (Field.MESH, point.mesh),
-            (Field.CLUSTER, point.cluster),
-            (Field.STACK, point.stack),
-            (Field.POLICY, point.policy),
-            (Field.MAPPING, point.mapping),
-            (Field.ROUTING, point.routing),
-        ):
+        chosen: dict[str, str] = {Field.MESH: point.mesh, Field.CLUSTER: point.cluster}
+        chosen |= {**dict.fromkeys(SWEPT, ""), **dict(point.estimate)}
+        for field, value in chosen.items():
             found |= self.of(field, "", value)
         return found
 

@@ -14,7 +14,7 @@ from flint.tools.explore.evaluation.tokens import require_tokens
 from flint.tools.explore.point import Pairs, Point
 from flint.tools.explore.space.conditions import Condition, parse_conditions
 from flint.tools.explore.space.declared import Declared
-from flint.tools.explore.space.dimension import Dimension, Field
+from flint.tools.explore.space.dimension import SWEPT, Dimension, Field
 from flint.tools.explore.space.dimensions import axes_of, dimensions_of, mesh_dimension
 from flint.tools.explore.space.expression import Value
 from flint.tools.explore.space.names import Scope, as_name
@@ -25,14 +25,10 @@ from flint.tools.explore.subject import Subject
 MOST_TRIED = 100_000
 #: Points of a study that nobody has asked for by a budget.
 MOST_POINTS = 200_000
-_PAIRS = {Field.SETTING: "settings", Field.PIPELINE: "pipeline", Field.CHANGE: "changes"}
-_TEXTS = {
-    Field.MESH: "mesh",
-    Field.CLUSTER: "cluster",
-    Field.STACK: "stack",
-    Field.POLICY: "policy",
-    Field.MAPPING: "mapping",
-    Field.ROUTING: "routing",
+_PAIRS: dict[str, str] = {
+    Field.SETTING: "settings",
+    Field.PIPELINE: "pipeline",
+    Field.CHANGE: "changes",
 }
 
 
@@ -151,13 +147,17 @@ class Space:
 
     def _made(self, chosen: Sequence[str]) -> Point:
         found: dict[str, Any] = {"mesh": "", "cluster": ""}
+        estimate: dict[str, str] = {}
         for dimension, value in sorted(zip(self.dimensions, chosen, strict=True), key=_name):
             if dimension.field in _PAIRS:
                 name = _PAIRS[dimension.field]
                 found[name] = (*found.get(name, ()), (dimension.name, value))
+            elif dimension.field in SWEPT:
+                estimate[dimension.field] = value
             else:
-                found[_TEXTS[dimension.field]] = value
-        return Point(**found)
+                found[dimension.field] = value
+        asked = tuple((n, estimate[n]) for n in SWEPT if estimate.get(n))
+        return Point(**found, estimate=asked)
 
 
 def space_of(

@@ -17,11 +17,15 @@ from typing import Any
 from flint.io.inputs import InputKind, digest, digest_of, environment_of
 from flint.tools.explore.machine.cluster_changes import PARTS
 from flint.tools.explore.point import Point
+from flint.tools.explore.space.dimension import SWEPT
 from flint.tools.explore.subject import Subject
 
 #: Fields of a subject that say how its points are evaluated, not what is explored.
 _HOW = ("tokens", "keep_infeasible", "limit_seconds")
 _DISTRIBUTIONS = ("flint-ir", "jax", "jaxlib", "torch", "numpy")
+
+#: Options of an estimate, but the stack, whose value may be a file.
+_MAY_BE_FILES = tuple(name for name in SWEPT if name not in ("stack", "policy"))
 
 
 class Fingerprints:
@@ -33,10 +37,11 @@ class Fingerprints:
 
     def of(self, point: Point) -> str:
         """A digest of the content of what a point names. Raises FlintError for what cannot be read."""
+        chosen = dict(point.estimate)
         found = (
             self._cluster(point.cluster),
-            self._stack(point.stack),
-            *(self._file(text) for text in (point.mapping, point.routing)),
+            self._stack(chosen.get("stack", "")),
+            *(self._file(chosen.get(name, "")) for name in _MAY_BE_FILES),
             *(self._cluster(value) for path, value in point.changes if path in PARTS),
         )
         return digest("\n".join(found).encode())
@@ -61,8 +66,11 @@ def _file(text: str) -> str:
 
 def files_of(point: Point) -> tuple[str, ...]:
     """Whole paths of the files that a point names: they are part of its fingerprint."""
-    texts = (point.cluster, point.stack, point.mapping, point.routing)
-    named = (*texts, *(value for _, value in point.changes))
+    named = (
+        point.cluster,
+        *(value for _, value in point.estimate),
+        *(value for _, value in point.changes),
+    )
     return tuple(os.path.abspath(text) for text in named if text and os.path.isfile(text))
 
 

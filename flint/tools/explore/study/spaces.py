@@ -10,7 +10,7 @@ from flint.text import plural
 from flint.tools.explore.point import Point
 from flint.tools.explore.result import Result
 from flint.tools.explore.space.conditions import Condition, parse_conditions
-from flint.tools.explore.space.dimension import Field
+from flint.tools.explore.space.dimension import SWEPT, Field
 from flint.tools.explore.space.expression import Value
 from flint.tools.explore.space.names import Scope, as_name
 
@@ -63,16 +63,14 @@ def _chosen(point: Point, asked: Mapping[_Key, Any]) -> Iterator[tuple[_Key, str
         (Field.CHANGE, point.changes),
     ):
         yield from (((field.value, name), value) for name, value in pairs)
-    for field, name, text in (
-        (Field.MESH, "mesh", point.mesh),
-        (Field.CLUSTER, "cluster", point.cluster),
-        (Field.STACK, "stack", point.stack),
-        (Field.POLICY, "overlap", point.policy),
-        (Field.MAPPING, "map", point.mapping),
-        (Field.ROUTING, "routing", point.routing),
+    estimate = dict(point.estimate)
+    for part, name, text in (
+        (Field.MESH.value, "mesh", point.mesh),
+        (Field.CLUSTER.value, "cluster", point.cluster),
+        *((n, option.typed, estimate.get(n, "")) for n, option in SWEPT.items()),
     ):
-        if text or (field.value, name) in asked:
-            yield (field.value, name), text
+        if text or (part, name) in asked:
+            yield (part, name), text
 
 
 def _within(chosen: Mapping[_Key, str], asked: Mapping[_Key, Any]) -> bool:

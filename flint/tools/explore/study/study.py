@@ -9,7 +9,7 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.tools.explore.result import Result
-from flint.tools.explore.space.dimension import Dimension, Field
+from flint.tools.explore.space.dimension import Dimension
 from flint.tools.explore.study.spaces import of_all
 from flint.tools.explore.study.stored import read_stored
 from flint.tools.explore.subject import Subject
@@ -39,7 +39,7 @@ class Study:
     def dimensions(self) -> tuple[Dimension, ...]:
         """What differs among points, with the values that were asked for."""
         return tuple(
-            Dimension(d["name"], Field(d["field"]), tuple(d["values"]), d["origin"])
+            Dimension(d["name"], d["field"], tuple(d["values"]), d["origin"])
             for d in self.space["dimensions"]
         )
 

@@ -9,11 +9,13 @@ import typer
 
 from flint.cli.console import print_json, print_text
 from flint.cli.inputs import load_workload
-from flint.cli.options import Json, Mapping, Quiet, UnpricedChoice, Verbose
+from flint.cli.options import Json, Quiet, Verbose
 from flint.cli.paths import READS
 from flint.cli.progress import stages_shown
+from flint.cli.requests import takes_requests
 from flint.io.bounded import is_directory
 from flint.log import stage
+from flint.requests.estimate import EstimateRequest
 
 if TYPE_CHECKING:
     from flint.ir.workload import Workload
@@ -28,16 +30,8 @@ MeasuredPath = Annotated[
 CapturedPath = Annotated[
     Path, typer.Argument(metavar="CAPTURED", help="A trace directory or a .flint file."), READS
 ]
-ClusterName = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        "-c",
-        metavar="NAME|FILE",
-        help="Price the capture on this cluster, not on that of the measured device.",
-    ),
-    READS,
-]
+#: When communication begins in the model, unless --overlap says otherwise.
+_POLICY = "overlap"
 ProfiledRank = Annotated[
     int | None,
     typer.Option("--rank", metavar="N", help="Which profiled rank, the first otherwise."),
@@ -46,22 +40,13 @@ StepNumber = Annotated[
     int | None,
     typer.Option("--step", metavar="N", help="Of a profile: which step, the typical otherwise."),
 ]
-ProfileName = Annotated[
-    str | None, typer.Option("--profile", metavar="NAME", help="Whose kernels the capture becomes.")
-]
-PolicyName = Annotated[
-    str, typer.Option("--overlap", metavar="NAME", help="When communication begins in the model.")
-]
 
 
+@takes_requests
 def compare(
-    measured: MeasuredPath,
+    measurement: MeasuredPath,
     captured: CapturedPath,
-    cluster: ClusterName = None,
-    map_: Mapping = None,
-    profile: ProfileName = None,
-    overlap: PolicyName = "overlap",
-    unpriced: UnpricedChoice = None,
+    request: EstimateRequest,
     rank: ProfiledRank = None,
     step: StepNumber = None,
     json_: Json = False,
@@ -72,23 +57,16 @@ def compare(
 
     Matches calls of operators and collectives by order, class and shape, and says for each kind of
     kernel what both do and how long, what only one side has, to what every measured millisecond
-    belongs, and the three largest causes of the difference between the steps.
+    belongs, and the three largest causes of the difference between the steps. Communication of the
+    capture begins by --overlap overlap, unless another is named.
     """
-    from flint.backends.cost.replay.plan import cluster_for
     from flint.tools.measure.comparison.comparison import compare_measured
 
     with stages_shown(quiet=quiet or json_):
-        first, second = _measured(measured, step), load_workload(captured)
+        first, second = _measured(measurement, step), load_workload(captured)
         with stage("compare"):
             found = compare_measured(
-                first,
-                second,
-                cluster_for(first, cluster),
-                rank=rank,
-                profile=profile or "",
-                policy=overlap,
-                mapping=map_,
-                unpriced_is_zero=unpriced is not None,
+                first, second, request.but(policy=request.policy or _POLICY), rank=rank
             )
     if json_:
         print_json(found.to_json())

@@ -14,6 +14,7 @@ from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.io.documents import Millionths, Thousandths, as_object
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 from flint.tools.measure.comparison.pairing import Pairing, pair
 from flint.tools.measure.comparison.parts import Cause, causes, modelled
 from flint.tools.measure.comparison.units import Unit, total_ns, units_of
@@ -153,15 +154,14 @@ class MeasuredComparison:
 def compare_measured(
     measured: Workload,
     captured: Workload,
-    cluster: Cluster,
+    request: EstimateRequest,
     *,
     rank: int | None = None,
-    **options: Any,
 ) -> MeasuredComparison:
-    """Compare a workload made of profiles with a captured one, priced on `cluster`.
+    """Compare a workload made of profiles with a captured one, priced as `request` says.
 
-    `rank` is the profiled rank that is looked at, None for the first. `options` are those of
-    `estimate`, for the capture. Raises FlintError FL840 if nothing was measured, or the capture was,
+    Its cluster of None is that of the measured device. `rank` is the profiled rank that is looked at,
+    None for the first. Raises FlintError FL840 if nothing was measured, or the capture was,
     FL503 for a rank without a profile, and what `estimate` raises.
     """
     by = measured.measured_by
@@ -174,8 +174,9 @@ def compare_measured(
         )
     ranks = [c.rank for c in by.classes]
     number = _class_of(ranks, rank)
-    replayed = estimate(measured, _device_cluster(measured, cluster))
-    priced = estimate(captured, cluster, **options)
+    cluster = cluster_for(measured, request.cluster)
+    replayed = estimate(measured, EstimateRequest(_device_cluster(measured, cluster)))
+    priced = estimate(captured, request.but(cluster=cluster))
     assert replayed.measured is not None
     facts = replayed.measured.classes[number]
     other = int(captured.class_of_ranks()[facts.rank]) if facts.rank < captured.mesh.size else 0
@@ -305,8 +306,10 @@ def of_traces(
     measured: Trace,
     captured: Trace,
     cluster: str | Path | Cluster | None = None,
+    *,
+    rank: int | None = None,
     **options: Any,
 ) -> MeasuredComparison:
     """`Trace.compare`: of two traces, on a cluster or that of the measured device."""
-    where = cluster_for(measured.workload, cluster)
-    return compare_measured(measured.workload, captured.workload, where, **options)
+    request = EstimateRequest(cluster, **options)
+    return compare_measured(measured.workload, captured.workload, request, rank=rank)

@@ -8,19 +8,14 @@ from typing import Annotated, Literal
 import typer
 from typing_extensions import TypedDict
 
-from flint.cli.commands.estimate import (
-    DeviceCluster,
-    PolicyName,
-    ProfileName,
-    RoutingName,
-    StackName,
-)
 from flint.cli.console import print_json, print_note
 from flint.cli.inputs import load_workload
-from flint.cli.options import Json, Mapping, Quiet, UnpricedChoice, Verbose
+from flint.cli.options import Json, Quiet, Verbose
 from flint.cli.paths import READS, Force, Writes
 from flint.cli.progress import stages_shown
+from flint.cli.requests import takes_requests
 from flint.io.outputs import OutputKind
+from flint.requests.estimate import EstimateRequest
 
 
 class ReportDocument(TypedDict):
@@ -31,6 +26,7 @@ class ReportDocument(TypedDict):
     bytes: int  #: Its size.
 
 
+@takes_requests
 def report(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="A trace directory, or a .flint file."), READS
@@ -38,18 +34,13 @@ def report(
     other: Annotated[
         Path | None, typer.Argument(metavar="[OTHER]", help="Another one, to compare with."), READS
     ] = None,
-    cluster: DeviceCluster = None,
     output: Annotated[
         Path,
         typer.Option("--output", "-o", metavar="FILE", help="HTML file to write."),
         Writes(OutputKind.PAGE),
     ] = Path("report.html"),
-    map_: Mapping = None,
-    profile: ProfileName = None,
-    stack: StackName = None,
-    overlap: PolicyName = None,
-    routing: RoutingName = None,
-    unpriced: UnpricedChoice = None,
+    *,
+    request: EstimateRequest,
     class_: Annotated[
         str | None,
         typer.Option(
@@ -69,21 +60,11 @@ def report(
     communication with causes, memory over time, kernels under the roofs of the chip, collectives,
     the critical path, the schedule of a pipeline, and every constant with its source.
     """
-    from flint.tracing import Trace
+    from flint.backends.cost.estimate import estimate
 
     with stages_shown(quiet=quiet or json_):
-        found = [
-            Trace(load_workload(p)).estimate(
-                cluster,
-                stack=stack,
-                profile=profile,
-                policy=overlap,
-                mapping=map_,
-                unpriced_is_zero=unpriced is not None,
-                routing=routing,
-            )
-            for p in (path, *([other] if other is not None else []))
-        ]
+        paths = (path, *([other] if other is not None else []))
+        found = [estimate(load_workload(p), request) for p in paths]
     size = found[0].report(
         output,
         against=found[1] if other is not None else None,

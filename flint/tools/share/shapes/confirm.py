@@ -15,6 +15,7 @@ from flint.errors import FlintError
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
 from flint.passes.work.totals import total
+from flint.requests.estimate import EstimateRequest
 from flint.tools.share.axis_labels import comm_bytes_by_label
 from flint.tools.share.change import Change
 
@@ -83,7 +84,7 @@ def machines_for(workload: Workload) -> tuple[str, ...]:
 def step_on(workload: Workload, machine: str) -> dict[str, float]:
     """Step time in ns and peak memory in bytes on a preset; nothing where it does not take the mesh."""
     try:
-        found = estimate(workload, load_cluster(machine), unpriced_is_zero=True)
+        found = estimate(workload, EstimateRequest(load_cluster(machine), unpriced_is_zero=True))
     except FlintError:
         return {}
     peak = max(c.memory.total_bytes for c in found.classes)

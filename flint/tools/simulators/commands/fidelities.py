@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flint.cli.inputs import load_workload
 from flint.errors import FlintError
+from flint.requests.estimate import EstimateRequest
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
@@ -20,29 +21,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Question:
-    """What is compared, and how it is estimated: the options of `flint estimate`."""
+    """What is compared, and how it is estimated."""
 
     path: Path
-    cluster: str
-    mapping: str | None
-    stack: str | None
-    profile: str | None
-    policy: str | None
-    unpriced_is_zero: bool
+    request: EstimateRequest
     binary: str | None
 
 
-def compare_fidelities(text: str, path: Path, **options: Any) -> Fidelities:
+def compare_fidelities(
+    text: str, path: Path, request: EstimateRequest, binary: str | None
+) -> Fidelities:
     """The fidelities that `text` names: "analytic,compiled=DIR,simulated".
 
-    DIR is another capture of the same step; without one it is `path`. `options` are the other fields
-    of `Question`. Raises
-    FlintError FL718 for an unknown or repeated name, what reading captures raises, and what the
+    DIR is another capture of the same step; without one it is `path`. Raises FlintError FL718 for an unknown or repeated name, what reading captures raises, and what the
     cluster or the binary does.
     """
     from flint.tools.simulators.fidelities import require_fidelity, side_by_side
 
-    question = Question(path, **options)
+    question = Question(path, request, binary)
     pairs = [part.strip().partition("=")[::2] for part in text.split(",")]
     for name, _ in pairs:
         require_fidelity(name)
@@ -61,7 +57,7 @@ class _Columns:
     def __init__(self, question: Question, names: frozenset[str]) -> None:
         from flint.cluster.named import load_cluster
 
-        self.cluster = load_cluster(question.cluster)
+        self.cluster = load_cluster(question.request.cluster or "")
         self._question = question
         self._names = names
         self._simulator = _simulator(question.binary) if "simulated" in names else None
@@ -106,25 +102,17 @@ class _Columns:
     def _simulated(self, workload: Workload, place: Path) -> Fidelity:
         from flint.tools.simulators.traced import Traced
 
-        q = self._question
+        q = self._question.request
         traced = Traced(
             workload, self.cluster, q.profile or "", q.mapping, q.unpriced_is_zero, self._simulator
         )
         return traced.simulated(self._estimate(place))
 
     def _estimated(self, place: Path, timing: str | None = None) -> Estimate:
-        from flint.tracing import Trace
+        from flint.backends.cost.estimate import estimate
 
-        q = self._question
-        return Trace(self._workload(place)).estimate(
-            self.cluster,
-            stack=q.stack,
-            profile=q.profile,
-            policy=q.policy,
-            mapping=q.mapping,
-            unpriced_is_zero=q.unpriced_is_zero,
-            timing=timing,
-        )
+        request = self._question.request.but(cluster=self.cluster, timing=timing)
+        return estimate(self._workload(place), request)
 
 
 def _simulator(binary: str | None) -> AstraSim | None:

@@ -20,9 +20,11 @@ from flint.cli.console import (
     progress_bar,
 )
 from flint.cli.exits import FOUND
-from flint.cli.options import Json, Mapping, Quiet, Verbose, cluster_candidates
+from flint.cli.options import Json, Quiet, Verbose
 from flint.cli.paths import READS
+from flint.cli.requests import refuse, takes_requests
 from flint.errors import FlintError
+from flint.requests.estimate import EstimateRequest
 
 if TYPE_CHECKING:
     from flint.backends.cost.astrasim.disturbance import Disturbance
@@ -100,17 +102,6 @@ Memory = Annotated[
     typer.Option(metavar="FILE", help="Of remote memory (default: memory.json beside the traces)."),
     READS,
 ]
-Cluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        "-c",
-        metavar="NAME|FILE",
-        autocompletion=cluster_candidates,
-        help="Compare with the estimate on it (default: that of the traces); scalesim: the chip.",
-    ),
-    READS,
-]
 Limit = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", help="Longest time of a run (default: an hour; scalesim 300)."),
@@ -121,6 +112,7 @@ MemoryLimit = Annotated[
 ]
 
 
+@takes_requests
 def simulate(
     path: Traces,
     with_: With = None,
@@ -128,8 +120,8 @@ def simulate(
     networks: Networks = None,
     system: System = None,
     memory: Memory = None,
-    cluster: Cluster = None,
-    map_: Mapping = None,
+    *,
+    request: EstimateRequest,
     stragglers: Stragglers = None,
     jitter: Jitter = None,
     seed: Seed = None,
@@ -144,7 +136,8 @@ def simulate(
     astra-sim runs in a scratch folder, once for each network, within the limits. A run is good if
     every rank has finished, whatever its exit status says. Says why its time is not that of flint
     estimate, or what ranks wait for. With --straggler and --jitter ranks are late, in both.
-    scalesim counts cycles of products on an array of -c. Exits 1 where something is wrong.
+    Options of an estimate are for the one that astra-sim is compared with (default of -c: the cluster of
+    the traces). scalesim counts cycles of products on an array of -c. Exits 1 where something is wrong.
     """
     from flint.backends.cost.astrasim.disturbance import read_disturbance
 
@@ -158,19 +151,22 @@ def simulate(
         if name is SimulatorName.SCALE_SIM:
             others = (("--network", networks), ("--system", system), ("--memory", memory))
             lateness = (("--straggler", stragglers), ("--jitter", jitter), ("--seed", seed))
-            _refuse((*others, ("--map", map_), *lateness), name)
-            found = _products(path, binary, cluster, limits, progress)
+            _refuse((*others, *lateness), name)
+            estimated = [n for n in request.options() if n != "cluster"]
+            refuse(request, estimated, _this_run(name))
+            found = _products(path, binary, request, limits, progress)
         elif name is SimulatorName.RULES:
-            own = (("--binary", binary), ("--cluster", cluster), ("--map", map_))
-            _refuse((*own, ("--limit", limit), ("--memory-limit", memory_limit)), name)
+            limits_given = (("--limit", limit), ("--memory-limit", memory_limit))
+            _refuse((("--binary", binary), *limits_given), name)
+            refuse(request, request.options(), _this_run(name))
             if memory is not None:
                 told.append("--memory changes nothing: the rules know no remote memory")
             found = _by_rules(path, (networks or (), system, memory), late, told, progress)
         else:
             if late:
-                _refuse((("--cluster", cluster), ("--map", map_)), name)
+                refuse(request, request.options(), _this_run(name))
             files = networks or (), system, memory
-            found = _traces(path, binary, (cluster, map_), limits, files, (late, told), progress)
+            found = _traces(path, binary, request, limits, files, (late, told), progress)
     for warning in found.warnings:
         print_note(f"warning: {warning}", quiet=quiet)
     if json_:
@@ -194,21 +190,23 @@ _UNITS = {
 def _refuse(options: tuple[tuple[str, object], ...], name: SimulatorName) -> None:
     for option, value in options:
         if value is not None:
-            raise FlintError(
-                "FL218", f"{option} is not for this run with {name.value}", help="leave it out"
-            )
+            raise FlintError("FL218", f"{option} is not for {_this_run(name)}", help="leave it out")
+
+
+def _this_run(name: SimulatorName) -> str:
+    return f"this run with {name.value}"
 
 
 def _traces(
     path: Path,
     binary: str | None,
-    on: tuple[str | None, str | None],
+    request: EstimateRequest,
     limits: Limits,
     files: tuple[Sequence[Path], Path | None, Path | None],
     disturbed: tuple[Disturbance, Sequence[str]],
     progress: Progress | None,
 ) -> Simulation:
-    """Traces in ASTRA-sim; `on` is the cluster and the mapping of the estimate.
+    """Traces in ASTRA-sim; `request` is what the estimate is of.
 
     `disturbed` says which ranks are late, and what of the options changes nothing.
     """
@@ -228,7 +226,7 @@ def _traces(
         look_beside = partial(beside_undisturbed, inputs)
         with disturbed_inputs(inputs, late) as changed:
             return simulate_all(simulator, changed, look_beside, progress, late, warnings)
-    look = Explainer(inputs, _estimator(inputs, *on), flat)
+    look = Explainer(inputs, _estimator(inputs, request), flat)
     return simulate_all(simulator, inputs, look, progress, warnings=warnings)
 
 
@@ -254,7 +252,7 @@ def _by_rules(
 def _products(
     path: Path,
     interpreter: str | None,
-    cluster: str | None,
+    request: EstimateRequest,
     limits: Limits,
     progress: Progress | None,
 ) -> Simulation:
@@ -266,11 +264,11 @@ def _products(
     from flint.tools.simulators.products import array_of, products_of
     from flint.tools.simulators.scale_sim import ScaleSim, find_interpreter
 
-    if cluster is None:
+    if request.cluster is None:
         raise FlintError(
             "FL218", "--with scalesim needs a chip with systolic arrays", help="give -c v5p"
         )
-    on = load_cluster(cluster)
+    on = load_cluster(request.cluster)
     array = array_of(on.chip)
     simulator = ScaleSim(find_interpreter(interpreter), limits)
     workload = load_workload(path)
@@ -279,20 +277,18 @@ def _products(
     return simulator.simulate(name, on.chip.name, array, products, progress)
 
 
-def _estimator(
-    inputs: Inputs, cluster: str | None, mapping: str | None
-) -> Callable[[Case], Estimate]:
-    """What estimates the traces' program for a case: on `cluster`, that of the traces, or the case's.
+def _estimator(inputs: Inputs, request: EstimateRequest) -> Callable[[Case], Estimate]:
+    """What estimates the traces' program for a case: on its cluster, that of the traces, or the case's.
 
     Raises FlintError FL701, FL702 or FL706 for a cluster that was given and cannot be used.
     """
+    from flint.backends.cost.estimate import estimate as estimated
     from flint.cli.inputs import load_workload
     from flint.cluster.astrasim.files import read_astrasim
     from flint.cluster.load import find_cluster_file
     from flint.cluster.named import load_cluster
-    from flint.tracing import Trace
 
-    given = None if cluster is None else load_cluster(cluster)
+    given = None if request.cluster is None else load_cluster(request.cluster)
     options = getattr(inputs.traces.manifest, "options", None)
     if given is None and (name := getattr(options, "cluster", None)):
         with contextlib.suppress(FlintError):  # it is a file of the user's, which may be anywhere
@@ -300,7 +296,7 @@ def _estimator(
 
     def estimate(case: Case) -> Estimate:
         on = given or read_astrasim(case.network, case.system)
-        return Trace(load_workload(inputs.traces.folder)).estimate(on, mapping=mapping)
+        return estimated(load_workload(inputs.traces.folder), request.but(cluster=on))
 
     return estimate
 

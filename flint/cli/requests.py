@@ -1,0 +1,119 @@
+"""Commands whose parameters are requests: the fields of a request become options of the command."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from flint.cli.paths import READS
+from flint.cli.tables import offered
+from flint.requests.option import Form, Option, Request
+
+
+@dataclass(frozen=True)
+class Without:
+    """Fields of a request that a command does not take, beside the request in its annotation."""
+
+    fields: tuple[str, ...]
+
+
+def takes_requests(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with options in the place of each parameter that is a request.
+
+    `Annotated[EstimateRequest, Without(("profile",))]` leaves fields at their defaults.
+    """
+    hints = typing.get_type_hints(command, include_extras=True)
+    requests: dict[str, tuple[type[Request], dict[str, Option]]] = {}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        found = _request_in(hints[name])
+        if found is None:
+            parameters.append(parameter.replace(annotation=hints[name]))
+        else:
+            requests[name] = found
+            parameters += map(_parameter, found[1].values())
+
+    def called(**given: Any) -> None:
+        made = {
+            name: request.of({field: given.pop(field) for field in options})
+            for name, (request, options) in requests.items()
+        }
+        command(**given, **made)
+
+    functools.update_wrapper(called, command)
+    ordered = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    called.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+    called.__annotations__ = {p.name: p.annotation for p in ordered}
+    return called
+
+
+def _request_in(hint: Any) -> tuple[type[Request], dict[str, Option]] | None:
+    request, *more = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
+    if not (isinstance(request, type) and issubclass(request, Request)):
+        return None
+    without = [name for m in more if isinstance(m, Without) for name in m.fields]
+    return request, {n: o for n, o in request.options().items() if n not in without}
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    kind, default = _type_of(option)
+    parts = [kind, _typer_of(option), *([READS] if option.reads else [])]
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[tuple(parts)],
+    )
+
+
+def _type_of(option: Option) -> tuple[Any, Any]:
+    """The type of a parameter, and its default."""
+    if option.form in (Form.TEXTS, Form.PAIRS):
+        return list[str] | None, None
+    if option.form is Form.NUMBER:
+        return int | None, None
+    if option.form is Form.SWITCH:
+        return (_words(option, (option.word,)) | None, None) if option.word else (bool, False)
+    default = inspect.Parameter.empty if option.is_required else option.default or None
+    kind: Any = _words(option, option.words) if option.words else str
+    if default is inspect.Parameter.empty:
+        return kind, default
+    return (kind, kind(default)) if default is not None else (kind | None, None)
+
+
+def _words(option: Option, words: tuple[str, ...]) -> Any:
+    return StrEnum(option.name.title(), {w.upper().replace("-", "_"): w for w in words if w})
+
+
+def _typer_of(option: Option) -> Any:
+    more: dict[str, Any] = {"metavar": option.metavar or None, "help": option.help}
+    if not option.flags:
+        return typer.Argument(**more)
+    if option.names:
+        more["autocompletion"] = offered(option.names)
+    if option.form is Form.NUMBER and option.least is not None:
+        more["min"] = option.least
+    return typer.Option(*option.flags, **more)
+
+
+def refuse(
+    request: Request, fields: Iterable[str], reason: str, help_: str = "leave it out"
+) -> None:
+    """Raise FlintError FL218 for a field that is given and has no place in a command.
+
+    `reason` is what stands behind "is not for".
+    """
+    from flint.errors import FlintError
+
+    given = request.given()
+    for name in fields:
+        if name in given:
+            flag = request.options()[name].flag
+            raise FlintError("FL218", f"{flag} is not for {reason}", help=help_)

@@ -1,0 +1,110 @@
+"""EstimateRequest: on what a step is estimated, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flint.requests.option import Form, Request, option
+
+if TYPE_CHECKING:
+    from flint.backends.cost.routing import Routing
+    from flint.backends.cost.simulate.timeline import Policy
+    from flint.cluster.models import Cluster
+    from flint.cluster.stack import Stack
+    from flint.ir.workload import Workload
+    from flint.tracing import Trace
+
+
+@dataclass(frozen=True)
+class EstimateRequest(Request):
+    """Options of an estimate. Texts are as the command line takes them; None is the usual choice."""
+
+    cluster: str | Path | Cluster | None = option(
+        "--cluster",
+        "-c",
+        metavar="NAME|FILE",
+        names="clusters",
+        reads=True,
+        help="A preset ({clusters}), a TOML file, or ASTRA-sim's network.yml (default of what was "
+        "measured: that of its device).",
+    )
+    _: KW_ONLY
+    stack: str | Path | Stack | None = option(
+        "--stack",
+        metavar="NAME|FILE",
+        names="stacks",
+        reads=True,
+        swept=True,
+        help="Whose software runs: {stacks}, or a TOML file (default: what program and chip mean).",
+    )
+    profile: str | None = option(
+        "--profile",
+        metavar="NAME",
+        names="profiles",
+        help="Whose kernels: {profiles} (default: that of capture, else by chip and program).",
+    )
+    policy: str | Policy | None = option(
+        "--overlap",
+        metavar="NAME",
+        swept=True,
+        help="When communication begins: {policies} (default: as the stack does).",
+    )
+    mapping: Mapping[str, str] | str | None = option(
+        "--map",
+        metavar="AXIS=TIER,...",
+        swept=True,
+        help="Network tiers of mesh axes, model=nvlink,data=ib (default: the last axis in the inner "
+        "tier; flint clusters show NAME has their names).",
+    )
+    unpriced_is_zero: bool = option(
+        "--unpriced",
+        form=Form.SWITCH,
+        default=False,
+        word="zero",
+        key="unpriced_is_zero",
+        help="Count operations without a price as nothing: times are lower bounds.",
+    )
+    timing: str | None = option(
+        "--timing",
+        metavar="NAME",
+        help="Whose times kernels have: model (Flint's, default), compiler (the cycles of capture "
+        "--compiler xla-tpu-cycles), or measured (default of what flint import made).",
+    )
+    scale: Sequence[str] = option(
+        "--scale",
+        form=Form.TEXTS,
+        default=(),
+        metavar="PART=FACTOR",
+        help="Change the speed of a part: gemm=2x halves its time, 0.5x doubles it (repeatable). Parts: "
+        "kinds of kernels, compute, host, network, tiers by name. network:bandwidth=2x is twice the "
+        "bandwidth; network:latency=2x is twice as long a latency.",
+    )
+    replace: Sequence[str] = option(
+        "--replace",
+        form=Form.TEXTS,
+        default=(),
+        metavar="KIND=CLUSTER",
+        reads=True,
+        help="Put a kind of kernels, compute or network on another cluster, and keep the rest: "
+        "attention=h200 (repeatable). host=none: launches take no time.",
+    )
+    measured: Sequence[str | Path | Trace | Workload] = option(
+        "--measured",
+        form=Form.TEXTS,
+        default=(),
+        metavar="FILE",
+        reads=True,
+        help="Take the times of a measured workload (flint import) where it has the same kernels, and "
+        "scale the models' times where not (repeatable).",
+    )
+    routing: str | Path | Routing | None = option(
+        "--routing",
+        metavar="NAME|FILE",
+        reads=True,
+        swept=True,
+        help="How tokens are spread over experts: balanced (default), power-law:1.2, or a CSV or JSON "
+        "file of loads.",
+    )

@@ -1,0 +1,67 @@
+"""Every place that takes options of an estimate takes those of its request, and files lie in the project."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+import typer
+
+from flint.cli import app
+from flint.requests.capture import CaptureRequest
+from flint.requests.estimate import EstimateRequest
+from flint.tools.change.project.config import Capture, load_project
+from flint.tracing import Trace
+
+ESTIMATES = ("estimate", "capture", "report", "diff", "compare", "explore", "simulate")
+
+
+@pytest.mark.parametrize("name", ESTIMATES)
+def test_a_command_takes_every_option_of_an_estimate_with_its_help(name: str) -> None:
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    flags = {flag: p for p in command.params for flag in p.opts}
+    for option in EstimateRequest.options().values():
+        assert set(option.flags) <= flags.keys()
+        if option.key not in ("cluster", "profile"):  # of a capture they may say more
+            assert flags[option.flag].help == option.help
+
+
+def test_flint_toml_takes_every_option() -> None:
+    options = [*EstimateRequest.options().values(), *CaptureRequest.options().values()]
+    keys = {o.key for o in options} - {"cluster"}
+    assert keys <= set(Capture.model_fields)
+    assert "clusters" in keys
+
+
+def test_keywords_of_a_trace_are_the_fields() -> None:
+    found = inspect.signature(Trace.estimate).parameters
+    assert list(found) == ["self", *EstimateRequest.options()]
+    assert [p.kind.name for p in list(found.values())[:3]] == [
+        "POSITIONAL_OR_KEYWORD",
+        "POSITIONAL_OR_KEYWORD",
+        "KEYWORD_ONLY",
+    ]
+    for name, option in EstimateRequest.options().items():
+        assert found[name].default == option.default
+        assert f"`{name}` ({option.flag}): " in (Trace.estimate.__doc__ or "")
+
+
+def test_files_of_an_estimate_are_found_from_the_project(tmp_path: Path) -> None:
+    for name in ("stack.toml", "loads.csv", "other.toml", "m.flint"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "flint.toml").write_text(
+        '[capture.train]\nmodel = "m.py"\nstack = "stack.toml"\nrouting = "loads.csv"\n'
+        'measured = ["m.flint"]\nreplace = ["gemm=other.toml", "attention=h200-dgx"]\n'
+        'scale = ["gemm=2x"]\noverlap = "xla"\n'
+    )
+    project = load_project(tmp_path / "flint.toml")
+    assert project.estimate_request(project.captures["train"], "h100-dgx") == EstimateRequest(
+        "h100-dgx",
+        stack=f"{tmp_path}/stack.toml",
+        routing=f"{tmp_path}/loads.csv",
+        measured=(f"{tmp_path}/m.flint",),
+        replace=(f"gemm={tmp_path}/other.toml", "attention=h200-dgx"),
+        scale=("gemm=2x",),
+        policy="xla",
+    )
