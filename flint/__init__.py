@@ -31,8 +31,8 @@ if _TYPE_CHECKING:
     # what tools add (`flint.api`), for type checkers, which read no entry points
     from flint.tools.explore.api import Answer as Answer
     from flint.tools.explore.api import explore as explore
-    from flint.tools.measure.calibration.calibrate import Calibration as Calibration
     from flint.tools.measure.calibration.calibrate import calibrate as calibrate
+    from flint.tools.measure.calibration.result import Calibration as Calibration
     from flint.tools.measure.imported import import_profiles as import_profiles
     from flint.tools.share.anonymize import Anonymized as Anonymized
     from flint.tools.share.anonymize import anonymize as anonymize

@@ -9,7 +9,8 @@ from flint.cluster.models import Cluster
 from flint.ir.workload import Workload
 from flint.requests.estimate import EstimateRequest
 from flint.text import Column, format_duration, text_table
-from flint.tools.measure.comparison.comparison import MeasuredComparison, compare_measured
+from flint.tools.measure.comparison.comparison import compare_measured
+from flint.tools.measure.comparison.result import MeasuredComparison
 from flint.tools.measure.comparison.units import Unit
 from flint.tools.measure.profiles.build import workload_of
 from flint.tools.measure.profiles.formats import read_profiles

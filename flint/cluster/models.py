@@ -260,8 +260,12 @@ class Cluster(Model):
 
     def checked(self) -> Cluster:
         """This cluster. Raises FlintError FL701 for a copy (`model_copy`) that cannot be."""
+        document = self.model_dump(warnings=False)
+        table = getattr(self.chip, "measured_kernels", None)
+        if isinstance(table, KernelTable):  # which is dumped as a mapping, and no file has one
+            document["chip"]["measured_kernels"] = table
         try:
-            type(self).model_validate(self.model_dump(warnings=False))
+            type(self).model_validate(document)
         except ValidationError as error:
             raise changed_error(error, type(self), str(self.name)) from error
         return self

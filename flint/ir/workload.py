@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,3 +157,10 @@ class Workload:
             "%s: %d bytes, %d programs of %d rows", path, len(data), len(found.programs), rows
         )
         return found
+
+
+class HasWorkload(Protocol):
+    """What has a workload, as a `flint.Trace` does."""
+
+    @property
+    def workload(self) -> Workload: ...

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from flint.backends.cost.simulate.timeline import Policy
     from flint.cluster.models import Cluster
     from flint.cluster.stack import Stack
-    from flint.ir.workload import Workload
-    from flint.tracing import Trace
+    from flint.ir.workload import HasWorkload, Workload
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class EstimateRequest(Request):
         help="Put a kind of kernels, compute or network on another cluster, and keep the rest: "
         "attention=h200 (repeatable). host=none: launches take no time.",
     )
-    measured: Sequence[str | Path | Trace | Workload] = option(
+    measured: Sequence[str | Path | HasWorkload | Workload] = option(
         "--measured",
         form=Form.TEXTS,
         default=(),

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from benchmarks.compare_models.__main__ import PAIRS, compared
-from flint.tools.measure.comparison.comparison import MeasuredComparison
+from flint.tools.measure.comparison.result import MeasuredComparison
 
 CASES = [(model, profile) for model, profiles in PAIRS.items() for profile in profiles]
 both = pytest.mark.parametrize(("model", "profile"), CASES)

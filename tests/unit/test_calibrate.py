@@ -21,8 +21,9 @@ from flint.cluster.stack import Stack
 from flint.errors import FlintError
 from flint.ir.op_class import Collective, OpClass
 from flint.tools.explore.machine.cluster_changes import changed
-from flint.tools.measure.calibration.calibrate import Calibration, calibrate
+from flint.tools.measure.calibration.calibrate import calibrate
 from flint.tools.measure.calibration.fitted import Fitted
+from flint.tools.measure.calibration.result import Calibration
 from flint.tools.measure.fitting.determined import determined
 from flint.tools.measure.fitting.fit import fit, halves
 from flint.tools.measure.fitting.kernels import latencies, measured_kernels, with_constants

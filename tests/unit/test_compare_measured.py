@@ -18,8 +18,9 @@ from flint.ir.program import Collective, Kind, Phase
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
 from flint.requests.estimate import EstimateRequest
-from flint.tools.measure.comparison.comparison import MeasuredComparison, compare_measured
+from flint.tools.measure.comparison.comparison import compare_measured
 from flint.tools.measure.comparison.pairing import Form, pair
+from flint.tools.measure.comparison.result import MeasuredComparison
 from flint.tools.measure.comparison.units import Unit
 from flint.tracing import Trace
 from tests.machine_output import valid

@@ -9,8 +9,7 @@ from flint.errors import FlintError
 from flint.io.bounded import is_directory
 
 if TYPE_CHECKING:
-    from flint.ir.workload import Workload
-    from flint.tracing import Trace
+    from flint.ir.workload import HasWorkload, Workload
 
 _CAPTURED = "give a directory that flint capture wrote, or a .flint file"
 
@@ -50,7 +49,7 @@ def _refuse_interrupted(path: Path) -> None:
         raise FlintError("FL301", f"cannot read {path}: No such file or directory", help=told)
 
 
-def workload_of(found: Trace | Workload | str | Path) -> Workload:
+def workload_of(found: HasWorkload | Workload | str | Path) -> Workload:
     """A workload: that of a trace, or of a path as `load_workload` reads it."""
     if isinstance(found, str | Path):
         return load_workload(Path(found))

@@ -7,28 +7,7 @@ from typing import Literal
 from typing_extensions import TypedDict
 
 from flint.backends.cost.astrasim.step import Waiting
-from flint.tools.simulators.fidelities import Measures
 from flint.tools.simulators.reasons import Comparison
-
-
-class FidelityDocument(TypedDict):
-    """One of the fidelities."""
-
-    fidelity: Literal["analytic", "compiled", "simulated"]  #: Which.
-    by: str  #: Who says it, in words.
-    reason: str  #: Why there is nothing; "" where there is.
-    measures: Measures | None  #: What it says; null where there is nothing.
-    against_first: dict[str, float]
-    """Relative differences from the first that says something, by name of the measure; 0.01 is 1 %."""
-
-
-class FidelitiesDocument(TypedDict):
-    """One step on a cluster by several fidelities."""
-
-    schema: Literal["flint.fidelities/1"]  #: Kind and version of this document.
-    name: str  #: Name of the program.
-    cluster: str  #: Name of the cluster.
-    fidelities: list[FidelityDocument]  #: In the order in which they were asked for.
 
 
 class ProductDocument(TypedDict):

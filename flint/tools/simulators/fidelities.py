@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, Literal, cast
+
+from typing_extensions import TypedDict
 
 from flint.backends.chakra.reading.reader import Decoder, read_bytes, records, unpack
 from flint.backends.chakra.schema import NodeType
@@ -16,9 +18,6 @@ from flint.errors import FlintError, nearest
 from flint.io.documents import as_object
 from flint.ir.program import Collective, Kind
 from flint.text import Column, format_bytes, format_duration, text_table
-
-if TYPE_CHECKING:
-    from flint.tools.simulators.documents import FidelitiesDocument, FidelityDocument
 
 #: Version of the JSON form.
 SCHEMA: Final = "flint.fidelities/1"
@@ -46,6 +45,26 @@ class Measures:
     message_bytes: int  #: Bytes of them.
     memory_bytes: int | None = None
     """Most bytes of memory in use at once; null if that is not said."""
+
+
+class FidelityDocument(TypedDict):
+    """One of the fidelities."""
+
+    fidelity: Literal["analytic", "compiled", "simulated"]  #: Which.
+    by: str  #: Who says it, in words.
+    reason: str  #: Why there is nothing; "" where there is.
+    measures: Measures | None  #: What it says; null where there is nothing.
+    against_first: dict[str, float]
+    """Relative differences from the first that says something, by name of the measure; 0.01 is 1 %."""
+
+
+class FidelitiesDocument(TypedDict):
+    """One step on a cluster by several fidelities."""
+
+    schema: Literal["flint.fidelities/1"]  #: Kind and version of this document.
+    name: str  #: Name of the program.
+    cluster: str  #: Name of the cluster.
+    fidelities: list[FidelityDocument]  #: In the order in which they were asked for.
 
 
 @dataclass(frozen=True)

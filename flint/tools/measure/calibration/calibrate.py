@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import TypedDict
 
 from flint.backends.cost.software import stack_for, with_stack
-from flint.cluster.models import Chip, Cluster, Quantity
+from flint.cluster.models import Chip, Cluster
 from flint.cluster.named import load_cluster
 from flint.cluster.stack import Stack
 from flint.errors import FlintError
-from flint.io.documents import as_object
-from flint.tools.measure.calibration.data import TRACE, Data, Source, read_data
-from flint.tools.measure.calibration.fitted import Changed, Error, Fitted, Problem, Rows, fitted
+from flint.tools.measure.calibration.data import TRACE, Data, read_data
+from flint.tools.measure.calibration.fitted import Fitted, Problem, Rows, fitted
+from flint.tools.measure.calibration.result import Calibration
 from flint.tools.measure.fitting.fit import Predict, halves
 from flint.tools.measure.fitting.kernels import (
     CLASSES,
@@ -34,113 +31,6 @@ from flint.tools.measure.fitting.kernels import (
 from flint.tools.measure.fitting.networks import MeasuredCalls, Pricing, measured_calls
 from flint.tools.measure.fitting.networks import roofline_ns as wire_ns
 from flint.tools.measure.fitting.traces import TraceRows
-
-SCHEMA: Final = "flint.calibration/1"
-
-
-class FittedDocument(TypedDict):
-    """One class of kernels, or one tier of the network."""
-
-    name: str  #: The class (products, attention ...), or the tier's name.
-    rows: int  #: Different kernels or collectives.
-    fitted_on: int  #: Those that constants were fitted on.
-    held_out: int  #: Those that errors are of.
-    measured_ns: float  #: Their time in all.
-    before: Error | None
-    """With the base's constants, on the rows held out; null without any."""
-    after: Error | None  #: With the fitted ones; null where nothing was fitted.
-    one_constant: Error | None
-    """Of a roofline times one constant, fitted on the same rows."""
-    is_written: bool  #: Whether the fitted constants are better and go into the file.
-    reason: str  #: Why not; empty if they do.
-    constants: tuple[Changed, ...]  #: The constants that were fitted.
-    kept: dict[str, str]  #: Constants that stay as the base has them, and why.
-
-
-class CalibrationDocument(TypedDict):
-    """Constants of a cluster from measurements."""
-
-    schema: Literal["flint.calibration/1"]  #: Kind and version of this document.
-    base: str  #: The cluster whose constants were fitted.
-    sources: tuple[Source, ...]  #: What was read.
-    kernels: list[FittedDocument]  #: Classes of kernels.
-    tiers: list[FittedDocument]  #: Tiers of the network.
-    left_out: dict[str, int]  #: Collectives that the cluster has no place for, by reason.
-    host_launch_ns: float | None  #: Mean time of a launch on the host, from traces.
-    files: list[str]  #: What was written, as it was named.
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What was read and found. `base` is the cluster as it was.
-
-    `kernels` are classes of kernels, `tiers` tiers of the network by their index. `host_launch_ns` is
-    None where no trace says how long the host takes for a launch.
-    """
-
-    base: Cluster
-    base_name: str
-    sources: tuple[Source, ...]
-    kernels: tuple[Fitted, ...]
-    tiers: tuple[tuple[int, Fitted], ...]
-    measured: MeasuredKernels
-    stack: Stack | None
-    host_launch_ns: float | None
-    left_out: dict[str, int]
-    members: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def constants(self) -> dict[str, float]:
-        """Fitted constants of the chip that are better than the base's."""
-        return {c.name: c.after for k in self.kernels if k.is_better for c in k.changes}
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether anything is to be written."""
-        better = [f for f in self.kernels if f.is_better]
-        return bool(better or self.host_launch_ns or any(f.is_better for _, f in self.tiers))
-
-    def write(
-        self, path: str | os.PathLike[str], *, residuals: bool = False, force: bool = False
-    ) -> list[Path]:
-        """Write the cluster file; with `residuals` the times of exact shapes, too, beside it.
-
-        Raises FlintError FL508 for a file that is there already, without `force`, FL849 where nothing is to be written.
-        """
-        from flint.tools.measure.calibration.cluster_file import write
-
-        return write(self, Path(path), residuals=residuals, force=force)
-
-    def to_json(self, files: Sequence[str] = ()) -> dict[str, Any]:
-        """Exact numbers, JSON-able."""
-        document: CalibrationDocument = {
-            "schema": SCHEMA,
-            "base": self.base_name,
-            "sources": self.sources,
-            "kernels": [_document(f) for f in self.kernels],
-            "tiers": [_document(f) for _, f in self.tiers],
-            "left_out": dict(self.left_out),
-            "host_launch_ns": self.host_launch_ns,
-            "files": list(files),
-        }
-        return as_object(document)
-
-    def __str__(self) -> str:
-        from flint.tools.measure.calibration.text import as_text
-
-        return as_text(self)
-
-    def lent(self, fitted: Fitted) -> dict[str, Quantity]:
-        """Constants of a class that were not fitted, and that the base has for the stack's libraries.
-
-        Fitted ones take the place of a whole class in libraries: these are kept with them.
-        """
-        family, prefixes = self.base.chip.family, CLASSES[fitted.name][1]
-        found: dict[str, Quantity] = {}
-        for library in self.stack.libraries if self.stack else ():
-            found |= getattr(family, "libraries", {}).get(library, {})
-        mine = {c.name for c in fitted.changes}
-        return {n: q for n, q in found.items() if n.startswith(prefixes) and n not in mine}
 
 
 def calibrate(
@@ -189,23 +79,6 @@ def calibrated(
         None if check or launches is None else float(f"{launches:.4g}"), left_out,
         {tier: max(s.size for c in data.calls for s in c.spans if s.tier == tier) for tier, data in calls.items()},
     )  # fmt: skip
-
-
-def _document(f: Fitted) -> FittedDocument:
-    return {
-        "name": f.name,
-        "rows": f.rows,
-        "fitted_on": f.fitted_on,
-        "held_out": f.held_out,
-        "measured_ns": round(f.measured_ns, 3),
-        "before": f.before,
-        "after": f.after,
-        "one_constant": f.one_constant,
-        "is_written": f.is_better,
-        "reason": f.reason,
-        "constants": f.changes,
-        "kept": dict(f.kept),
-    }
 
 
 def _classes(data: MeasuredKernels, chip: Chip, *, check: bool) -> tuple[Fitted, ...]:

@@ -16,7 +16,7 @@ from flint.errors import FlintError
 from flint.io.outputs import OutputKind
 
 if TYPE_CHECKING:
-    from flint.tools.measure.calibration.calibrate import Calibration
+    from flint.tools.measure.calibration.result import Calibration
 
 
 class Framework(StrEnum):
@@ -130,7 +130,7 @@ def _print(
     verbose: bool,
     checked: bool,
 ) -> None:
-    from flint.tools.measure.calibration.text import as_text
+    from flint.tools.measure.calibration.result import as_text
 
     if as_json:
         print_json(found.to_json(files))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flint.backends.cost.estimate import Estimate, estimate
@@ -12,143 +11,17 @@ from flint.backends.cost.replay.facts import ClassFacts
 from flint.backends.cost.replay.plan import cluster_for, recorded_cluster
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.io.documents import Millionths, Thousandths, as_object
 from flint.ir.workload import Workload
 from flint.requests.estimate import EstimateRequest
 from flint.tools.measure.comparison.pairing import Pairing, pair
-from flint.tools.measure.comparison.parts import Cause, causes, modelled
+from flint.tools.measure.comparison.parts import causes, modelled
+from flint.tools.measure.comparison.result import Alone, KindRow, MeasuredComparison, Totals
 from flint.tools.measure.comparison.units import Unit, total_ns, units_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from flint.tracing import Trace
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Calls of one kind on one side, in one step of a device."""
-
-    calls: int  #: Calls of operators, or collectives and messages.
-    kernels: int  #: Kernels and copies that they launch.
-    flops: int  #: Floating point operations.
-    bytes: int  #: What they read and write; of communication, what the rank puts in.
-    time_ns: Thousandths  #: How long they run, in all.
-
-    @classmethod
-    def of(cls, units: Sequence[Unit]) -> Totals:
-        """Of units."""
-        return cls(
-            len(units),
-            sum(u.kernels for u in units),
-            sum(u.flops for u in units),
-            sum(u.bytes for u in units),
-            total_ns(units),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class KindRow:
-    """One kind of kernel (gemm, elementwise, ...) or communication on both sides."""
-
-    kind: str  #: Its name.
-    measured: Totals  #: What was measured.
-    captured: Totals  #: What was captured, with its time on the cluster.
-
-    ratio: Millionths  #: Measured over estimated time; 0 where the capture has none.
-
-    @classmethod
-    def of(cls, kind: str, measured: Totals, captured: Totals) -> KindRow:
-        """Of what both sides do."""
-        ratio = measured.time_ns / captured.time_ns if captured.time_ns else 0.0
-        return cls(kind, measured, captured, ratio)
-
-
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """Calls with one name that only one side has."""
-
-    title: str  #: Operation, element type and shape.
-    kind: str  #: Kind of kernel.
-    totals: Totals  #: What they do.
-
-
-@dataclass(frozen=True, eq=False)
-class MeasuredComparison:
-    """A measured step beside a captured one, priced on a cluster.
-
-    `step_ns` are measured and estimated, and so are all pairs here. `parts` of both steps say to what
-    each nanosecond belongs. `matched_time` and `matched_calls` are shares of what was measured that a
-    call of the same class and size was found for in the capture; `in_forms` is the part of that time in
-    which one operation has another form. `resized` are calls in the same place whose size is another. `exposed` is how much of the communication's time nothing is computed meanwhile.
-    """
-
-    rank: int
-    device: str
-    cluster: str
-    step_ns: tuple[float, float]
-    replay_error: float
-    parts: tuple[Attribution, Attribution]
-    kinds: tuple[KindRow, ...]
-    pairing: Pairing
-    units: tuple[tuple[Unit, ...], tuple[Unit, ...]]
-    resized: tuple[tuple[Alone, Alone], ...]
-    only_measured: tuple[Alone, ...]
-    only_captured: tuple[Alone, ...]
-    communication_ns: tuple[float, float]
-    peak_bytes: tuple[int, int]
-    causes: tuple[Cause, ...]
-    notes: tuple[str, ...]
-
-    @property
-    def matched_time(self) -> float:
-        """Share of measured time of kernels and communication with a counterpart, 0 to 1."""
-        pairing = self.pairing
-        without = [*pairing.only_measured, *(i for i, _ in pairing.resized)]
-        return _share_with(self.units[0], without)
-
-    @property
-    def matched_calls(self) -> float:
-        """Share of measured calls with a counterpart, 0 to 1."""
-        without = len(self.pairing.only_measured) + len(self.pairing.resized)
-        return 1 - without / (len(self.units[0]) or 1)
-
-    @property
-    def captured_time(self) -> float:
-        """Share of estimated time with a counterpart, 0 to 1."""
-        pairing = self.pairing
-        without = [*pairing.only_captured, *(j for _, j in pairing.resized)]
-        return _share_with(self.units[1], without)
-
-    @property
-    def in_forms(self) -> float:
-        """Share of measured time in operations that the capture writes in another way."""
-        mine = [self.units[0][n] for f in self.pairing.forms for n in f.measured]
-        return total_ns(mine) / (total_ns(self.units[0]) or 1.0)
-
-    @property
-    def exposed(self) -> tuple[float, float]:
-        """Share of the communication's time in which nothing is computed, 0 to 1."""
-        first, second = (
-            min(1.0, (p.wire_ns + p.waiting_ns) / busy) if busy else 0.0
-            for p, busy in zip(self.parts, self.communication_ns, strict=True)
-        )
-        return first, second
-
-    def to_text(self, *, verbose: bool = False) -> str:
-        """As `flint compare` prints it; `verbose` lists all that one side alone has."""
-        from flint.tools.measure.comparison.show import text
-
-        return text(self, verbose=verbose)
-
-    def to_json(self) -> dict[str, Any]:
-        """As `flint compare --json`: exact numbers."""
-        from flint.tools.measure.comparison.document import document
-
-        return as_object(document(self))
-
-    def __str__(self) -> str:
-        return self.to_text()
 
 
 def compare_measured(
@@ -181,10 +54,6 @@ def compare_measured(
     facts = replayed.measured.classes[number]
     other = int(captured.class_of_ranks()[facts.rank]) if facts.rank < captured.mesh.size else 0
     return _compared(replayed, priced, number, other, facts, _notes(measured, captured, priced))
-
-
-def _share_with(units: Sequence[Unit], without: Sequence[int]) -> float:
-    return 1 - total_ns([units[n] for n in without]) / (total_ns(units) or 1.0)
 
 
 def _class_of(ranks: list[int], rank: int | None) -> int:
