@@ -15,13 +15,13 @@ from flint.backends.chakra.reading.captured import workload_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.model import model_of
 from flint.backends.cost.estimate_numbers import ClassEstimate, EstimateNumbers
-from flint.backends.cost.exact_shapes import exact_shape_notes
 from flint.backends.cost.idle_options import idle_option_notes
 from flint.backends.cost.kernel_times import MEASURED
 from flint.backends.cost.notes import (
     attention_notes,
     compiler_notes,
     congestion_notes,
+    exact_shape_notes,
     extrapolation_notes,
     lent_notes,
     rates_note,

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.backends.cost.chips.kernel_table import kernels_of
+from flint.backends.cost.chips.kernels import KernelKind, measured_ns
 from flint.backends.cost.chips.model import model_of
 from flint.backends.cost.network.calls import Span
-from flint.backends.cost.network.placement import NetworkPlacement
-from flint.backends.cost.network.rows import spans_of_row
+from flint.backends.cost.network.placement import NetworkPlacement, spans_of_row
 from flint.backends.cost.simulate.exposure import labels_of
 from flint.backends.cost.simulate.timeline import ClassTimeline, Timeline
 from flint.cluster.lent import lenders
 from flint.cluster.libraries import SUSTAINED
 from flint.cluster.models import Chip, Network
+from flint.ir.arrays import Float64s
 from flint.ir.program import Kind, Phase, Program
 from flint.ir.workload import Workload
 from flint.passes.fusion.attention import FuseAttention, attention_turns, fused_turns
 from flint.passes.profiles import profile as find_profile
-from flint.text import format_duration
+from flint.text import format_duration, plural
 
 #: Shares of the step below which nothing is said.
 LEAST_SHARE = 0.01
@@ -238,3 +240,24 @@ def rates_note(chip: Chip) -> str:
         f"kernels have the rates of bursts: none of {chip.name} was measured in steps that run for "
         "minutes, where power may hold its clock down"
     )
+
+
+def exact_shape_notes(
+    program: Program, duration_ns: Float64s, chip: Chip, tf32: Collection[KernelKind]
+) -> tuple[str, ...]:
+    """A sentence on the kernels of a program whose times are those of a table; none without one.
+
+    `duration_ns` are the times of the program's rows.
+    """
+    table = chip.measured_kernels
+    if table is None:
+        return ()
+    kernels, rows = kernels_of(program, tf32=tf32)
+    known = ~np.isnan(measured_ns(table, kernels))
+    runs = program.trips[rows]
+    times = duration_ns[rows] * runs
+    total = float(times.sum())
+    share = float(times[known].sum()) / total if total else 0.0
+    count = f"{int(runs[known].sum()):,} of {plural(int(runs.sum()), 'kernel')}"
+    said = f"{count} ({share:.1%} of their time) have the times that {table.name} has for"
+    return (f"{said} exactly their shapes",)

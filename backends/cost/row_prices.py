@@ -13,8 +13,7 @@ from flint.backends.cost.chips.kernel_table import kernels_of, unpriced
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.model import latency_ns
 from flint.backends.cost.network.calls import CollectiveCall
-from flint.backends.cost.network.placement import NetworkPlacement
-from flint.backends.cost.network.rows import call_of
+from flint.backends.cost.network.placement import NetworkPlacement, call_of
 from flint.backends.cost.routing import Routing, spread_of
 from flint.backends.cost.simulate.steady_state import GRID_NS
 from flint.cluster.models import Cluster

@@ -18,7 +18,7 @@ import numpy as np
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.collectives.choose import transfer_share
 from flint.backends.cost.network.calls import CollectiveCall
-from flint.backends.cost.network.rows import call_of, tier_of_row
+from flint.backends.cost.network.placement import call_of, tier_of_row
 from flint.backends.cost.replay.kinds import HOST, kernel_kinds, on_device
 from flint.backends.cost.row_prices import Pricing, RowPrices, model_prices
 from flint.cluster.models import Cluster

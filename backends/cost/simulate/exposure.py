@@ -10,8 +10,7 @@ import numpy as np
 
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
-from flint.backends.cost.network.placement import NetworkPlacement
-from flint.backends.cost.network.rows import tier_of_row
+from flint.backends.cost.network.placement import NetworkPlacement, tier_of_row
 from flint.backends.cost.replay.kinds import (
     COMMUNICATION,
     HOST,

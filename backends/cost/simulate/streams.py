@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.network.placement import NetworkPlacement
-from flint.backends.cost.network.rows import tier_of_row
+from flint.backends.cost.network.placement import NetworkPlacement, tier_of_row
 from flint.backends.cost.simulate.layers import Preparation
 from flint.backends.cost.simulate.timeline import Policy
 from flint.cluster.models import Cluster

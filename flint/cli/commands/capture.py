@@ -91,7 +91,7 @@ def capture(
         }
         began = time.perf_counter()
         report = _write(trace, output, quiet=quiet or json_, ranks=ranks, **options)
-        files, written = _counts(report, output), report.written
+        files, written = files_document(report, output), report.written
         trace = replace(trace, timings={**trace.timings, "write_seconds": _since(began)})
     for warning in trace.warnings:
         print_note(f"warning: {warning}", quiet=quiet)
@@ -149,7 +149,8 @@ def _write(trace: Trace, output: Path, *, quiet: bool, **options: Any) -> WriteR
         return trace.save(output, progress=progress, **options)
 
 
-def _counts(report: WriteReport, output: Path) -> FilesDocument:
+def files_document(report: WriteReport, output: Path) -> FilesDocument:
+    """What was written, as documents say it."""
     return {
         "directory": str(output),
         "files": report.files,

@@ -102,16 +102,11 @@ def _write(
     if _is_file(output):
         trace.workload.save(output, force=force)
         return str(output), None
+    from flint.cli.commands.capture import files_document
+
     with progress_bar("writing", quiet=quiet) as progress:
         report = trace.save(output, progress=progress)
-    return None, {
-        "directory": str(output),
-        "files": report.files,
-        "ranks": report.ranks,
-        "nodes": report.nodes,
-        "trace_bytes": report.trace_bytes,
-        "disk_bytes": report.disk_bytes,
-    }
+    return None, files_document(report, output)
 
 
 def _tail(workload: str | None, written: FilesDocument | None, total_seconds: float) -> str:
