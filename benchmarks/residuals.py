@@ -28,8 +28,7 @@ from benchmarks.step_errors import StepError, read_steps
 from flint.backends.cost.chips.model import latency_ns
 from flint.backends.cost.collectives import duration_ns
 from flint.backends.cost.software import stack_for, with_stack
-from flint.backends.cost.uncertainty.interval import WIDTH
-from flint.backends.cost.uncertainty.parts import KERNELS
+from flint.backends.cost.uncertainty import KERNELS, WIDTH
 from flint.cluster.models import Chip, Cluster
 from flint.cluster.residuals import FILE, Part, Trust, residual, verified_stacks
 from flint.ir.arrays import Float64s

@@ -52,7 +52,7 @@ from flint.text import warning_lines
 
 if TYPE_CHECKING:
     from flint.backends.cost.memory.memory import MemoryUse
-    from flint.backends.cost.uncertainty.interval import Interval
+    from flint.backends.cost.uncertainty import Interval
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Estimate(EstimateNumbers):
     @cached_property
     def interval(self) -> Interval | None:
         """Where a measured step would lie four times of five; None for a lower bound or no time."""
-        from flint.backends.cost.uncertainty.interval import interval_of
+        from flint.backends.cost.uncertainty import interval_of
 
         return None if self.is_lower_bound or not self.step_time_ns else interval_of(self)
 

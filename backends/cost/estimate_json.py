@@ -14,7 +14,7 @@ from flint.backends.cost.memory.over_time import PeakBuffer, memory_over_time
 from flint.backends.cost.replay.facts import MeasuredFacts
 from flint.backends.cost.simulate.critical_path import Segment
 from flint.backends.cost.simulate.exposure import Share
-from flint.backends.cost.uncertainty.interval import Interval
+from flint.backends.cost.uncertainty import Interval
 
 #: Version of the JSON form.
 SCHEMA: Final = "flint.estimate/1"

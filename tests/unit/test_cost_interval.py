@@ -8,8 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from flint.backends.cost.uncertainty.interval import WIDTH, interval_of
-from flint.backends.cost.uncertainty.parts import parts_of, trust_of
+from flint.backends.cost.uncertainty import WIDTH, interval_of, parts_of, trust_of
 from flint.cluster.models import Cluster, Quantity, SourceKind
 from flint.cluster.residuals import Part, Trust, residual
 from tests.estimates import layers, zoo

@@ -1,1 +1,0 @@
-"""How sure an estimate is."""
