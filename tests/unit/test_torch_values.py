@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from flint.errors import FlintError
 from flint.frontends.torch_world.values.answers import Values
-from flint.frontends.torch_world.values.told import Surroundings
+from flint.frontends.torch_world.values.hints import Surroundings
 
 PLACE = "train.py:88"
 

@@ -53,7 +53,7 @@ from flint.frontends.torch_world.runtime.stand_ins import single_thread, stand_i
 from flint.frontends.torch_world.runtime.versions import check_version
 from flint.frontends.torch_world.runtime.whole_operators import operators_kept_whole
 from flint.frontends.torch_world.values.answers import Values
-from flint.frontends.torch_world.values.told import Surroundings
+from flint.frontends.torch_world.values.hints import Surroundings
 from flint.io.kept_files import KeptFiles
 
 #: Replaced when the program imports the module.

@@ -31,7 +31,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class DataQuestion:
     """A call of an operator whose result depends on data."""
 
     func: OpOverload
@@ -54,7 +54,7 @@ class Values(Following):
         """`func(*args, **kwargs)`, or its answer where fake tensors have none."""
         answer = _ANSWERS.get(func)
         if answer is not None:
-            return answer(self, Question(func, args, kwargs))
+            return answer(self, DataQuestion(func, args, kwargs))
         result = self._around.call(func, args, kwargs)
         if draws(func) and is_drawn(result) and self._around.on_host(result):
             self._draw(func, args, kwargs, result)
@@ -111,7 +111,7 @@ class Values(Following):
             return [self.numbers(entry) for entry in data]
         return data.tolist() if isinstance(data, torch.Tensor) else data
 
-    def _read_scalar(self, asked: Question) -> bool | int | float:
+    def _read_scalar(self, asked: DataQuestion) -> bool | int | float:
         tensor = asked.args[0]
         value, dtype = self.lookup(tensor), tensor.dtype
         if isinstance(value, Known) and not value.made_up:
@@ -136,7 +136,7 @@ class Values(Following):
         with self._around.without_modes():
             return int(value.data.sum())
 
-    def _nonzero(self, asked: Question) -> torch.Tensor:
+    def _nonzero(self, asked: DataQuestion) -> torch.Tensor:
         mask = asked.args[0]
         value = self.lookup(mask)
         if isinstance(value, Known):
@@ -164,11 +164,11 @@ class Values(Following):
             return count
         raise self.unknown(f"the number of elements that {what} finds in {_shape(mask)}", "1")
 
-    def _masked_select(self, asked: Question) -> torch.Tensor:
+    def _masked_select(self, asked: DataQuestion) -> torch.Tensor:
         source, mask = asked.args[0], asked.args[1]
         return source.new_empty((self._number_set(mask, "masked_select"),))
 
-    def _index(self, asked: Question) -> object:
+    def _index(self, asked: DataQuestion) -> object:
         """Masks among the indices become positions, as PyTorch does it on a real device."""
         source, indices = asked.args[0], list(asked.args[1])
         if not any(index is not None and _is_mask(index) for index in indices):
@@ -180,11 +180,11 @@ class Values(Following):
             if index is None or not _is_mask(index):
                 spread.append(index)
                 continue
-            positions = self._nonzero(Question(asked.func, [index], {}))
+            positions = self._nonzero(DataQuestion(asked.func, [index], {}))
             spread.extend(positions.select(1, column) for column in range(index.dim()))
         return asked.func(source, spread, **asked.kwargs)
 
-    def _bincount(self, asked: Question) -> torch.Tensor:
+    def _bincount(self, asked: DataQuestion) -> torch.Tensor:
         tokens = asked.args[0]
         weights = asked.option(1, "weights")
         least = int(asked.option(2, "minlength", 0))
@@ -201,7 +201,7 @@ class Values(Following):
             self._count(result, tokens.numel(), bins)
         return result
 
-    def _histc(self, asked: Question) -> torch.Tensor:
+    def _histc(self, asked: DataQuestion) -> torch.Tensor:
         bins = int(asked.option(1, "bins", 100))
         result = asked.args[0].new_empty((bins,))
         self._count(result, asked.args[0].numel(), bins)
@@ -225,7 +225,7 @@ class Values(Following):
         with self._around.without_modes():
             self.set(result, Known(torch.tensor(hint).to(result.dtype)))
 
-    def _unique(self, asked: Question) -> tuple[torch.Tensor, ...]:
+    def _unique(self, asked: DataQuestion) -> tuple[torch.Tensor, ...]:
         tensor = asked.args[0]
         value = self.lookup(tensor)
         if isinstance(value, Classes):
@@ -247,7 +247,7 @@ class Values(Following):
                 self.set(values, Known(torch.arange(count).to(tensor.dtype), made_up=True))
         return values, inverse, counts
 
-    def _repeat_interleave(self, asked: Question) -> torch.Tensor:
+    def _repeat_interleave(self, asked: DataQuestion) -> torch.Tensor:
         repeats = asked.args[0]
         size = asked.kwargs.get("output_size")
         value = self.lookup(repeats)
@@ -261,7 +261,7 @@ class Values(Following):
                 raise self.unknown("the length of repeat_interleave()", "1")
         return repeats.new_empty((size,))
 
-    def _equal(self, asked: Question) -> bool:
+    def _equal(self, asked: DataQuestion) -> bool:
         """`torch.equal` and `torch.allclose`: known values, or one tensor twice."""
         left, right = (self.lookup(arg) for arg in asked.args[:2])
         if isinstance(left, Known) and isinstance(right, Known):
@@ -276,7 +276,7 @@ class Values(Following):
             raise self.unknown(f"torch.{schema_of(asked.func).name.partition('::')[2]}()", "true")
         return bool(hint)
 
-    def _pack(self, asked: Question) -> tuple[torch.Tensor, torch.Tensor]:
+    def _pack(self, asked: DataQuestion) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows of sequences one step after the other, and how many sequences each step has."""
         x, lengths = asked.args[:2]
         sizes: Any = self.tolist(lengths)
@@ -289,14 +289,14 @@ class Values(Following):
             self.set(counts, Known(torch.tensor(steps), made_up))
         return data, counts
 
-    def _ctc(self, asked: Question) -> tuple[torch.Tensor, torch.Tensor]:
+    def _ctc(self, asked: DataQuestion) -> tuple[torch.Tensor, torch.Tensor]:
         """The loss of each sequence, and its states at each step: a blank beside each target."""
         scores, target_lengths = asked.args[0], asked.args[3]
         steps, batch = scores.shape[:2]
         states = (batch, steps, 2 * max(target_lengths, default=0) + 1)
         return scores.new_empty((batch,)), scores.new_empty(states)
 
-    def _least_squares(self, asked: Question) -> tuple[torch.Tensor, ...]:
+    def _least_squares(self, asked: DataQuestion) -> tuple[torch.Tensor, ...]:
         """Of matrices of full rank, which the driver for CUDA takes them to be."""
         a, b = asked.args[0], asked.args[1]
         *outer, rows, columns = a.shape
@@ -306,7 +306,7 @@ class Values(Following):
         rank, singular = a.new_empty((0,), dtype=torch.int64), a.new_empty((0,))
         return solution, b.new_empty(residuals), rank, singular
 
-    def _unscale(self, asked: Question) -> object:
+    def _unscale(self, asked: DataQuestion) -> object:
         """The gradient scaler finds no overflow."""
         found = self.lookup(asked.args[1])
         result = asked.func(*asked.args, **asked.kwargs)
@@ -314,13 +314,13 @@ class Values(Following):
             self.set(asked.args[1], found)
         return result
 
-    def _unpack(self, asked: Question) -> torch.Tensor:
+    def _unpack(self, asked: DataQuestion) -> torch.Tensor:
         """The gradient of sequences that were packed."""
         made: torch.Tensor = asked.args[0].new_empty(asked.args[1])
         return made
 
 
-Answer = Callable[[Values, Question], object]
+Answer = Callable[[Values, DataQuestion], object]
 
 _ANSWERS: dict[OpOverload, Answer] = {
     aten._local_scalar_dense.default: Values._read_scalar,

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from flint.frontends.torch_private import OpOverload, schema_of, script_type, storage_address
+from flint.frontends.torch_world.values.hints import Hints, Surroundings
 from flint.frontends.torch_world.values.kinds import (
     KNOWN_LIMIT,
     Classes,
@@ -22,14 +23,13 @@ from flint.frontends.torch_world.values.kinds import (
 )
 from flint.frontends.torch_world.values.rules import MAKERS as SIGNED
 from flint.frontends.torch_world.values.rules import Call, Found, Rule, rule_of
-from flint.frontends.torch_world.values.told import Surroundings, Told
 
 #: From the name of an operator and its arguments to what it finds, None if nothing is assumed.
 Assumption = Callable[[str, Sequence[Any]], bool | None]
 _SLOT = "_flint_value"
 
 
-class Following(Told):
+class Following(Hints):
     """Runs operators for real where all inputs are known, and asks rules where they are not."""
 
     def __init__(self, hints: Mapping[str, Any], around: Surroundings) -> None:

@@ -39,7 +39,7 @@ class Surroundings:
     on_host: Callable[[torch.Tensor], bool] = lambda tensor: False
 
 
-class Told:
+class Hints:
     """Looks hints up, and notes every value that was made up.
 
     `hints` maps globs over module paths, or `file.py:line`, to values.
