@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
-from flint.io.bounded import FileKind, read_bounded
 from flint.io.fields import TRIP_COUNTS, check_value
 from flint.ir.mesh import Mesh
 from flint.ir.program import Program
@@ -23,12 +22,17 @@ from flint.log import stage
 from flint.plugins import API, load
 from flint.requests.estimate import EstimateRequest
 from flint.requests.keywords import keywords_of
-from flint.steps.captured import Captured
+from flint.routes import (
+    Asked,
+    workload_of_file,
+    workload_of_jax_script,
+    workload_of_staged,
+    workload_of_step,
+    workload_of_torch_script,
+)
 from flint.steps.entry import AnyStep
 from flint.steps.input_kind import InputKind, input_kind
 from flint.steps.lowering import SHARDY, Lowering
-from flint.steps.pipeline import Pipeline
-from flint.steps.pools import Disaggregated
 from flint.steps.step import Step, TorchStep, WorldStep
 from flint.steps.trip_counts import TripCounts
 
@@ -38,15 +42,9 @@ if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
     from flint.backends.summary.summary import Summary
     from flint.cluster.models import Cluster
-    from flint.passes.pipeline.split.parts import PartitionedBody
     from flint.passes.pipeline.split.shared import SharedBodies
-    from flint.steps.captured import Body, CapturedPipeline
 
 _log = logging.getLogger(__name__)
-_GSPMD = (
-    "{name} has shardings of GSPMD (mhlo.sharding), which XLA's partitioner reads: that one was taken, "
-    "not Shardy"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,33 +156,13 @@ class Trace:
         """
         from flint.backends.chakra import write
         from flint.backends.chakra.writing.output import refuse_output
-        from flint.rewrite import nodes_of
 
         refuse_output(Path(directory))
-        timing: Timing | None = None
-        if self.workload.measured_by:
-            from flint.backends.cost.trace_timing import measured_kernels
-            from flint.cluster.named import load_cluster
-
-            _require_kernels(granularity)
-            on = None if cluster is None else load_cluster(cluster)
-            nodes, timing = measured_kernels(
-                self.workload, on, mapping=mapping, unpriced_is_zero=unpriced_is_zero
-            )
-        elif cluster is None:
-            from flint.backends.cost.simulate.layers import prepared_apart
-
-            _require_no_mapping(mapping)
-            nodes = nodes_of(self.workload, granularity)
-            nodes = replace(nodes, programs=tuple(map(prepared_apart, nodes.programs)))
+        if cluster is None and not self.workload.measured_by:
+            nodes, timing = _untimed(self.workload, granularity, mapping), None
         else:
-            _require_kernels(granularity)
-            from flint.backends.cost.trace_timing import timed_kernels
-            from flint.cluster.named import load_cluster
-
-            nodes, timing = timed_kernels(
-                self.workload,
-                load_cluster(cluster),
+            nodes, timing = _timed(
+                *(self.workload, granularity, cluster),
                 mapping=mapping,
                 unpriced_is_zero=unpriced_is_zero,
             )
@@ -253,19 +231,15 @@ def trace(
         "donate_argnums": donate_argnums != (),
         "static_argnums": static_argnums != (),
     }
+    own = {"arguments": bool(args), "shardings": bool(shardings), **of_jax}
+    own |= dict.fromkeys(kwargs, True)
     if isinstance(fn, AnyStep):
-        given = {"arguments": bool(args), "shardings": bool(shardings)}
-        named = dict.fromkeys(kwargs, True)
-        _refuse({**given, **of_jax, **named}, f"a flint.{type(fn).__name__}, which has its own")
+        _refuse(own, f"a flint.{type(fn).__name__}, which has its own")
         return trace_step(fn, Mesh.parse(mesh), **asdict(lowering), trip_counts=trip_counts)
     if _is_staged(fn):
-        given = {
-            "arguments": bool(args),
-            "shardings": bool(shardings),
-            **dict.fromkeys(kwargs, True),
-        }
-        _refuse({**given, **of_jax}, "a program that is staged already, which has its own")
-        return _trace_staged(fn, Mesh.parse(mesh), lowering, trip_counts or {}, platform)
+        _refuse(own, "a program that is staged already, which has its own")
+        asked = Asked(Mesh.parse(mesh), lowering, TripCounts(trip_counts or {}), name="compiled")
+        return Trace(workload_of_staged(fn, platform, asked), asked.timings)
     if not _is_torch_module(fn):
         _refuse({"shardings": bool(shardings)}, "a JAX function: they are in_shardings")
     else:
@@ -294,24 +268,6 @@ def _is_staged(fn: object) -> bool:
     from flint.frontends.jax_step.stages import is_staged
 
     return is_staged(fn)
-
-
-def _trace_staged(
-    staged: object, mesh: Mesh, lowering: Lowering, trip_counts: Mapping[str, int], platform: str
-) -> Trace:
-    from flint.frontends.jax_step.stages import capture_staged
-
-    counts = TripCounts(trip_counts)
-    timings: dict[str, float] = {}
-    with stage("capture", timings):
-        found = capture_staged(staged, mesh, lowering.platform(platform), counts)
-    if isinstance(found, Program):
-        _refuse_compiled(lowering)
-        trace = Trace(Workload.single(found, _metadata("compiled", "", "none")), timings)
-    else:
-        trace = _finish(replace(found, source=""), lowering, timings)
-    counts.require_taken()
-    return trace
 
 
 def _refuse(given: Mapping[str, bool], why: str) -> None:
@@ -347,7 +303,8 @@ def trace_distributed(
         )
     else:
         fn = WorldStep(fn, args, kwargs, hints=dict(hints or {}), steps=steps)
-    return _trace_world(fn, mesh, "", "")
+    asked = Asked(mesh)
+    return Trace(workload_of_step(fn, asked), asked.timings)
 
 
 def trace_script(
@@ -375,69 +332,12 @@ def trace_script(
     """
     from flint.frontends.script_kind import ScriptKind, script_kind
 
-    if script_kind(Path(path)) is ScriptKind.JAX:
-        counts = TripCounts(trip_counts or {})
-        options = {"hints": hints, "number": steps, "step": step, "chip": chip}
-        lowering = Lowering(partitioner, compiler, chip or "")
-        return _trace_jax_script(Path(path), mesh, argv, options, lowering, counts)
-    _refuse_for_torch_script(step, Lowering(partitioner, compiler), trip_counts)
-    from flint.frontends.torch_distributed import capture_script
-
-    timings: dict[str, float] = {}
-    with stage("capture", timings):
-        workload = capture_script(
-            Path(path),
-            tuple(argv),
-            mesh,
-            hints=dict(hints or {}),
-            steps=2 if steps is None else steps,
-            chip=chip,
-        )
-    return Trace(workload, timings)
-
-
-def _refuse_for_torch_script(
-    step: str, lowering: Lowering, trip_counts: Mapping[str, int] | None
-) -> None:
-    of_jax = {
-        "--step": step,
-        "--partitioner": lowering.partitioner != SHARDY,
-        "--compiler": lowering.compiler,
-        "--trip-count": trip_counts,
-    }
-    for option, given in of_jax.items():
-        if given:
-            raise FlintError(
-                "FL218", f"{option} is for JAX scripts, this one is PyTorch's", help="leave it out"
-            )
-
-
-def _trace_jax_script(
-    path: Path,
-    mesh: object,
-    argv: Sequence[str],
-    options: Mapping[str, Any],
-    lowering: Lowering,
-    counts: TripCounts,
-) -> Trace:
-    from flint.frontends.jax_script import capture_jax_script
-
-    _prestart(lowering)
-    timings: dict[str, float] = {}
-    with stage("capture", timings):
-        captured = capture_jax_script(path, argv, mesh, **options)
-    trace = _finish(replace(captured, trip_counts=counts), lowering, timings)
-    counts.require_taken()
-    return trace
-
-
-def _trace_world(step: WorldStep, mesh: object, name: str, source: str) -> Trace:
-    from flint.frontends.torch_distributed import capture_world
-
-    timings: dict[str, float] = {}
-    with stage("capture", timings):
-        workload = capture_world(step, mesh, name=step.name or name, source=source)
-    return Trace(workload, timings)
+    is_jax = script_kind(Path(path)) is ScriptKind.JAX
+    lowering = Lowering(partitioner, compiler, chip or "" if is_jax else "")
+    asked = Asked(mesh, lowering, TripCounts(trip_counts or {}))
+    options = {"hints": hints, "number": steps, "step": step, "chip": chip}
+    route = workload_of_jax_script if is_jax else workload_of_torch_script
+    return Trace(route(Path(path), argv, options, asked), asked.timings)
 
 
 def trace_step(
@@ -456,169 +356,41 @@ def trace_step(
 
     `trip_counts` add to those of a JAX step. `shared` keeps what several pipelines have in common.
     """
-    counts = TripCounts(trip_counts or {})
     lowering = Lowering(partitioner, compiler, chip)
-    if isinstance(step, Pipeline) and shared is not None and not compiler:
-        step = _named_pipeline(step, lowering, name)
-        trace = _trace_pipeline(step, mesh, source, lowering, counts, shared)
-    else:
-        trace = _traced(step, mesh, lowering, name, source, counts)
-    counts.require_taken()
-    return trace
+    asked = Asked(mesh, lowering, TripCounts(trip_counts or {}), name, source, shared)
+    return Trace(workload_of_step(step, asked), asked.timings)
 
 
-def _traced(
-    step: AnyStep, mesh: Mesh, lowering: Lowering, name: str, source: str, counts: TripCounts
-) -> Trace:
-    if isinstance(step, WorldStep):
-        _refuse_for_recorded(lowering)
-        return _trace_world(step, mesh, name, source)
-    if isinstance(step, Pipeline):
-        step = _named_pipeline(step, lowering, name)
-        return _trace_pipeline(step, mesh, source, lowering, counts)
-    if isinstance(step, Disaggregated):
-        _require_no_partitioner(lowering, "pools")
-        step = replace(step, name=step.name or name)
-        return _trace_pools(step, mesh, source, lowering, counts)
-    _prestart(lowering)
-    step = replace(step, platform=lowering.platform(step.platform))
-    own = TripCounts(step.trip_counts if isinstance(step, Step) else {}, over=counts)
-    timings: dict[str, float] = {}
-    with stage("capture", timings):
-        captured = _capture(replace(step, name=step.name or name), mesh, source, own)
-    trace = _finish(captured, lowering, timings)
-    own.require_taken()
-    return trace
+def _untimed(workload: Workload, granularity: str, mapping: object) -> Workload:
+    """What traces without durations are of."""
+    from flint.backends.cost.simulate.layers import prepared_apart
+    from flint.rewrite import nodes_of
 
-
-def _named_pipeline(step: Pipeline, lowering: Lowering, name: str) -> Pipeline:
-    _require_no_partitioner(lowering, "stages of a pipeline")
-    return replace(step, name=step.name or name, platform=lowering.platform(step.platform))
-
-
-def _prestart(lowering: Lowering) -> None:
-    """Let Shardy's process import MLIR while the frontend traces."""
-    if lowering.is_shardy:
-        from flint.passes.partition.worker import the_worker
-
-        the_worker().prestart()
-
-
-def _refuse_compiled(lowering: Lowering) -> None:
-    if lowering.compiler:
-        raise FlintError("FL219", "the program is compiled already", help="leave out the compiler")
-
-
-def _refuse_for_recorded(lowering: Lowering) -> None:
-    if lowering.compiler:
-        raise FlintError(
-            "FL218",
-            f"{lowering.compiler} compiles StableHLO, and a recorded program has operators of PyTorch",
-            help="leave out the compiler, or capture the module with torch.export: flint.TorchStep",
-        )
-
-
-def _require_no_mapping(mapping: object) -> None:
     if mapping:
         raise FlintError(
             "FL703", "a mapping of mesh axes is for the tiers of a cluster", help="give a cluster"
         )
+    nodes = nodes_of(workload, granularity)
+    return replace(nodes, programs=tuple(map(prepared_apart, nodes.programs)))
 
 
-def _require_kernels(granularity: str) -> None:
+def _timed(
+    workload: Workload, granularity: str, cluster: str | Path | Cluster | None, **options: Any
+) -> tuple[Workload, Timing]:
+    """What traces with durations are of: of a cluster, or those that were measured."""
+    from flint.backends.cost.trace_timing import measured_kernels, timed_kernels
+    from flint.cluster.named import load_cluster
+
     if granularity != "kernel":
         raise FlintError(
             "FL406",
             f"nodes with durations are kernels, not '{granularity}'",
             help="leave out the granularity, or the cluster",
         )
-
-
-def _trace_pools(
-    step: Disaggregated, mesh: Mesh, source: str, lowering: Lowering, trip_counts: TripCounts
-) -> Trace:
-    from flint.tracing_pools import trace_pools
-
-    timings: dict[str, float] = {}
-    with stage("capture", timings):
-        workload = trace_pools(
-            step, mesh, source=source, trip_counts=trip_counts, lowering=lowering
-        )
-    return Trace(workload, timings)
-
-
-def _require_no_partitioner(lowering: Lowering, what: str) -> None:
-    if lowering.partitioner != SHARDY:
-        raise FlintError(
-            "FL240",
-            f"{what} are partitioned by shardy, not by {lowering.partitioner}",
-            help="leave out the partitioner",
-        )
-
-
-def _trace_pipeline(
-    step: Pipeline,
-    mesh: Mesh,
-    source: str,
-    lowering: Lowering,
-    trip_counts: TripCounts,
-    shared: SharedBodies | None = None,
-) -> Trace:
-    if lowering.compiler:
-        return _compile_pipeline(step, mesh, source, lowering, trip_counts)
-    from flint.passes.partition.worker import the_worker
-    from flint.passes.pipeline.compose.compose import compose
-    from flint.passes.pipeline.split.parts import partition_body
-
-    def partition(body: Body) -> PartitionedBody:
-        captured = replace(body.captured, trip_counts=trip_counts)
-        body = replace(body, captured=captured)
-        return partition_body(body) if shared is None else shared.partitioned(body, partition_body)
-
-    the_worker().prestart()
-    timings: dict[str, float] = {}
-    with stage("capture", timings):
-        captured = _capture_pipeline(step, mesh, source)
-    with stage("partition", timings):
-        workload = compose(captured, partition)
-    return Trace(workload, timings)
-
-
-def _compile_pipeline(
-    step: Pipeline, mesh: Mesh, source: str, lowering: Lowering, trip_counts: TripCounts
-) -> Trace:
-    from flint.passes.compilers.positions.position_compiler import PositionCompiler
-    from flint.passes.compilers.positions.stages import CompiledStages
-    from flint.passes.pipeline.compose.compose import compose
-
-    timings: dict[str, float] = {}
-    with stage("capture", timings):
-        captured = _capture_pipeline(step, mesh, source)
-    compiler = PositionCompiler(lowering, captured.axis)
-    stages = CompiledStages(compiler, trip_counts)
-    with stage("compile", timings):
-        workload = compiler.signed(compose(captured, stages.whole, stages.parts))
-    return Trace(workload, timings)
-
-
-def _capture_pipeline(step: Pipeline, mesh: Mesh, source: str) -> CapturedPipeline:
-    if isinstance(step.model, TorchStep):
-        from flint.frontends.torch_pipeline import capture_torch_pipeline
-
-        return capture_torch_pipeline(step, mesh, source)
-    from flint.frontends.jax_pipeline import capture_jax_pipeline
-
-    return capture_jax_pipeline(step, mesh, source)
-
-
-def _capture(step: Step | TorchStep, mesh: Mesh, source: str, trip_counts: TripCounts) -> Captured:
-    if isinstance(step, TorchStep):
-        from flint.frontends.torch_export import capture_torch
-
-        return capture_torch(step, mesh, source)
-    from flint.frontends.jax_step.program import capture_jax
-
-    return capture_jax(replace(step, trip_counts=trip_counts), mesh, source)
+    on = None if cluster is None else load_cluster(cluster)
+    if on is None or workload.measured_by:
+        return measured_kernels(workload, on, **options)
+    return timed_kernels(workload, on, **options)
 
 
 def _is_torch_module(value: object) -> bool:
@@ -653,74 +425,8 @@ def trace_file(
     check_value(trip_counts or {}, TRIP_COUNTS, "FL219", "trip_counts of flint.trace")
     counts = TripCounts(trip_counts or {})
     parsed = None if mesh is None else Mesh.parse(mesh)
-    trace = _trace_captured(path, kind, parsed, Lowering(partitioner, compiler, chip), counts)
-    counts.require_taken()
-    return trace
-
-
-def _trace_captured(
-    path: Path, kind: InputKind, mesh: Mesh | None, lowering: Lowering, counts: TripCounts
-) -> Trace:
-    data = read_bounded(path, FileKind.PROGRAM, "FL301")
-    timings: dict[str, float] = {}
-    if kind is InputKind.HLO:
-        from flint.frontends.files.hlo import read_hlo
-
-        with stage("capture", timings):
-            found = read_hlo(data, mesh, name=path.name, trip_counts=counts)
-        if isinstance(found, Program):
-            _refuse_compiled(lowering)
-            return Trace(Workload.single(found, _metadata(path.name, path.name, "none")), timings)
-        return _finish(found, lowering, timings)
-    from flint.frontends.files.stablehlo import capture_stablehlo
-
-    with stage("capture", timings):
-        captured = capture_stablehlo(data, mesh, path.name, counts)
-    return _finish(captured, lowering, timings)
-
-
-def _finish(captured: Captured, lowering: Lowering, timings: dict[str, float]) -> Trace:
-    from flint.passes.partition import find_partitioner
-
-    if lowering.compiler:
-        return _compile(captured, lowering, timings)
-    partitioner = lowering.partitioner
-    if captured.is_gspmd and partitioner == "shardy":
-        partitioner, said = "xla", _GSPMD.format(name=captured.name)
-        captured = replace(captured, warnings=(*captured.warnings, said))
-    with stage("partition", timings):
-        found = find_partitioner(partitioner)(captured)
-    _log.info(
-        "%s made %d rows in %d loops and branches of a module of %d bytes",
-        partitioner,
-        len(found.program),
-        len(found.program.regions),
-        len(captured.module),
-    )
-    metadata = _metadata(captured.name, captured.source, partitioner)
-    warnings = [*captured.warnings, *([found.replicated] if found.replicated else ())]
-    if warnings:
-        metadata["warnings"] = warnings
-    return Trace(Workload.single(found.program, metadata), timings)
-
-
-def _compile(captured: Captured, lowering: Lowering, timings: dict[str, float]) -> Trace:
-    from flint.passes.compilers.compiled import compile_captured, program_of
-
-    with stage("compile", timings):
-        compiled = compile_captured(captured, lowering)
-    with stage("extract", timings):
-        program = program_of(compiled, captured)
-    metadata = _metadata(captured.name, captured.source, "none")
-    metadata["compiler"] = compiled.by.to_json()
-    warnings = [*captured.warnings, *([compiled.warning] if compiled.warning else ())]
-    if warnings:
-        metadata["warnings"] = warnings
-    return Trace(Workload.single(program, metadata), timings)
-
-
-def _metadata(name: str, source: str, partitioner: str) -> dict[str, Any]:
-    return {"producer": "flint", "name": name, "source": source, "partitioner": partitioner}
+    asked = Asked(parsed, Lowering(partitioner, compiler, chip), counts)
+    return Trace(workload_of_file(path, kind, asked), asked.timings)
 
 
 def _axis_names(arguments: Any) -> tuple[str, ...] | None:
