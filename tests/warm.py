@@ -83,7 +83,9 @@ class Server:
         self._socket = connection
         self._process: subprocess.Popen[bytes] | None = None
         self.environment = environment
-        self.modules = frozenset(json.loads(connection.recv(1 << 20)))
+        told = connection.recv(1 << 20)
+        assert told, "the server has ended before it was ready"
+        self.modules = frozenset(json.loads(told))
 
     @classmethod
     def started(cls, kind: str) -> Server:

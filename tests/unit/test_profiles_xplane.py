@@ -19,6 +19,8 @@ from flint.passes.hlo.module import message_class
 from flint.tools.measure.profiles import xplane
 from flint.tools.measure.profiles.build import workload_of
 from flint.tools.measure.profiles.profile import CallKind, Profile
+from flint.tools.measure.profiles.xplane.planes import Event
+from flint.tools.measure.profiles.xplane.steps import _longest
 from flint.tracing import Trace
 from tests.xplanes import Happened, Recorded, chrome, gpu_planes, tpu_plane, xspace
 
@@ -366,3 +368,19 @@ def test_damaged_bytes_are_a_sentence_and_never_a_crash(
         assert error.code in ("FL824", "FL825")
     else:
         assert all(np.isfinite(p.activities.start_ns).all() for p in profiles)
+
+
+@pytest.mark.parametrize(
+    ("durations", "longest"),
+    [
+        ([("warm", 5.0), ("step", 3.0), ("step", 3.0)], "step"),
+        ([("warm", 7.0), ("step", 3.0), ("step", 3.0)], "warm"),
+        ([("b", 3.0), ("a", 3.0)], "a"),
+        ([], ""),
+    ],
+)
+def test_the_program_that_ran_longest_is_the_step(
+    durations: list[tuple[str, float]], longest: str
+) -> None:
+    events = [(name, Event(name, "", 0.0, ns, {})) for name, ns in durations]
+    assert _longest(events) == longest
