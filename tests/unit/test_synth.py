@@ -166,9 +166,10 @@ def test_captures_that_cannot_be_remembered_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FlintError) as caught:
         learn([vit])  # recorded PyTorch
     assert caught.value.code == "FL954"
-    with pytest.raises(FlintError) as caught:
-        learn([tmp_path])
-    assert caught.value.code == "FL955"
+    for read in (lambda: learn([tmp_path]), lambda: Remembered.load(vit)):
+        with pytest.raises(FlintError) as caught:
+            read()
+        assert caught.value.code == "FL955"
 
 
 def test_the_commands_remember_and_make_and_write(tmp_path: Path) -> None:

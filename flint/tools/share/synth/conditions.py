@@ -7,7 +7,7 @@ None, or not in its mapping, is left to the generator.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,6 @@ class Conditions:
         _require_positive(self)
         _require_shares(self.phases)
         _require_axes(self.mesh, self.axis_bytes)
-        _require_room(self)
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON: the mesh by axis, phases by their name in small letters."""
@@ -208,25 +207,6 @@ def _require_label(mesh: Mesh, label: str) -> None:
         )
 
 
-def _require_room(asked: Conditions) -> None:
-    """Products with so many FLOPs fit into the memory.
-
-    The operands and the result of (m, k) x (k, n) need mk + kn + mn bytes or more, so that in M
-    bytes m * n * k is at most (M / 3)^1.5 (inequality of arithmetic and geometric means); in one
-    step at most each row runs once a layer, also where loops are no layers.
-    """
-    if asked.flops is None or asked.memory_bytes is None:
-        return
-    most = MOST_ROWS * MOST_LAYERS * 2 * (asked.memory_bytes / 3) ** 1.5
-    if asked.flops > most:
-        raise FlintError(
-            "FL953",
-            f"{asked.flops:g} FLOPs are not possible in {asked.memory_bytes:g} bytes of memory: "
-            f"what products that fit do is at most {most:.3g}",
-            help="give more memory or fewer FLOPs",
-        )
-
-
 # Conditions as users write them: `--flops 1e15`, `--bytes data=2GiB`, `--phases forward=0.33,...`.
 
 _PHASES = {phase.name.lower(): phase for phase in Phase}
@@ -241,9 +221,8 @@ def conditions_from_text(
     phases: str | None = None,
     memory: str | None = None,
     rows: int | None = None,
-    base: Conditions | None = None,
 ) -> Conditions:
-    """The conditions that options of the command line say; what they do not say is as in `base`.
+    """The conditions that options of the command line say.
 
     Raises FlintError FL101 (mesh), FL950 (a value that cannot be read), FL951 (an axis or a phase
     that there is not), FL952 (shares) or FL953 (what no program can have).
@@ -256,12 +235,11 @@ def conditions_from_text(
         "rows": rows,
     }
     found = {name: value for name, value in given.items() if value is not None}
-    start = base or Conditions()
     if mesh is not None:
-        found |= {"mesh": Mesh.parse(mesh), "axis_bytes": {}}
+        found["mesh"] = Mesh.parse(mesh)
     if bytes_ is not None:
         found["axis_bytes"] = bytes_from_text(bytes_)
-    return replace(start, **found)
+    return Conditions(**found)
 
 
 def flops_from_text(text: str) -> float:

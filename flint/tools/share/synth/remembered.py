@@ -106,6 +106,12 @@ class Remembered:
             own = files("flint.tools.share.synth").joinpath(DEFAULT).iterdir()
             paths = sorted((p for p in own if p.name.endswith(".flint")), key=lambda p: p.name)
             return cls(tuple(Workload.from_bytes(p.read_bytes()) for p in paths))
+        if not is_directory(Path(folder)):
+            raise FlintError(
+                "FL955",
+                f"{folder} is no folder of captures",
+                help="flint learn writes one; models that earlier releases trained are not read",
+            )
         return cls.of(w for _, w in captures_of([folder]))
 
     def save(self, folder: str | Path) -> None:

@@ -64,7 +64,9 @@ def _placed(workload: Workload, asked: Conditions) -> Sizes:
         used = [n for n, size in mesh.shape.items() if size > 1]
         axes = [(n, size) for n, size in asked.mesh.shape.items() if size > 1][: len(used)]
         if len(axes) < len(used):
-            raise FlintError("FL905", f"{len(used)} axes of several devices, the mesh {len(axes)}")
+            raise FlintError(
+                "FL905", f"{len(used)} axes of several devices, and the mesh {len(axes)}"
+            )
         workload = _with_axes(workload, dict(zip(used, (n for n, _ in axes), strict=True)))
         mesh = Mesh(tuple(n for n, _ in axes), tuple(size for _, size in axes))
     sizes = Sizes.of(workload)
