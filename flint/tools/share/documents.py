@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
+from flint.tools.share.shapes.perturb import Moves
+
 
 class SampleDocument(TypedDict):
     """One workload that was made."""
@@ -94,16 +96,6 @@ class MovedTotalDocument(TypedDict):
     share: float  #: after / before - 1.
 
 
-class MovesDocument(TypedDict):
-    """How far sizes moved, as shares of what they were."""
-
-    variables: int  #: Sizes that may change: what all dimensions are made of.
-    changed: int  #: How many of them changed.
-    least: float  #: The smallest change of those.
-    median: float  #: The change in the middle of those.
-    dimensions: float  #: The share of all dimensions longer than 1 that changed.
-
-
 class AnonymizeDocument(TypedDict):
     """What was written, and what still identifies it. It names what it finds: keep it to yourself."""
 
@@ -116,7 +108,7 @@ class AnonymizeDocument(TypedDict):
     rows: list[int]  #: Rows of each program; empty for traces without a workload.
     changes: list[MovedTotalDocument]
     """Totals before and after; empty for the level "names", which moves none."""
-    moves: MovesDocument | None  #: How far sizes moved; null for the level "names".
+    moves: Moves | None  #: How far sizes moved; null for the level "names".
     rewired: None  #: Always null: no level changes structure.
     survivors: list[SurvivorDocument]
     """Texts that are neither of the public vocabulary nor generated; exit status 1 if there is one."""

@@ -17,7 +17,7 @@ from flint.text import format_bytes
 
 if TYPE_CHECKING:
     from flint.tools.share.anonymize import Anonymized
-    from flint.tools.share.documents import AnonymizeDocument, MovesDocument
+    from flint.tools.share.documents import AnonymizeDocument
     from flint.tools.share.inputs import Source
     from flint.tools.share.leaks.strings import Survivor
     from flint.tools.share.level import LevelOptions
@@ -131,25 +131,12 @@ def _workload(source: Source, output: Path, options: LevelOptions, *, force: boo
             {"name": c.name, "before": c.before, "after": c.after, "share": c.share}
             for c in found.changes
         ],
-        "moves": _moves(found),
+        "moves": found.moves,
         "rewired": None,
         "survivors": _survivors(found.leaks.survivors),
         "leaks": found.leaks.to_json(),
     }
     return document, _text(found), found.leaks.has_survivors, found.leaks.to_json()
-
-
-def _moves(found: Anonymized) -> MovesDocument | None:
-    m = found.moves
-    if m is None:
-        return None
-    return {
-        "variables": m.variables,
-        "changed": m.changed,
-        "least": m.least,
-        "median": m.median,
-        "dimensions": m.dimensions,
-    }
 
 
 def _text(found: Anonymized) -> str:

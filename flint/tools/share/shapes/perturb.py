@@ -153,16 +153,13 @@ LEAST_CHANGED = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """How far sizes moved: of `variables` so many `changed`, by `least` and `median` (shares).
+    """How far sizes moved, as shares of what they were."""
 
-    `dimensions` is the share of all dimensions longer than 1, of all rows, that changed.
-    """
-
-    variables: int
-    changed: int
-    least: float
-    median: float
-    dimensions: float
+    variables: int  #: Sizes that may change: what all dimensions are made of.
+    changed: int  #: How many of them changed.
+    least: float  #: The smallest change of those.
+    median: float  #: The change in the middle of those.
+    dimensions: float  #: The share of all dimensions longer than 1 that changed.
 
 
 @dataclass(frozen=True)
