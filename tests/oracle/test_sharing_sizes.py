@@ -13,9 +13,9 @@ from flint.ir.program import COLUMNS
 from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
 from flint.requests.capture import CaptureRequest
-from flint.tools.share.axis_labels import comm_bytes_by_label
 from flint.tools.share.rules import broken_rules
 from flint.tools.share.sizes import Expression, Sizes
+from flint.tools.share.totals import comm_bytes_by_label
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: Sequences with which no constant of the program is another one's value: those would be one row.

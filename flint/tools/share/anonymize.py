@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
 from flint.ir.workload import Workload
-from flint.tools.share.change import Change
 from flint.tools.share.inputs import Source, SourceKind, read_source
 from flint.tools.share.leaks.report import Leaks, leaks_of
 from flint.tools.share.level import Level, LevelOptions, options_of
 from flint.tools.share.output import is_timed_elsewhere, refuse_place, write_shared
 from flint.tools.share.redact import redacted
+from flint.tools.share.totals import Change
 
 if TYPE_CHECKING:
     from flint.tools.share.shapes.perturb import Moves

@@ -20,7 +20,6 @@ from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import Flag, Program
 from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
-from flint.tools.share.change import Change
 from flint.tools.share.growing.known import Entry, Known, entries_of
 from flint.tools.share.growing.plan import Amount, Asked, Plan, plan, require_variables
 from flint.tools.share.growing.splits import sharding_of
@@ -30,6 +29,7 @@ from flint.tools.share.inputs import Source, SourceKind, read_source
 from flint.tools.share.output import refuse_place, write_shared
 from flint.tools.share.rules import broken_rules
 from flint.tools.share.sizes import Expression
+from flint.tools.share.totals import Change
 
 # Causes of collectives without the sizes that they were made for.
 

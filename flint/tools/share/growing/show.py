@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from flint.ir.workload import Workload
 from flint.text import Column, format_bytes, format_count, format_flops, text_table
-from flint.tools.share.change import Change
 from flint.tools.share.growing.grow import Grown
 from flint.tools.share.growing.known import Entry
+from flint.tools.share.totals import Change
 
 
 def listing_text(grown: Grown) -> str:

@@ -16,8 +16,7 @@ from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
 from flint.passes.work.totals import total
 from flint.requests.estimate import EstimateRequest
-from flint.tools.share.axis_labels import comm_bytes_by_label
-from flint.tools.share.change import Change
+from flint.tools.share.totals import Change, comm_bytes_by_label
 
 #: Machines that step times are kept on: of other makers, generations and networks.
 MACHINES = ("h100-dgx", "a100-80-dgx", "b200-dgx", "v5p")

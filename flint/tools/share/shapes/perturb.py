@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from flint.errors import FlintError
 from flint.ir.arrays import Float64s
 from flint.ir.workload import Workload
-from flint.tools.share.change import Change
 from flint.tools.share.level import MOST_KEEP
 from flint.tools.share.shapes.confirm import Measures, is_systolic, logs, machines_for, measures_of
 from flint.tools.share.shapes.totals import Totals
 from flint.tools.share.sizes import Sizes, Variable
+from flint.tools.share.totals import Change
 
 # A search for other values of variables: many change, and totals stay within a bound.
 

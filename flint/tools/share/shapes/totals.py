@@ -18,10 +18,10 @@ from flint.backends.cost.memory.memory import layouts, stored_programs
 from flint.ir.arrays import Float64s
 from flint.ir.columns import bytes_of_type
 from flint.ir.program import Kind, Program
-from flint.tools.share.axis_labels import labels_of
 from flint.tools.share.sizes import Expression, Sizes
 from flint.tools.share.sizes.columns import Columns
 from flint.tools.share.sizes.expression import Factor
+from flint.tools.share.totals import labels_of
 
 # Memory at moments of a step as expressions: what lies there where most does, piece by piece of the step.
 

@@ -30,8 +30,16 @@ from flint.tools.share.sizes.copies import (
     update_slice,
     view_of,
 )
-from flint.tools.share.sizes.exchange import all_slice, collective, message
-from flint.tools.share.sizes.products import attention, gather, matmul, reduce, scatter
+from flint.tools.share.sizes.products import (
+    all_slice,
+    attention,
+    collective,
+    gather,
+    matmul,
+    message,
+    reduce,
+    scatter,
+)
 from flint.tools.share.sizes.rows import Outcome, Rows
 from flint.tools.share.sizes.symbols import Symbols, Term
 

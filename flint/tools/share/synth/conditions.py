@@ -20,7 +20,7 @@ from flint.ir.verify import exact_sum
 from flint.ir.workload import Workload
 from flint.passes.work.totals import total
 from flint.tools.explore.machine.quantities import EXAMPLES, Unit, amount_of
-from flint.tools.share.axis_labels import BETWEEN, LISTED, comm_bytes_by_label
+from flint.tools.share.totals import BETWEEN, LISTED, comm_bytes_by_label
 
 # How many layers a program has: how often the body that does most of its work repeats.
 

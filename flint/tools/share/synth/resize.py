@@ -13,10 +13,10 @@ from flint.errors import FlintError
 from flint.ir.arrays import Float64s
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.workload import Workload
-from flint.tools.share.axis_labels import comm_bytes_by_label
 from flint.tools.share.shapes.totals import Totals
 from flint.tools.share.sizes import Sizes
 from flint.tools.share.synth.conditions import Conditions, depth_of, flops_of
+from flint.tools.share.totals import comm_bytes_by_label
 
 #: How far sizes are drawn from the remembered ones, and how far they may go after that, as factors.
 _DRAWN, _MOST_FACTOR = 1.6, 256.0

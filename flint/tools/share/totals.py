@@ -1,14 +1,17 @@
-"""Labels of mesh axes: how totals and conditions name what a collective runs over."""
+"""Totals of a program by axes of the mesh, and a total before and after."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from flint.ir.mesh import Group, Route
 from flint.ir.program import Kind, Program
 from flint.passes.work.totals import total
+
+# Labels of mesh axes: how totals and conditions name what a collective runs over.
 
 #: The label of groups and routes that list ranks instead of axes.
 LISTED = "ranks"
@@ -45,3 +48,22 @@ def comm_bytes_by_label(program: Program) -> Mapping[str, int]:
     for label in sorted(set(labels.tolist()) - {""}):
         found[label] = total(program, np.where(labels == label, program.comm_bytes, 0))
     return found
+
+
+# A total before and after.
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A total of a step (`FLOPs`, `step time on h100-dgx`, ...) before and after; in one unit."""
+
+    name: str
+    before: float
+    after: float
+
+    @property
+    def share(self) -> float:
+        """How far it moved, as a share of what it was; 0 where it was 0 and is."""
+        if self.before == self.after:
+            return 0.0
+        return self.after / self.before - 1 if self.before else float("inf")
