@@ -4,7 +4,7 @@
     python -m benchmarks.house --update      # lower the budgets to what is measured; never raises one
     python -m benchmarks.house --names       # what is behind the counts as well
 
-The budgets are in `benchmarks/house.toml`, and `tests/unit/test_house.py` fails when a number is
+The budgets are in `benchmarks/house.toml`, and `tests/benchmarks/test_house.py` fails when a number is
 over its budget. Lines of code are held in hundreds, so that a line more or less is no matter.
 
 Definitions. A function's lines run from `def` to its end; inner functions count. A class name is

@@ -81,7 +81,7 @@ def store(folder: Path) -> None:
     from flint.tools.change.project.lock import Lock
     from flint.tools.explore.study.study_file import open_study
     from tests.explore_points import result_at, space_of
-    from tests.unit.test_compare import program, side
+    from tests.tools.change.test_compare import program, side
 
     space = space_of(Path("/nowhere"), range(1, 3))
     with open_study(folder / "study.db", space) as file:

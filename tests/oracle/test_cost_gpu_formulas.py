@@ -30,7 +30,7 @@ from tests.kernel_rows import Row, columns_of, drawn_rows, without_dimensions
 
 K = KernelKind
 ATTENTION = {K.ATTENTION, K.ATTENTION_BACKWARD}
-#: Kinds that have models of their own for numbers of 8 bits (tests/unit/test_quantised_products.py).
+#: Kinds that have models of their own for numbers of 8 bits (tests/core/passes/test_quantised_products.py).
 NARROW_APART = {K.GEMM, K.ELEMENTWISE}
 SIZES = {"bf16": 2, "f32": 4, "f8E4M3FN": 1, "f64": 8}
 

@@ -30,7 +30,7 @@ from flint.tools.change.project.ci import junit, markdown
 from flint.tools.change.project.lock import Lock, load_lock
 from flint.tools.change.project.verify import Verdict
 from flint.tracing import Trace
-from tests.unit.test_compare import program, side
+from tests.tools.change.test_compare import program, side
 
 BUDGETS = parse_budgets("step-time=+1%,memory=+1MiB,bytes:data=+0,kernels=+5%,mfu=+1,traffic=1GiB")
 values = st.one_of(

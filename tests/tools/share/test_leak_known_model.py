@@ -1,0 +1,57 @@
+"""A public model that is captured now, its names taken away, is recognised by what Flint ships.
+
+It fails when captures change: then `benchmarks/sharing/known_models.py` is to be run again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flint.capturing import capture
+from flint.ir.workload import Workload
+from flint.requests.capture import CaptureRequest
+from flint.tools.share.leaks.fingerprints import View, fingerprint_of_workload
+from flint.tools.share.leaks.report import leaks_of
+from flint.tools.share.redact import redacted
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+#: JAX lowers a step to other operations in other versions; look-up by hash needs the same.
+JAX_OF_KNOWN_MODELS = "0.10.2"
+
+
+@pytest.fixture(scope="module")
+def decode() -> Workload:
+    """Llama-3-8B decoding a token on eight devices."""
+    pytest.importorskip("jax", reason="captures a JAX program")
+    options = CaptureRequest(str(EXAMPLES / "decode_jax.py"), "1x8", settings=("model=8b",))
+    return capture(options).workload
+
+
+def test_a_known_model_is_recognised_without_names(decode: Workload):
+    """Family by nearest neighbour, model by totals, with no string left."""
+    leaks = leaks_of(redacted(decode), decode)
+    assert not leaks.has_survivors
+    assert {g.nearest.family for g in leaks.families} == {"llama"}
+    assert "Llama-3-8B" in leaks.membership.model.models
+
+
+def test_look_up_names_model_mesh_and_options(decode: Workload):
+    """Exactly, by structure and sizes."""
+    jax = pytest.importorskip("jax")
+    if jax.__version__ != JAX_OF_KNOWN_MODELS:
+        pytest.skip(f"known models were captured with JAX {JAX_OF_KNOWN_MODELS}")
+    (found,) = leaks_of(redacted(decode)).anonymity_of(View.ALL).entries
+    assert (found.model, found.mesh, found.code) == ("Llama-3-8B", "1x8", "decode_jax")
+
+
+def test_redaction_changes_no_fingerprint(decode: Workload):
+    """Which is why it hides nothing but names."""
+    before, after = fingerprint_of_workload(decode), fingerprint_of_workload(redacted(decode))
+    assert before.hashes == after.hashes
+
+
+def test_the_original_has_survivors(decode: Workload):
+    """The same report of what was not anonymised."""
+    assert leaks_of(decode).has_survivors
