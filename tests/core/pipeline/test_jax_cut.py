@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from flint.errors import FlintError
+from flint.frontends.jax_stages.cut.layers import _holds
 from flint.frontends.jax_stages.cut.program import CutModel, cut_model
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Pipeline
@@ -571,3 +572,30 @@ def test_training_needs_a_scalar() -> None:
     error = refused(pipeline(scan, loss=None, targets=(), backward=True), 2)
     assert error.code == "FL240"
     assert "float32[4,6,32]" in error.message
+
+
+@pytest.mark.parametrize(
+    ("path", "is_held"),
+    [
+        (("outer",), True),
+        (("outer", "head"), True),
+        (("outer", "head", "inner"), True),
+        (("outer", "head", "3"), True),  # a layer of a list that is `outer/head`
+        (("outer", "tail"), False),
+        (("tail",), False),
+    ],
+)
+def test_a_call_holds_the_scopes_of_what_it_calls(path: tuple[str, ...], is_held: bool) -> None:
+    """Such a call is opened, however little of the work it does."""
+
+    @jax.jit
+    def called(x: Any) -> Any:
+        with jax.named_scope("head"), jax.named_scope("inner"):
+            return x + 1
+
+    def whole(x: Any) -> Any:
+        with jax.named_scope("outer"):
+            return jax.jit(lambda x: 2 * called(x))(x)
+
+    (equation,) = jax.make_jaxpr(whole)(1.0).eqns
+    assert _holds(equation, path) is is_held
