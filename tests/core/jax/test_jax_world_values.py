@@ -52,6 +52,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "logical": lambda i, f, b: [jax.lax.shift_right_logical(i, jnp.int32(n)) for n in (1, 31, 32)],
     "finite": lambda i, f, b: (jnp.isfinite(f / 0), jnp.isnan(f / f), jnp.isinf(f / 0)),
     "sums": lambda i, f, b: (i.sum(), f.sum(axis=1), i.prod(), f.max(), i.min(0), b.all(), b.any()),
+    "sums of one number": lambda i, f, b: (
+        jnp.full((4,), i[0]).sum(),
+        jnp.full((2, 3), 2).prod(axis=1),
+        jnp.full((4,), f[0, 1]).max(),
+    ),
     "means": lambda i, f, b: (f.mean(), f.mean(axis=0)),
     "shapes": lambda i, f, b: (f.T, f.reshape(4), f[None], jnp.squeeze(f[:1]), i[::-1], i[1:3]),
     "pieces": lambda i, f, b: (
