@@ -130,3 +130,18 @@ def test_a_chip_of_simulator_files_has_no_size_of_memory(tmp_path: Path) -> None
     assert _lines(result.stdout, "memory  ") == ["64.0 MiB"]
     assert _lines(result.stdout, "cluster ") == ["network: roofline of system.json"]
     assert "priced by a plain roofline" in result.stdout
+
+
+def test_the_document_names_arguments_at_the_peak_and_the_operations_of_other_values() -> None:
+    b = ProgramBuilder(Mesh.parse("1"))
+    size = {"dtype": "f32", "shape": (1024, 1024), "result_bytes": 4 * 1024**2}
+    x = b.add("parameter", Kind.PARAMETER, name="params['w']", **size)
+    b.add("stablehlo.sort", deps=[x], name="not shown", location="m.py:3", **size)
+    document = Trace(Workload.single(b.build())).estimate("h100-dgx").to_json()
+    memory = document["classes"][0]["memory"]
+    found = [(b["opcode"], b["name"], b["location"], b["type"]) for b in memory["buffers"]]
+    whole = "f32[1024,1024]"
+    assert sorted(found) == [
+        ("parameter", "params['w']", "", whole), ("stablehlo.sort", "", "m.py:3", whole),
+    ]  # fmt: skip
+    assert memory["buffers_left_out"] == 0

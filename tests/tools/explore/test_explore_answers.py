@@ -190,12 +190,21 @@ def test_options_called_as_quantities_keep_their_own_column() -> None:
 
 def test_the_best_of_a_study_that_is_compared_meets_its_limits() -> None:
     space = {"dimensions": [], "axes": ["data", "model"], "limits": ["memory <= 20GiB"]}
-    compared = Study(Subject("model.py"), space, tuple(study()), {})
-    found = against(compared, compared, [TIME])
-    assert found.is_same and found.first.best is not None
-    assert found.first.best.memory_bytes <= 20 * 2**30
-    fastest = rank(study(), [TIME]).best
+    limited = Study(Subject("model.py"), space, tuple(study()), {})
+    free = Study(Subject("model.py"), {**space, "limits": []}, tuple(study()), {})
+    limits = parse_conditions(["memory <= 20GiB"], Scope(("data", "model"), ()))
+    small, fastest = rank(study(), [TIME], limits).best, rank(study(), [TIME]).best
+    assert small is not None and small.memory_bytes <= 20 * 2**30
     assert fastest is not None and fastest.memory_bytes > 20 * 2**30
+    for pair, best in [
+        ((limited, limited), (small, small)),
+        ((limited, free), (small, fastest)),
+        ((free, limited), (fastest, small)),
+    ]:
+        found = against(*pair, [TIME])
+        assert found.is_same and (found.first.best, found.second.best) == best
+    assert "best: " in against(limited, free, [TIME]).to_text()
+    assert "best in both: " in against(limited, limited, [TIME]).to_text()
 
 
 def test_a_table_of_no_format_is_refused(tmp_path: Path) -> None:
