@@ -347,7 +347,7 @@ def profiles() -> list[str]:
 
 def policies() -> list[str]:
     """When communication begins, of the same help; astra-sim is for written traces."""
-    return [p for p in _listed("--overlap NAME", "begins: ", ". [default") if p != "astra-sim"]
+    return [p for p in _listed("--overlap NAME", "begins: ", " (default") if p != "astra-sim"]
 
 
 def _listed(option: str, begin: str, end: str) -> list[str]:

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -64,7 +65,12 @@ def _request_in(hint: Any) -> tuple[type[Request], dict[str, Option]] | None:
 
 def _parameter(option: Option) -> inspect.Parameter:
     kind, default = _type_of(option)
-    parts = [kind, _typer_of(option), *([READS] if option.reads else [])]
+    parts = [
+        kind,
+        _typer_of(option),
+        *([READS] if option.reads else []),
+        *filter(None, [option.role]),
+    ]
     return inspect.Parameter(
         option.name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -77,8 +83,9 @@ def _type_of(option: Option) -> tuple[Any, Any]:
     """The type of a parameter, and its default."""
     if option.form in (Form.TEXTS, Form.PAIRS):
         return list[str] | None, None
-    if option.form is Form.NUMBER:
-        return int | None, None
+    if option.form in (Form.NUMBER, Form.PATH):
+        plain = int if option.form is Form.NUMBER else Path
+        return (plain | None if option.default is None else plain), option.default
     if option.form is Form.SWITCH:
         return (_words(option, (option.word,)) | None, None) if option.word else (bool, False)
     default = inspect.Parameter.empty if option.is_required else option.default or None

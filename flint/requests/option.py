@@ -16,6 +16,7 @@ class Form(StrEnum):
     TEXTS = "texts"  #: several, each by itself
     PAIRS = "pairs"  #: NAME=VALUE, several; a table in flint.toml
     NUMBER = "number"
+    PATH = "path"
     SWITCH = "switch"
 
 
@@ -46,6 +47,7 @@ class Option:
     words: tuple[str, ...] = ()
     names: str = ""
     reads: bool = False
+    role: Any = None  #: what else becomes of the file, as `flint.cli.paths` says it
     word: str = ""
     least: int | None = None
     swept: bool = False

@@ -1,12 +1,10 @@
-"""Options of `flint explore` that say who evaluates points."""
+"""Who evaluates the points of `flint explore`."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from flint.cli.signals import signals
 from flint.errors import FlintError
@@ -14,23 +12,6 @@ from flint.errors import FlintError
 if TYPE_CHECKING:
     from flint.tools.explore.subject import Subject
     from flint.tools.explore.workers.schedule import Executor
-
-Dask = Annotated[
-    str | None,
-    typer.Option(
-        "--dask",
-        metavar="WHERE",
-        help="Evaluate on workers of Dask: local, slurm or k8s (--jobs: how many).",
-    ),
-]
-Scheduler = Annotated[
-    str | None,
-    typer.Option(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="Evaluate on the workers of this Dask scheduler: tcp://HOST:8786.",
-    ),
-]
 
 
 @contextlib.contextmanager
