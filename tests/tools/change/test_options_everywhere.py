@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from flint.cli import app
+from flint.cli.commands.capture import _refuse_clusters
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
 from flint.tools.change.project.config import Capture, load_project
@@ -65,3 +67,42 @@ def test_files_of_an_estimate_are_found_from_the_project(tmp_path: Path) -> None
         scale=("gemm=2x",),
         policy="xla",
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("simulate", ".", "--scale", "gemm=2x"), "--scale is not for this run with rules"),
+        (("simulate", ".", "--stack", "megatron"), "--stack is not for this run with rules"),
+        (("capture", "m.py", "--routing", "balanced"), "--routing is for --cluster"),
+        (
+            ("explore", "m.py", "--simulate", "1", "-o", "out", "--scale", "gemm=2x"),
+            "--scale is not for --simulate, which runs traces",
+        ),
+        (("explore", "--timing", "model"), "--timing is for a model that is explored"),
+        (
+            ("estimate", "x", "-c", "h100-dgx", "--compare", "analytic", "--routing", "balanced"),
+            "--routing is not for --compare, which is a table",
+        ),
+        (
+            ("estimate", "x", "--overlap", "astra-sim", "--unpriced", "zero"),
+            "--unpriced is not for --overlap astra-sim",
+        ),
+    ],
+)
+def test_an_option_without_a_place_is_refused(arguments: tuple[str, ...], said: str) -> None:
+    result = CliRunner().invoke(app, arguments, prog_name="flint")
+    assert result.exit_code == 2
+    assert f"error[FL218]: {said}" in result.stderr
+
+
+def test_a_capture_says_which_options_its_traces_do_not_have(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    request = EstimateRequest(mapping="model=nvlink", stack="megatron", unpriced_is_zero=True)
+    _refuse_clusters(Path("out"), ["h100-dgx"], request)
+    assert capsys.readouterr().err == (
+        "warning: --stack is for the estimate alone, traces are as without it\n"
+    )
+    _refuse_clusters(None, ["h100-dgx"], request)
+    assert capsys.readouterr().err == ""
