@@ -36,7 +36,7 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
     from importlib.metadata import distributions
 
     found: dict[str, EntryPoint] = dict(_of_checkout(group))
-    seen = {_DISTRIBUTION} if found else set()
+    seen = {_DISTRIBUTION} if _checkout() else set()
     for distribution in distributions():
         points = [e for e in distribution.entry_points if e.group == group]
         if not points or (name := distribution.name) in seen:
