@@ -19,6 +19,8 @@ from flint.ir.op_class import OpClass
 from flint.ir.workload import Workload
 from flint.text import Column, format_duration, plural, text_table
 
+#: Times of a step that differ by no more than this part are one.
+_SAME = 0.005
 #: What each basis is to people.
 _WORDS = {Basis.MEASURED: "measured", Basis.SCALED: "scaled", Basis.MODEL: "by models"}
 #: Of a table of recorded ranks.
@@ -50,7 +52,10 @@ class ClassFacts:
 
     name: str  #: Its name.
     rank: int  #: The rank that was recorded.
-    measured_ns: float  #: How long its step took, in ns; 0: not known.
+    measured_ns: float
+    """How long the step took that was taken of its profile, in ns; 0: not known."""
+    step_ns: float
+    """The time of a step as flint import shows it: of several the median period between their ends, in ns."""
     estimated_ns: Thousandths  #: How long the estimate takes, in ns.
     error: Millionths
     """By how much that is longer, as a share of what was measured; 0 where that is not known."""
@@ -120,6 +125,7 @@ def measured_facts(
                 workload.classes[number].name,
                 about.rank,
                 about.span_ns,
+                about.step_ns,
                 track.total_ns,
                 track.total_ns / about.span_ns - 1 if about.span_ns else 0.0,
                 about.peak_bytes,
@@ -154,6 +160,26 @@ def _rests(
     return tuple(found)
 
 
+def _periods(facts: MeasuredFacts) -> list[str]:
+    """The two times of a step, where they are not one: of the step that was taken, and of all."""
+    assert facts.by is not None
+    apart = [
+        (about, c)
+        for about, c in zip(facts.by.classes, facts.classes, strict=True)
+        if abs(c.step_ns - c.measured_ns) > _SAME * c.step_ns
+    ]
+    if not apart:
+        return []
+    about, c = max(apart, key=lambda each: each[1].step_ns)
+    return [
+        (
+            f"measured is the step that was taken, {format_duration(c.measured_ns)} on rank {c.rank}; the "
+            f"median period between the ends of {plural(about.steps, 'step')} is {format_duration(c.step_ns)}, "
+            "which flint import shows"
+        )
+    ]
+
+
 def recorded_notes(facts: MeasuredFacts) -> list[str]:
     """Sentences on what was measured, and what was made of it."""
     by = facts.by
@@ -162,6 +188,7 @@ def recorded_notes(facts: MeasuredFacts) -> list[str]:
         ranks = plural(len(by.classes), "rank")
         on = f" ({facts.recorded_on})" if facts.recorded_on else ""
         notes.append(f"{by.format} profiles of {ranks} on {by.device}{on}; the host is as recorded")
+        notes += _periods(facts)
         attributions = [c.attribution for c in facts.classes]
         if len(by.classes) == 1 and any(a.wire_ns or a.waiting_ns for a in attributions):
             notes.append(

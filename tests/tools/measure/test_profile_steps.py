@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from flint.errors import FlintError
+from flint.text import format_duration
 from flint.tools.measure.profiles.build import workload_of
 from flint.tools.measure.profiles.builder import ProfileBuilder
 from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Profile
@@ -99,6 +100,32 @@ def test_what_is_fetched_ahead_does_not_lengthen_a_step(
     assert by is not None
     assert by.classes[0].step_ns == by.classes[0].span_ns == pytest.approx(STEP_NS)
     assert Trace(workload).estimate("h100-dgx").step_time_ns == pytest.approx(STEP_NS, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        ((10_000.0, 11_000.0, 40_000.0), True),  # the median of two periods is between them
+        ((10_000.0, 40_000.0, 11_000.0, 30_000.0, 12_000.0), True),
+        ((40_000.0, 11_000.0, 30_000.0, 12_000.0), False),  # the step of median period is taken
+        ((10_000.0, 10_000.0, 10_000.0), False),
+        ((10_000.0,), False),  # a single step has no period
+    ],
+)
+def test_an_estimate_says_both_times_of_a_step(times: tuple[float, ...], told: bool) -> None:
+    """That of the step that was taken, which it plays back, and the one that the import shows."""
+    workload = workload_of([profile(len(times), annotated(len(times)), times=times)])
+    assert workload.measured_by is not None
+    (about,) = workload.measured_by.classes
+    found = Trace(workload).estimate("h100-dgx")
+    assert found.measured is not None
+    (facts,) = found.measured.classes
+    assert (facts.measured_ns, facts.step_ns) == (about.span_ns, about.step_ns)
+    notes = [n for n in found.notes if n.startswith("measured is the step that was taken")]
+    assert bool(notes) == told
+    for note in notes:
+        assert f"median period between the ends of {len(times)} steps is" in note
+        assert format_duration(about.step_ns) in note and format_duration(about.span_ns) in note
 
 
 def test_a_step_that_is_named_has_its_own_time() -> None:
