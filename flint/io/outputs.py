@@ -24,6 +24,8 @@ from flint.io.files import cannot_write, is_stream, open_regular, write_atomical
 #: Bytes at the beginning and at the end of a file that are looked at.
 _LOOKED_AT = 4096
 _TAIL = 1 << 16
+#: What is said of a file that may be another program's.
+_NO_MARK = "carries no mark of Flint"
 #: What the manifest of a directory of traces begins with.
 _TRACES = re.compile(rb'\s*\{\s*"schema"\s*:\s*"flint\.(manifest|chakra)/')
 
@@ -151,26 +153,29 @@ def refuse_to_replace(path: Path, kind: OutputKind, *, force: bool = False) -> N
         raise cannot_write(path, error) from error
     if found:
         raise FlintError(
-            "FL508", f"{path} is {found}, and is not overwritten", help=_instead(kind, path)
+            "FL508", f"{path} {found}, and is not overwritten", help=_instead(kind, path, found)
         )
 
 
-def _instead(kind: OutputKind, path: Path) -> str:
+def _instead(kind: OutputKind, path: Path, found: str) -> str:
     if kind is OutputKind.LOCK:
         return f"move it away: flint run writes a new {path.name}"
-    return "give another name, or --force (in Python force=True) to replace it"
+    older = "older releases wrote none; " if found.startswith(_NO_MARK) else ""
+    return f"{older}give another name, or --force (in Python force=True) to replace it"
 
 
 def _found(target: Path, kind: OutputKind) -> str:
-    """What an existing file is that must stay; "" for one that may be replaced."""
+    """What of an existing file says that it must stay; "" for one that may be replaced."""
     if not os.stat(target).st_size:
         return ""  # nobody's loss: mktemp makes such
     if kind is OutputKind.WORKLOAD and _is_of_traces(target.parent):
-        return "a file of a trace"
+        return "is a file of a trace"
     if kind.is_in(target):
         return ""
     other = next((k.text for k in OutputKind if k is not kind and k.is_in(target)), "")
-    return other or (f"not {kind.text}" if kind.has_mark else "there, and may have been edited")
+    if other:
+        return f"is {other}"
+    return f"{_NO_MARK} as {kind.text}" if kind.has_mark else "is there, and may have been edited"
 
 
 def _is_of_traces(folder: Path) -> bool:

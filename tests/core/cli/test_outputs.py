@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -192,8 +193,13 @@ def test_what_only_looks_like_it_stays(tmp_path: Path, what: str) -> None:
     path = tmp_path / "file"
     path.write_bytes(FOREIGN[what])
     for kind in OutputKind:
-        with pytest.raises(FlintError, match="FL508"):
+        with pytest.raises(FlintError, match="FL508") as error:
             write_output(path, b"new", kind)
+        no_mark = f"carries no mark of Flint as {kind.text}, and is" in error.value.message
+        if no_mark and kind is not OutputKind.LOCK:
+            assert str(error.value.help).startswith("older releases wrote none; give another name")
+        other = re.search(r" is (there|a file|an? .* of flint)", error.value.message)
+        assert no_mark != bool(other), error.value.message
     assert path.read_bytes() == FOREIGN[what] and os.listdir(tmp_path) == ["file"]
     write_output(path, b"new", OutputKind.PAGE, force=True)
     assert path.read_bytes() == b"new"
