@@ -49,6 +49,22 @@ def test_equal_locks_are_equal_bytes_and_read_back(tmp_path: Path) -> None:
     assert load_lock(tmp_path / "none.lock") is None
 
 
+def test_what_an_older_lock_does_not_say_stays_unsaid(tmp_path: Path) -> None:
+    """Accepting another capture does not write `null` into an entry that nobody touched."""
+    path, lock = tmp_path / "flint.lock", Lock({"x": snapshot("a", "b")})
+    for said in (', "is_donated": false', ', "is_donated": null'):
+        older = lock.to_bytes().replace(b', "is_donated": false', said.encode() * ("null" in said))
+        path.write_bytes(older)
+        found = load_lock(path)
+        assert found is not None and found.captures["x"].program is not None
+        assert {a.is_donated for a in found.captures["x"].program.arguments} == {None}
+        new = Lock({"y": snapshot("c")})
+        text = Lock({**found.captures, **new.captures}).to_bytes()
+        assert b"null" not in text
+        assert text.count(b"is_donated") == new.to_bytes().count(b"is_donated") > 0
+    assert b"is_donated" in lock.to_bytes()
+
+
 def test_nothing_of_a_machine_or_of_the_source_stands_there() -> None:
     text = Lock({"x": snapshot("a")}).to_bytes().decode()
     assert "m.py" not in text and ":30" not in text and str(Path.cwd()) not in text

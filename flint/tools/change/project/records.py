@@ -11,8 +11,15 @@ from flint.tools.change.diff.snapshot import Snapshot
 
 
 def snapshot_record(snapshot: Snapshot) -> dict[str, Any]:
-    """A snapshot as JSON. Tables are in an order that does not depend on lines of the source."""
-    return as_object(snapshot)
+    """A snapshot as JSON. Tables are in an order that does not depend on lines of the source.
+
+    What is not known of an argument is left out: records of before did not have it.
+    """
+    document = as_object(snapshot)
+    for argument in document["program"]["arguments"] if snapshot.program else ():
+        if argument.get("is_donated", False) is None:
+            del argument["is_donated"]
+    return document
 
 
 def snapshot_from(document: object) -> Snapshot:
