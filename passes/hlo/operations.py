@@ -87,17 +87,25 @@ def _convolution(i: Instruction, operands: Sequence[Any]) -> None:
     _inside(numbers.input_spatial_dimensions, operands[0])
     _inside(kernel, operands[1])
     _inside((numbers.output_feature_dimension, *numbers.output_spatial_dimensions), result)
-    _positions(result)
+    _positions(result.dimensions[d] for d in numbers.output_spatial_dimensions)
 
 
 def _windows(i: Instruction, operands: Sequence[Any]) -> None:
     for leaf in shapes.leaves(i.shape)[:1]:
-        _positions(leaf)
+        windows = zip(i.window.dimensions, leaf.dimensions, strict=False)
+        _positions(positions for w, positions in windows if _slides(w))
 
 
-def _positions(result: Any) -> None:
-    if max(result.dimensions, default=0) > _MOST_POSITIONS:
-        raise Malformed(f"has windows at {max(result.dimensions):,} positions")
+def _slides(window: Any) -> bool:
+    """Whether windows of a dimension hold more, or something else, than one element each."""
+    grows = (window.base_dilation > 1, window.padding_low > 0, window.padding_high > 0)
+    return window.size != 1 or any(grows)
+
+
+def _positions(found: Iterable[int]) -> None:
+    most = max(found, default=0)
+    if most > _MOST_POSITIONS:
+        raise Malformed(f"has windows at {most:,} positions")
 
 
 def _sort(i: Instruction, operands: Sequence[Any]) -> None:

@@ -58,13 +58,40 @@ def reduced_elements(dimensions: Iterable[Sliding]) -> tuple[int, int]:
     operations = windows = 1
     for d in dimensions:
         windows *= d.outputs
-        operations *= d.outputs if _is_plain(d) else _reducing(d)
+        if _is_plain(d):
+            operations *= d.outputs
+        elif d.base_dilation == d.window_dilation == 1:
+            operations *= _clipped(d)
+        else:
+            operations *= _reducing(d)
     return operations, windows
 
 
 def _is_plain(d: Sliding) -> bool:
     """Whether each window is one element of its own."""
     return d.size == d.base_dilation == 1 and d.low <= 0 and d.high <= 0
+
+
+def _clipped(d: Sliding) -> int:
+    """`_reducing` of windows without dilation: runs of elements, clipped at both ends of the input.
+
+    Each window of a row of them that grow from the first element, or shrink to the last, adds to its
+    neighbour's: the row costs what its largest window holds. A window of all elements adds to the
+    larger of both, and one that is not clipped is reduced alone.
+    """
+    first = max(0, -((d.size - 1 - d.low) // d.stride))
+    last = min(d.outputs - 1, (d.inputs - 1 + d.low) // d.stride)
+    if first > last:
+        return 0  # none holds an element
+    left = d.low // d.stride  # up to here windows begin with the first element,
+    right = -((d.size - d.inputs - d.low) // d.stride)  # and from here on end with the last
+    grown, shrunk = min(left, right - 1, last), max(right, left + 1, first)
+    growing = grown * d.stride - d.low + d.size if grown >= first else 0
+    shrinking = d.inputs - shrunk * d.stride + d.low if shrunk <= last else 0
+    is_whole = max(right, first) <= min(left, last)
+    alone = max(min(right - 1, last) - max(left + 1, first) + 1, 0)
+    whole = d.inputs - max(growing, shrinking) if is_whole else 0
+    return growing + shrinking + whole + alone * d.size
 
 
 def _reducing(d: Sliding) -> int:

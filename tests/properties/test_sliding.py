@@ -41,7 +41,15 @@ def test_windows_cost_what_no_smaller_window_knows(d: Sliding, chunk: int) -> No
         assert reduced_elements([d]) == (by_sets(d), d.outputs)
 
 
-@pytest.mark.parametrize("length", [1, 2, 255, 256, 1 << 20])
+@given(windows())
+@settings(max_examples=200)
+def test_windows_without_dilation_cost_what_is_counted_one_by_one(d: Sliding) -> None:
+    span = d.inputs - 1 + d.low + d.high - (d.size - 1)
+    plain = replace(d, base_dilation=1, window_dilation=1, outputs=max(span // d.stride + 1, 0))
+    assert reduced_elements([plain]) == (by_sets(plain), plain.outputs)
+
+
+@pytest.mark.parametrize("length", [1, 2, 255, 256, 1 << 20, 1 << 40])
 def test_runs_cost_one_operation_a_position(length: int) -> None:
     prefixes = Sliding(length, length, length, low=length - 1)
     suffixes = Sliding(length, length, length, high=length - 1)

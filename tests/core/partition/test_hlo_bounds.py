@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from flint.errors import FlintError
+from flint.io.malformed import Malformed
 from flint.ir.mesh import Mesh
 from flint.passes.hlo.module import HloModule, message_class
+from flint.passes.hlo.operations import check_operation
 from flint.passes.hlo.walk import module_to_program
 
 MESH = Mesh(("x",), (2,))
@@ -93,3 +95,32 @@ def test_what_cannot_be_is_refused(spoil: Callable[[Any], None], said: str) -> N
     with pytest.raises(FlintError) as caught:
         module_to_program(HloModule(proto, "m.hlo.pb"), MESH)
     assert caught.value.code == "FL303" and said in caught.value.message, caught.value
+
+
+@pytest.mark.parametrize(
+    ("opcode", "windowed", "is_read"),
+    [
+        ("reduce-window", 4, True),  # a batch of 2^27, which no window slides over
+        ("reduce-window", 1 << 27, False),
+        ("convolution", 4, True),
+        ("convolution", 1 << 27, False),
+    ],
+)
+def test_only_what_windows_slide_over_is_bounded(opcode: str, windowed: int, is_read: bool) -> None:
+    proto = message_class("HloModule")()
+    made, *operands = computation(proto, 1, opcode, "parameter", "parameter").instructions
+    for i in (made, *operands):
+        i.shape.dimensions[:] = [1 << 27, windowed]
+    windows = (1, 3) if opcode == "reduce-window" else (3,)
+    for size in windows:
+        made.window.dimensions.add(size=size, stride=1, padding_low=size // 2)
+    if opcode == "convolution":
+        numbers = made.convolution_dimension_numbers
+        numbers.output_feature_dimension = 0
+        for name in ("input", "kernel", "output"):
+            getattr(numbers, f"{name}_spatial_dimensions").append(1)
+    if is_read:
+        check_operation(made, operands, 1)
+        return
+    with pytest.raises(Malformed, match="has windows at 134,217,728 positions"):
+        check_operation(made, operands, 1)
