@@ -37,7 +37,7 @@ def spoil_database(rng: random.Random, data: bytes) -> tuple[str, bytes | Specia
 
 def _table(rng: random.Random, connection: sqlite3.Connection) -> tuple[str, list[str]]:
     tables = [n for (n,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")]
-    name = rng.choice(tables)
+    name = rng.choice([n for n in tables if '"' not in n] or ["sqlite_master"])
     return name, [row[1] for row in connection.execute(f'PRAGMA table_info("{name}")')]
 
 

@@ -18,7 +18,7 @@ from flint.passes.partition.as_xla.pointwise import follow_results
 from flint.passes.partition.as_xla.products import resolve_dot_conflicts, split_broadcasts
 from flint.passes.partition.as_xla.top_k import split_top_ks
 from flint.passes.partition.as_xla.whole import gather_operands
-from flint.passes.partition.as_xla.zeros import drop_added_zeros
+from flint.passes.partition.as_xla.zeros import drop_added_zeros, drop_empty_results
 from flint.passes.partition.prepare.host_calls import take_host_calls_apart
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.rules import attach_rules, make_rules_final
@@ -119,13 +119,14 @@ def result_shardings(module: Any) -> list[str]:
 
 def _propagated(module: Any, bytecode: bytes) -> Any:
     """Propagate in place; returns the rules that were attached."""
-    refuse_huge_tensors(module)
+    if refuse_huge_tensors(module):
+        drop_empty_results(module)
     announce("inline")
     inline_calls(module)
     take_host_calls_apart(module, bytecode)
     if b"scan" in bytecode:
         scans_as_windows(module)
-    if b"gather" in bytecode or b"scatter" in bytecode:
+    if any(name in bytecode for name in (b"gather", b"scatter", b"dynamic_slice")):
         expand_single_indices(module)
     drop_added_zeros(module)
     split_broadcasts(module)

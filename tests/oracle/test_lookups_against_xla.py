@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("jaxlib", reason="XLA's partitioner comes with jaxlib")
 
 import jax.numpy as jnp
+from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from tests.oracle.partitioner_comparison import compare
@@ -16,7 +17,7 @@ from tests.recorded import recorded_version_only
 from tests.zoo import Example, one
 
 pytestmark = [pytest.mark.long, recorded_version_only]
-DATA, GRID = {"data": 8}, {"data": 4, "model": 4}
+DATA, GRID, PAIR = {"data": 8}, {"data": 4, "model": 4}, {"data": 2}
 
 
 def looked_up(table: Any, ids: Any) -> Any:
@@ -60,7 +61,30 @@ SUMS: dict[str, tuple[Any, ...]] = {
     "few rows by vocabulary": (DATA, summed(256), P("data"), tokens(), updates()),
     "many rows by vocabulary": (DATA, summed(4096), P("data"), tokens(), updates()),
 }
+TABLE = (1024, 64), "data"
+#: What XLA knows before it partitions: where a slice begins, and what has no elements.
+KNOWN: dict[str, tuple[Any, ...]] = {
+    "slice": (PAIR, lambda x: lax.dynamic_slice_in_dim(x, 100, 16), P(), TABLE),
+    "slice past the end": (PAIR, lambda x: lax.dynamic_slice_in_dim(x, 2000, 16), P(), TABLE),
+    "slice before the start": (PAIR, lambda x: lax.dynamic_slice(x, (-5, 3), (16, 8)), P(), TABLE),
+    "row past the end": (PAIR, lambda x: x[5000], P(), TABLE),
+    "nothing, row written, clipped": (
+        DATA,
+        lambda x: x.at[5000].set(1.0, mode="clip"),
+        P("data"),
+        TABLE,
+    ),
+    "nothing, largest 0": (DATA, lambda x: lax.top_k(x, 0)[0], P(), ((8, 1024), None, "data")),
+    "nothing, no rows": (
+        DATA,
+        lambda x: jnp.sort(x[:0], axis=1) @ x.T,
+        P(),
+        ((1024, 64), None, "data"),
+    ),
+    "nothing, no tokens": (DATA, lambda x: x[jnp.zeros(0, jnp.int32)] * 2, P(), TABLE),
+}
 CASES = {f"lookup, {k}": v for k, v in LOOKUPS.items()} | {f"sum, {k}": v for k, v in SUMS.items()}
+CASES |= KNOWN
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -68,4 +92,4 @@ def test_split_as_by_xla(name: str) -> None:
     mesh, function, out, *arguments = CASES[name]
     found = compare(Example(name, mesh, one(function, *arguments), out))
     assert found.shardy.normal == found.xla.normal
-    assert found.shardy.normal, "nothing is communicated: the case shows nothing"
+    assert bool(found.shardy.normal) != name.startswith("nothing"), "the case shows nothing"

@@ -247,6 +247,18 @@ def _clamp(op: Any, depth: int) -> Line | None:
     return found if inside else None
 
 
+def _chosen(choose: Callable[[float, float], float]) -> Callable[[Any, int], Line | None]:
+    """The larger or smaller of two numbers."""
+
+    def read(op: Any, depth: int) -> Line | None:
+        first, second = (line_of(v, depth) for v in op.operands)
+        if first is None or second is None or first.step or second.step:
+            return None
+        return Line(choose(first.start, second.start))
+
+    return read
+
+
 _READERS: dict[str, Callable[[Any, int], Line | None]] = {
     "stablehlo.constant": _constant,
     "sdy.constant": _constant,
@@ -264,4 +276,6 @@ _READERS: dict[str, Callable[[Any, int], Line | None]] = {
     "stablehlo.compare": _compare,
     "stablehlo.select": _select,
     "stablehlo.clamp": _clamp,
+    "stablehlo.maximum": _chosen(max),
+    "stablehlo.minimum": _chosen(min),
 }

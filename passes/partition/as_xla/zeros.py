@@ -1,4 +1,4 @@
-"""Additions of zero, which every compiler drops before it looks at sums."""
+"""Additions of zero and tensors of no elements, which every compiler drops before it partitions."""
 
 from __future__ import annotations
 
@@ -16,6 +16,61 @@ def drop_added_zeros(module: Any) -> None:
                 op.results[0].replace_all_uses_with(other)
                 op.erase()
                 break
+
+
+def drop_empty_results(module: Any) -> None:
+    """Make what has no elements of nothing, in place: the largest 0 of a row read all of it."""
+    from jaxlib.mlir import ir
+
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        name = str(op.name)
+        is_made = name.startswith(("stablehlo.", "chlo.")) and name not in _ACTS
+        if is_made and len(op.results) and all(map(_is_empty, op.results)):
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for op in found:
+        with ir.InsertionPoint(op), op.location:
+            for result in op.results:
+                held = {"value": ir.Attribute.parse(f"dense<> : {result.type}")}
+                made = ir.Operation.create("stablehlo.constant", [result.type], [], held)
+                result.replace_all_uses_with(made.result)
+        op.erase()
+
+
+#: Operations that do something beside their results, or whose results are those of their regions.
+_ACTS = frozenset(
+    f"stablehlo.{name}"
+    for name in [
+        "constant",
+        "custom_call",
+        "while",
+        "case",
+        "if",
+        "infeed",
+        "outfeed",
+        "send",
+        "recv",
+        "after_all",
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "collective_broadcast",
+        "collective_permute",
+        "reduce_scatter",
+    ]
+)
+
+
+def _is_empty(value: Any) -> bool:
+    from jaxlib.mlir import ir
+
+    return (
+        isinstance(value.type, ir.RankedTensorType) and 0 in ir.RankedTensorType(value.type).shape
+    )
 
 
 def is_zero(value: Any) -> bool:

@@ -13,15 +13,22 @@ from typing import Any
 
 from flint.passes.mlir import operations_named
 from flint.passes.partition.as_xla.batches import Dimensions, columns
+from flint.passes.partition.as_xla.lines import line_of
 
 #: Where a slice begins in each dimension: a number, or a scalar of the program.
 Starts = Sequence["int | Any"]
 
 
 def expand_single_indices(module: Any) -> None:
-    """Rewrite gathers and scatters of one index, in place."""
+    """Rewrite gathers and scatters of one index, and slices at known places, in place."""
     from jaxlib.mlir import ir
 
+    for op in operations_named(module, "stablehlo.dynamic_slice"):
+        with ir.InsertionPoint(op), op.location:
+            made = _fixed(op)
+        if made is not None:
+            op.results[0].replace_all_uses_with(made)
+            op.erase()
     for name, rewrite in (("stablehlo.gather", _gather), ("stablehlo.scatter", _scatter)):
         for op in operations_named(module, name):
             if not _has_one_index(op):
@@ -31,6 +38,21 @@ def expand_single_indices(module: Any) -> None:
             if made is not None:
                 op.results[0].replace_all_uses_with(made)
                 op.erase()
+
+
+def _fixed(op: Any) -> Any | None:
+    """The slice that one at a place known before it runs is; None for others."""
+    places = [line_of(v) for v in list(op.operands)[1:]]
+    value, sizes = op.operands[0], _shape(op.results[0])
+    found = []
+    for place, whole, size in zip(places, _shape(value), sizes, strict=True):
+        if whole == size:
+            found.append(0)
+        elif place is None or place.step:
+            return None
+        else:
+            found.append(min(max(int(place.start), 0), whole - size))
+    return _slice(value, found, sizes)
 
 
 def _has_one_index(op: Any) -> bool:

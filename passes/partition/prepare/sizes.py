@@ -14,20 +14,26 @@ from flint.ir.program import MOST_INT64
 from flint.passes.locations import decode_location
 
 
-def refuse_huge_tensors(module: Any) -> None:
-    """Raise FlintError FL407 with the first operation of a module that makes a tensor too large."""
+def refuse_huge_tensors(module: Any) -> bool:
+    """Raise FlintError FL407 with the first operation of a module that makes a tensor too large.
+
+    Returns whether any tensor has no elements.
+    """
     from jaxlib.mlir import ir
 
     small: set[Any] = set()
     huge: list[Any] = []
+    is_any_empty = False
 
     def check(value: Any) -> None:
         if value.type in small:
             return
         small.add(value.type)
-        ranked = isinstance(value.type, ir.RankedTensorType)
-        if ranked and math.prod(ir.RankedTensorType(value.type).shape) > MOST_INT64:
-            huge.append(value)
+        nonlocal is_any_empty
+        if isinstance(value.type, ir.RankedTensorType):
+            elements = math.prod(ir.RankedTensorType(value.type).shape)
+            is_any_empty |= not elements
+            huge.extend([value] * (elements > MOST_INT64))
 
     def visit(op: Any) -> Any:
         for region in op.regions:
@@ -41,6 +47,7 @@ def refuse_huge_tensors(module: Any) -> None:
     module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     if huge:
         raise _too_large(huge[0])
+    return is_any_empty
 
 
 def _too_large(value: Any) -> FlintError:

@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from flint.passes.mlir import functions_of, make_context, operations_named, write_bytecode
+from flint.passes.partition.as_xla.zeros import drop_empty_results
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.single_index import expand_single_indices
 
@@ -69,6 +70,39 @@ def rewritten(step: Step, update: Any) -> tuple[bytes, bool]:
             for op in operations_named(module, f"stablehlo.{name}")
         ]
         return write_bytecode(module), not left
+
+
+#: Name to the step, and how many slices at places of the program are left.
+SLICES: dict[str, tuple[Step, int]] = {
+    "known": (lambda x, u, i: lax.dynamic_slice_in_dim(x, 2, 3) + u, 0),
+    "past the end": (lambda x, u, i: lax.dynamic_slice_in_dim(x, 20, 3) + u, 0),
+    "before the start": (lambda x, u, i: lax.dynamic_slice(x, (-3, 0), (3, 12)) + u, 0),
+    "clipped": (lambda x, u, i: lax.dynamic_slice_in_dim(
+        x, jnp.maximum(jnp.minimum(jnp.int32(20), 6), -2), 3) + u, 0),
+    "all of a dimension": (lambda x, u, i: lax.dynamic_slice(x, (2, i), (3, 12)) + u, 0),
+    "of the program": (lambda x, u, i: lax.dynamic_slice_in_dim(x, i, 3) + u, 1),
+    "largest 0": (lambda x, u, i: jnp.concatenate([lax.top_k(x, 0)[0], x], axis=1)[2:5] + u, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_slices_at_known_places_hold_the_same_values(name: str) -> None:
+    from jaxlib.mlir import ir
+
+    step, left = SLICES[name]
+    text = jax.jit(step, keep_unused=True).lower(X, ROWS, jnp.int32(4)).as_text()
+    with make_context():
+        module = ir.Module.parse(text)
+        inline_calls(module)
+        expand_single_indices(module)
+        drop_empty_results(module)
+        assert functions_of(module)["main"].verify()
+        assert len(operations_named(module, "stablehlo.dynamic_slice")) == left
+        assert not operations_named(module, "chlo.top_k")
+        made = write_bytecode(module)
+    for place in (4, -1, 7):
+        expected = np.asarray(jax.jit(step)(X, ROWS, jnp.int32(place)))
+        np.testing.assert_array_equal(run(made, [X, ROWS, np.int32(place)]), expected)
 
 
 def run(module: bytes, values: list[Any]) -> Any:
