@@ -30,6 +30,10 @@ from flint.text import format_duration, plural
 LEAST_SHARE = 0.01
 
 
+#: The package whose exchanges of tokens are recorded as even ones.
+_EVEN = "deep_ep"
+
+
 @dataclass(frozen=True, slots=True)
 class Congestion:
     """For `time_ns` of a step `one` and `other` both use the tier; each is priced as if alone."""
@@ -64,6 +68,11 @@ def stood_in_notes(workload: Workload, stack: str, *, routed: bool) -> list[str]
         notes.append(
             f"rows of experts are shares that were made up ({places}): with real data the busiest rank "
             "has 1.2 to 1.3 times as many; --routing prices it"
+        )
+    if _EVEN in found.packages and not found.shares:
+        notes.append(
+            f"{_EVEN} sent equally many tokens to each rank, since no data said otherwise: with real data "
+            "the busiest rank has 1.2 to 1.3 times as many"
         )
     return notes
 

@@ -9,6 +9,8 @@ taken to be like the one before it that was recorded.
 from __future__ import annotations
 
 import math
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +23,8 @@ from flint.ir.mesh import Mesh
 from flint.ir.program import Int64s
 from flint.text import plural
 
+#: Numbers of ranks in a warning.
+_RANKS = re.compile(r"(?<=rank )\d+|(?<=ranks )\d+ and \d+|(?<=recorded \()[\d, .]+")
 #: Up to so many ranks of a class are all recorded where they differ.
 MOST_RECORDED = 8
 #: Up to so many of a larger class.
@@ -35,6 +39,7 @@ class Ranks:
     local_world_size: int
     of: Callable[[Sequence[int]], Sequence[Recording]]
     warnings: list[str] = field(default_factory=list)
+    _told: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def parts(self, mask: Mask, expected: Recording) -> Iterator[tuple[Mask, Recording]]:
         """The classes that the ranks of `mask` are; `expected` is what all of them should do."""
@@ -51,9 +56,17 @@ class Ranks:
             alike.setdefault(tuple(deeds_of(recording, self.mesh)), []).append(recording)
         how = _how_recorded(int(mask.sum()), recorded)
         what = difference(expected, different, self.mesh)
-        self.warnings.append(f"{what}: {plural(len(alike), 'program')}; {how}")
+        self._tell(f"{what}: {plural(len(alike), 'program')}; {how}")
         for members in alike.values():
             yield mask & np.isin(stands_for, [r.rank for r in members]), members[0]
+
+    def _tell(self, warning: str) -> None:
+        """Warn once of what several classes have: their warnings differ in numbers of ranks alone."""
+        self._told[_RANKS.sub("", warning)].append(warning)
+        self.warnings[:] = []
+        for first, *more in self._told.values():
+            also = f" (so do ranks of {len(more)} more classes)" if more else ""
+            self.warnings.append(f"{first}{also}")
 
     def _witnesses(self, mask: Mask, expected: Recording) -> list[int]:
         """The middle and the last rank along the axes about which the program asks."""

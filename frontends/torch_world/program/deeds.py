@@ -71,15 +71,26 @@ def difference(one: Recording, other: Recording, mesh: Mesh) -> str:
         zip(deeds_of(other, mesh), working(other), strict=True),
     )
     mine, theirs = next((a, b) for a, b in pairs if (a and a[0]) != (b and b[0]))
+    at = _first_apart(mine[0], theirs[0]) if mine and theirs else 0
     said = [
-        f"rank {recording.rank} {_described(found[1]) if found else 'does no more'}"
+        f"rank {recording.rank} {_described(found[1], at) if found else 'does no more'}"
         for recording, found in ((one, mine), (other, theirs))
     ]
     return f"ranks {one.rank} and {other.rank} differ: {said[0]}, {said[1]}"
 
 
-def _described(event: Event) -> str:
-    tensor = (event.inputs or event.outputs)[:1]
-    of = "".join(f" of {t.dtype}[{','.join(map(str, t.shape))}]" for t in tensor)
+def _first_apart(one: Deed, other: Deed) -> int:
+    """Which tensor, of inputs and outputs, is the first that two operators do not share; else 0."""
+    pairs = enumerate(zip_longest(one.inputs + one.outputs, other.inputs + other.outputs))
+    return next((n for n, (mine, theirs) in pairs if mine != theirs), 0)
+
+
+def _described(event: Event, number: int) -> str:
+    """With one of its tensors: of a list that is not always the first, and then its number is said."""
+    tensors = (*event.inputs, *event.outputs)
+    of = f" of {len(tensors)} tensors" if number >= len(tensors) > 0 else ""
+    for t in tensors[number : number + 1]:
+        which = f" (tensor {number + 1} of {len(tensors)})" if number else ""
+        of = f" of {t.dtype}[{','.join(map(str, t.shape))}]{which}"
     at = f" at {event.location}" if event.location else ""
     return f"runs {opcode_of(event)}{of}{at}"

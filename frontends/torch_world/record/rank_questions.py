@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,9 +19,13 @@ from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.rank_words import (
     CALCULATES,
     DEVICE_ARGUMENTS,
+    DRAWS,
+    DRAWS_TENSORS,
     QUIET,
     RANK_NAME,
+    READS_DRAWN,
     SAYS,
+    SEEDS,
     TAKES_RANK,
     VARIABLES,
 )
@@ -83,13 +87,19 @@ def rank_questions(sources: dict[str, str]) -> tuple[RankQuestion, ...]:
 class _Shared:
     """What is known of all files: names that hold or give a rank, and along which axis.
 
-    A variable's name has its file before it. `functions` are those that the program defines once,
+    A variable's name has its file before it. `is_seeded`: numbers are drawn by the rank. `functions` are those that the program defines once,
     by name, with the file they are in.
     """
 
     axes: dict[str, str] = field(default_factory=dict)
     functions: dict[str, tuple[str, _Function] | None] = field(default_factory=dict)
+    is_seeded: bool = False
     changes: int = 0
+
+    def seed(self) -> None:
+        """A generator is seeded with a rank: what is drawn on the host depends on it."""
+        self.changes += not self.is_seeded
+        self.is_seeded = True
 
     def add(self, name: str, axis: str) -> None:
         """`name` holds a rank along `axis`, "" for whatever axis."""
@@ -150,6 +160,8 @@ class _Text:
             return "" if isinstance(node.value, str) and node.value in VARIABLES else None
         if isinstance(node, ast.Call):
             name = _called(node)
+            if shared.is_seeded and name not in shared.functions and _draws_number(node):
+                return ""
             return _axis(node) if RANK_NAME.match(name) else shared.axes.get(f"{name}()")
         parent = self.parents.get(node)
         if isinstance(parent, ast.Call) and parent.func is node:
@@ -180,6 +192,8 @@ class _Walk:
                 name = parent.arg
                 node, parent = parent, parents[parent]
             if isinstance(parent, ast.Call) and node is not parent.func:
+                if name == "seed" or _called(parent) in SEEDS:
+                    self.shared.seed()
                 if name in DEVICE_ARGUMENTS or self._hand_over(node, name, parent):
                     return
             elif isinstance(parent, ast.Compare) and isinstance(node, ast.Constant):
@@ -233,15 +247,50 @@ class _Walk:
         elif isinstance(statement, ast.Return):
             self.shared.add(f"{self._function_around(statement)}()", self.axis)
         elif isinstance(statement, (ast.If, ast.While)):
-            if not all(_is_quiet(s, self.shared) for s in (*statement.body, *statement.orelse)):
+            skipped, inside = self._skipped(statement)
+            if not all(
+                _is_quiet(s, self.shared, inside)
+                for s in (*statement.body, *statement.orelse, *skipped)
+                if not isinstance(s, ast.Continue)
+            ):
                 raise _Harmful
-            self._assign_chosen(statement)
+            self._assign_chosen((*statement.body, *statement.orelse, *skipped))
         elif not isinstance(statement, (ast.Expr, ast.Assert)):
             raise _Harmful
 
-    def _assign_chosen(self, choice: ast.If | ast.While) -> None:
+    def _skipped(self, choice: ast.If | ast.While) -> tuple[Sequence[ast.stmt], tuple[str, ...]]:
+        """What runs on other ranks only, as these return or go on to the next turn before it.
+
+        With the function that it is in, if they return nothing from one. Raises _Harmful where a jump
+        leaves more than the block that the choice stands in.
+        """
+        jumps = [
+            s for s in (*choice.body, *choice.orelse) if isinstance(s, (ast.Return, ast.Continue))
+        ]
+        if not jumps:
+            return (), ()
+        around = self.text.parents[choice]
+        block = getattr(around, "body", [])
+        returns = [s for s in jumps if isinstance(s, ast.Return)]
+        wanted = _Function if returns else (ast.For, ast.While)
+        valued = [s for s in returns if not isinstance(s.value, (ast.Constant, type(None)))]
+        if (
+            not isinstance(around, wanted)
+            or choice not in block
+            or valued
+            or len(returns) not in (0, len(jumps))
+        ):
+            raise _Harmful
+        rest = block[block.index(choice) + 1 :]
+        if isinstance(around, _Function) and any(
+            isinstance(n, ast.Return) and n.value is not None for s in rest for n in ast.walk(s)
+        ):
+            self.shared.add(f"{around.name}()", self.axis)
+        return rest, (around.name,) if isinstance(around, _Function) else ()
+
+    def _assign_chosen(self, chosen: Sequence[ast.stmt]) -> None:
         """What only some ranks assign, or put into a list, depends on the rank. Raises _Harmful."""
-        for node in (n for s in (*choice.body, *choice.orelse) for n in ast.walk(s)):
+        for node in (n for s in chosen for n in ast.walk(s)):
             if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr)):
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                     self._assign(target)
@@ -315,6 +364,15 @@ def _called(call: ast.Call) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
+
+
+def _draws_number(call: ast.Call) -> bool:
+    """Whether a call draws a number on the host, or reads one that PyTorch drew."""
+    name = _called(call)
+    if name in READS_DRAWN:
+        inside = (n for n in ast.walk(call) if isinstance(n, ast.Call) and n is not call)
+        return any(_called(n) in DRAWS | DRAWS_TENSORS for n in inside)
+    return name in DRAWS and not ast.unparse(call.func).startswith(("torch.", "jax."))
 
 
 def _axis(node: ast.AST) -> str:

@@ -14,13 +14,29 @@ RANK_NAME = re.compile(
     r"|is_(?:local_)?(?:main|master|first|last|world|global|rank|pipeline).*"
     r"|(?:.*_)?(?:master|main)_process$"
 )
+#: What seeds a generator. Of one that is seeded with a rank every rank draws other numbers.
+SEEDS = frozenset(
+    ("manual_seed", "manual_seed_all", "seed", "default_rng", "Random", "RandomState")
+)
+#: What draws a number on the host, of Python's or NumPy's generators.
+DRAWS = frozenset(
+    ("randint", "randrange", "choice", "choices", "sample", "random", "uniform", "integers")
+    + ("gauss", "normal", "normalvariate", "rand", "randn", "poisson", "geometric", "binomial")
+    + ("getrandbits", "triangular", "betavariate", "expovariate", "lognormvariate", "exponential")
+)
+#: What reads a number that PyTorch drew.
+READS_DRAWN = frozenset(("item", "tolist", "int"))
+#: What of PyTorch draws, beside `DRAWS`.
+DRAWS_TENSORS = frozenset(
+    ("randperm", "multinomial", "bernoulli", "normal_", "uniform_", "random_")
+)
 #: What takes a rank and does the same work on each.
 TAKES_RANK = frozenset(
-    ("set_device", "set_device_index", "device", "cuda", "to", "device_count", "manual_seed")
-    + ("manual_seed_all", "seed", "fork_rng", "init_process_group", "DistributedSampler")
+    ("set_device", "set_device_index", "device", "cuda", "to", "device_count")
+    + ("fork_rng", "init_process_group", "DistributedSampler")
     + ("StatefulDistributedSampler", "DistributedDataParallel", "DDP", "barrier", "Generator")
     + ("get_device_name", "get_device_properties", "synchronize", "destroy_process_group")
-    + ("set_epoch", "default_rng", "device_index", "device_mesh", "device_module", "mem_get_info")
+    + ("set_epoch", "device_index", "device_mesh", "device_module", "mem_get_info", *SEEDS)
 )
 #: Arguments that say on which device, or seed, of whatever function.
 DEVICE_ARGUMENTS = frozenset(

@@ -184,6 +184,11 @@ OTHER_WORK = {
         2,
     ),
     "one rank evaluates": ("if dist.get_rank() == 0: m(x)", "pass", 2),
+    "lengths by a seed": (
+        "m(x.new_ones(n, 64))",
+        "import random; random.seed(dist.get_rank()); n = random.randrange(1, 1 << 20)",
+        4,
+    ),
     "uneven exchange": (
         "dist.all_to_all_single(x.new_empty(own * many, 64), y, [own] * many, c)",
         "c = [3, 1, 1, 1]; own = c[dist.get_rank()]; y = x.new_ones(6, 64)",
@@ -216,6 +221,16 @@ def test_other_work_is_a_class_of_its_own(name: str, capture: Capture) -> None:
 ALIKE = {
     "prints": ("pass", "pass", [0]),
     "devices": ("pass", "d = f'cuda:{int(os.environ[\"LOCAL_RANK\"])}'; z = x.to(d)", [0]),
+    "own choice": (
+        "[m, m][c](x)",
+        "import random; random.seed(dist.get_rank()); c = random.choice([0, 1])",
+        [0, 2, 3],
+    ),
+    "early return": (
+        "say(l)",
+        "def say(l):\n    if dist.get_rank() != 0: return\n    print(l.item())",
+        [0],
+    ),
     "own offset": ("y = m.weight[s : s + 16] * 2", "s = 16 * dist.get_rank()", [0, 2, 3]),
     "own group": (
         "dist.all_reduce(x, group=mine)",
