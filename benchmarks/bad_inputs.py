@@ -60,7 +60,6 @@ KINDS: dict[str, tuple[Maker, float]] = {
     "studies": (stored.study, 0.05),
     "locks": (stored.lock, 0.03),
     "projects": (stored.project, 0.02),
-    "npz": (stored.model, 0.02),
     "simulators": (stored.simulator, 0.02),
     "measurements": (measurements.case, 0.02),
     "routings": (measurements.loads, 0.01),
