@@ -17,11 +17,11 @@ pytest.importorskip("jax")
 
 import jax
 
+from flint import routes
 from flint.errors import FlintError
 from flint.frontends.jax_world.calls import Choice
 from flint.steps.captured import Captured
-from flint.steps.lowering import Lowering
-from flint.tracing import Trace, _finish, trace_script
+from flint.tracing import Trace, trace_script
 from tests.jax_scripts import captured, train_script
 
 #: Products of a step: 3 forward, 3 for weights, 2 for activations (the first has no gradient).
@@ -30,8 +30,7 @@ PRODUCTS = 8 * 2 * 512 * 64 * 64
 
 def finished(found: Captured) -> dict[str, Any]:
     """What the summary of a captured step says of each device."""
-    trace: Trace = _finish(found, Lowering(), {})
-    (only,) = trace.summary().to_json()["classes"]
+    (only,) = Trace(routes.finished(found, routes.Asked(found.mesh))).summary().to_json()["classes"]
     return dict(only)
 
 
