@@ -25,7 +25,6 @@ SHOWN = (
     ("training steps: MaxText (TPU recipes)", "TPU recipes", "held out"),
 )
 HEADINGS = ("what", "system", "rows", "MAPE", "median", "bias", "plain roofline", "constant MFU")
-BEGIN, END = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"
 
 
 def summary(rows: Sequence[Accuracy]) -> str:
@@ -44,8 +43,11 @@ def _cells(name: str, row: Accuracy) -> Iterable[str]:
     return (name, row.chip, f"{row.count:,}", *errors, constant)
 
 
-def with_summary(text: str, rows: Sequence[Accuracy]) -> str:
-    """A page with the table between its two markers replaced."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{summary(rows)}\n{END}{after}"
+def between(text: str, name: str, table: str) -> str:
+    """A page with what stands between the two marks of a name replaced. ValueError: it has no marks."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"the page has no marks '{begin}' and '{end}'")
+    return f"{before}{begin}\n{table}\n{end}{after}"

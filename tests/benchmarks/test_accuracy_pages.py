@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.accuracy_row import HEADINGS, Accuracy
-from benchmarks.accuracy_summary import BEGIN, END, SHOWN, summary, with_summary
+from benchmarks.accuracy_row import HEADINGS, Accuracy, as_markdown
+from benchmarks.accuracy_summary import SHOWN, between, summary
+from benchmarks.accuracy_tpu import scalesim_accuracy, tpu_rows_accuracy
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,7 +31,7 @@ def reported() -> list[Accuracy]:
 
 def test_the_readme_says_what_the_page_says() -> None:
     text = (ROOT / "docs" / "numbers.md").read_text("utf-8")
-    assert with_summary(text, reported()) == text
+    assert between(text, "accuracy", summary(reported())) == text
 
 
 @pytest.mark.parametrize("shown", SHOWN, ids=lambda s: f"{s[1]}, {s[2]}")
@@ -40,7 +41,16 @@ def test_every_row_of_the_summary_is_in_the_page(shown: tuple[str, str, str]) ->
 
 def test_only_what_is_between_the_marks_is_replaced() -> None:
     row = Accuracy("Megatron", "selene", "held out", 4, 5.04, 4, 9, -1.25, 40, 13)
-    text = with_summary(f"a\n{BEGIN}\nold\n{END}\nb\n", [row])
-    assert text.startswith(f"a\n{BEGIN}\n| what |") and text.endswith(f"{END}\nb\n")
     assert summary([row]).splitlines()[2].endswith("| selene | 4 | 5.0 | 4.0 | -1.2 | 40 | 13 |")
-    assert "old" not in text
+    text = "a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n"
+    assert between(text, "x", "new") == text.replace("old", "new")
+    with pytest.raises(ValueError, match="no marks"):
+        between(text, "y", "new")
+
+
+def test_the_tables_of_the_page_have_marks() -> None:
+    """Those that `benchmarks.accuracy` makes in a minute are what stands there."""
+    text = (ROOT / "docs" / "accuracy.md").read_text("utf-8")
+    assert text.count(": begin -->") == text.count(": end -->") == 9
+    shown = text.partition("<!-- Systolic arrays: begin -->")[2].partition("<!-- Systolic")[0]
+    assert as_markdown([*tpu_rows_accuracy(), *scalesim_accuracy()]) == shown.strip()

@@ -1,7 +1,7 @@
 """Whole traces take what ASTRA-sim took for them, to the nanosecond.
 
 The cycles (1 ns) are those of ASTRA-sim master (518bd51), analytical congestion-unaware backend, for
-the directories that are written here; `benchmarks/astra_sim.py` asks a simulator again, for examples.
+the directories that are written here; `flint simulate DIR --binary PATH` asks a simulator again.
 """
 
 from __future__ import annotations
