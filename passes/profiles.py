@@ -11,7 +11,7 @@ from flint.passes.pass_list import parse_passes
 
 
 @dataclass(frozen=True)
-class Profile:
+class KernelTarget:
     """A named, fixed list of passes, applied in order, and those that make kernels after them.
 
     Both are written as `flint opt --passes` takes them.
@@ -48,52 +48,52 @@ _XLA_GPU_COLLECTIVES = (
 #: Profiles by name. XLA for both sums before it reduces (tested on tensor-parallel gradients), and
 #: turns a sliced all-reduce into a reduce-scatter, for TPUs not everywhere. docs/kernels.md says
 #: which kernels each makes, and how that was checked.
-PROFILES: dict[str, Profile] = {
+PROFILES: dict[str, KernelTarget] = {
     p.name: p
     for p in (
-        Profile("none", "the program as partitioned"),
-        Profile(
+        KernelTarget("none", "the program as partitioned"),
+        KernelTarget(
             "xla-gpu",
             "XLA for GPUs: dead code, all-reduce of sums, reduce-scatter, narrower moves",
             _XLA_GPU_COLLECTIVES,
             _XLA_GPU,
         ),
-        Profile(
+        KernelTarget(
             "xla-gpu+flash",
             "XLA for GPUs; attention that the program writes out runs as cuDNN's flash attention",
             _XLA_GPU_COLLECTIVES,
             f"fuse-attention,{_XLA_GPU}",
         ),
-        Profile(
+        KernelTarget(
             "xla-tpu",
             "XLA for TPUs: dead code, all-reduce of sums, reduce-scatter",
             _XLA,
             'expand-ragged{rows=false},read-slices,fuse-chains{blocks="" prologue=any epilogue=any},'
             "fuse-tpu-products,write-slices",
         ),
-        Profile(
+        KernelTarget(
             "xla-cpu",
             "XLA for CPUs: its kernels, their order, and copies of operands of products",
             "drop-dead-code,sum-whole",
             "open-single-trips,sink-fills,turn-operands,fuse-xla-cpu,drop-dead-code,"
             "breadth-first{together=true}",
         ),
-        Profile(
+        KernelTarget(
             "inductor",
             "torch.compile: dead code; one kernel for each chain, softmax, norm and attention",
             "drop-dead-code",
             "fuse-attention{named=true},fuse-chains{blocks=shared "
             'epilogue="" siblings=any operators=true slices=true named=true}',
         ),
-        Profile(
+        KernelTarget(
             "megatron",
             "Megatron-LM: kernels that the program names; layers have arrays of their own",
             _XLA,
             "separate-layers,use-blas,"
             'fuse-chains{blocks=shared epilogue="" siblings="" slices=true named=true}',
         ),
-        Profile("eager", "PyTorch without a compiler: each operator is a kernel", fusing=""),
-        Profile(
+        KernelTarget("eager", "PyTorch without a compiler: each operator is a kernel", fusing=""),
+        KernelTarget(
             "torch",
             "PyTorch as the program switched it: calls that it compiles as inductor, others eager",
             fusing="fuse-attention{named=true compiled=true},fuse-chains{blocks=shared "
@@ -103,7 +103,7 @@ PROFILES: dict[str, Profile] = {
 }
 
 
-def profile(name: object) -> Profile:
+def profile(name: object) -> KernelTarget:
     """The profile called `name`. Raises FlintError FL405 for anything else."""
     if not isinstance(name, str) or name not in PROFILES:
         raise FlintError(

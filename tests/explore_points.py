@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flint.tools.explore.result import Result, Status
-from flint.tools.explore.space.dimension import Dimension, Field
+from flint.tools.explore.space.dimension import PointField, SpaceDimension
 from flint.tools.explore.space.space import Space
 from flint.tools.explore.subject import Subject
-from flint.tools.explore.workers.work import Work
+from flint.tools.explore.workers.work import EvaluationWork
 
 MESHES = ("data=8,model=1", "data=4,model=2", "data=2,model=4", "data=1,model=8")
 
@@ -25,9 +25,11 @@ def space_of(folder, microbatches=range(1, 11), clusters=("h100-dgx", "b200-dgx"
     return Space(
         Subject(str(folder / name)),
         (
-            Dimension("mesh", Field.MESH, MESHES, "--devices"),
-            Dimension("microbatches", Field.PIPELINE, tuple(map(str, microbatches)), "--sweep"),
-            Dimension("cluster", Field.CLUSTER, tuple(map(str, clusters)), "-c"),
+            SpaceDimension("mesh", PointField.MESH, MESHES, "--devices"),
+            SpaceDimension(
+                "microbatches", PointField.PIPELINE, tuple(map(str, microbatches)), "--sweep"
+            ),
+            SpaceDimension("cluster", PointField.CLUSTER, tuple(map(str, clusters)), "-c"),
         ),
         (8,),
         ("data", "model"),
@@ -98,7 +100,7 @@ class _Evaluator:
 
 def work(folder, limit_seconds=60.0, **how):
     """Work of such evaluators; what they read lies in `folder`."""
-    return Work(Hashed(str(folder / "log"), **how), str(folder), limit_seconds)
+    return EvaluationWork(Hashed(str(folder / "log"), **how), str(folder), limit_seconds)
 
 
 def rows(path):

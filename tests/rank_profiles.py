@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flint.tools.measure.profiles.builder import ProfileBuilder
-from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Comm, Profile, Signature
+from flint.tools.measure.profiles.profile import (
+    ActivityKind,
+    CallKind,
+    Profile,
+    ProfiledComm,
+    Signature,
+)
 
 #: From a call to its kernel, and a call of the host.
 LATENCY_NS, CALL_NS = 5_000.0, 3_000.0
@@ -110,7 +116,7 @@ def _profile(
         comm = -1
         if item is not None:
             group = next(g for g in item.groups if rank in g)
-            comm = b.comm(Comm(item.name, item.elements, item.elements, "Float", names[group], len(group), group))  # fmt: skip
+            comm = b.comm(ProfiledComm(item.name, item.elements, item.elements, "Float", names[group], len(group), group))  # fmt: skip
         b.add_operator(
             name, clock + call - 500, CALL_NS - 100, 1, external=number, comm=comm,
             signature=b.signature(_MM) if item is None else -1,

@@ -11,7 +11,7 @@ from flint.requests.estimate import EstimateRequest
 from flint.text import Column, format_duration, text_table
 from flint.tools.measure.comparison.comparison import compare_measured
 from flint.tools.measure.comparison.result import MeasuredComparison
-from flint.tools.measure.comparison.units import Unit
+from flint.tools.measure.comparison.units import ExecutedCall
 from flint.tools.measure.profiles.build import workload_of
 from flint.tools.measure.profiles.formats import read_profiles
 
@@ -45,7 +45,7 @@ def compared(model: str, profile: str) -> tuple[MeasuredComparison, Cluster]:
     return compare_measured(measured, captured, EstimateRequest(cluster)), cluster
 
 
-def datasheet_ns(unit: Unit, cluster: Cluster) -> float:
+def datasheet_ns(unit: ExecutedCall, cluster: Cluster) -> float:
     """What peak FLOPS and bandwidth alone say: the trivial model."""
     chip = cluster.chip
     peak = chip.peak_flops_per_s["bf16"]

@@ -21,7 +21,7 @@ from flint.cluster.lent import LENT
 from flint.cluster.models import Cluster, Network, Quantity
 from flint.ir.program import Collective
 from flint.tools.measure.fitting.fit import Bounds, fit
-from flint.tools.measure.fitting.networks import Pricing
+from flint.tools.measure.fitting.networks import NetworkPricing
 
 #: Presets whose inner network is measured, and the name of their GPU in aiconfigurator's tables.
 INNER = {
@@ -277,10 +277,15 @@ def fitted(
     without = rows.without_reduction_in_switch(cluster)
     whole = np.array([r.cannot_reduce_in_switch for r in measured])
     pricings = (
-        (whole, Pricing([r.call for r in measured if r.cannot_reduce_in_switch], without, tier)),
+        (
+            whole,
+            NetworkPricing([r.call for r in measured if r.cannot_reduce_in_switch], without, tier),
+        ),
         (
             ~whole,
-            Pricing([r.call for r in measured if not r.cannot_reduce_in_switch], cluster, tier),
+            NetworkPricing(
+                [r.call for r in measured if not r.cannot_reduce_in_switch], cluster, tier
+            ),
         ),
     )
 

@@ -39,7 +39,7 @@ MADE = "made"
 _MODULES = (".py", ".so", ".pyd", ".dist-info", ".egg-info")
 
 
-class InputKind(StrEnum):
+class ReadInputKind(StrEnum):
     """What of a path a capture depends on."""
 
     FILE = "file"  #: its content, or that it is not there
@@ -48,10 +48,10 @@ class InputKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class ReadInput:
     """One thing that was read, and the digest of what was there."""
 
-    kind: InputKind
+    kind: ReadInputKind
     path: str
     digest: str
 
@@ -68,7 +68,7 @@ def record_if_asked() -> None:
         sys.addaudithook(hook)
         importlib.invalidate_caches()  # folders that imports know already are listed once more
         for module in list(sys.modules.values()):
-            hook.saw(InputKind.FILE, getattr(module, "__file__", None))
+            hook.saw(ReadInputKind.FILE, getattr(module, "__file__", None))
 
 
 class _Hook:
@@ -95,7 +95,7 @@ class _Hook:
             if lists == digest_of.__code__.co_filename:
                 return  # to see whether inputs are as they were: no reading by the model
             imports = lists.startswith(_IMPORT)
-            kind = InputKind.MODULES if imports else InputKind.NAMES
+            kind = ReadInputKind.MODULES if imports else ReadInputKind.NAMES
             self.saw(kind, arguments[0] if arguments[0] is not None else ".")
 
     def _opened(self, path: object, mode: object, flags: object) -> None:
@@ -103,16 +103,16 @@ class _Hook:
         if makes or (isinstance(mode, str) and set(mode) & set("wax")):
             self._made(path)
         else:
-            self.saw(InputKind.FILE, path)
+            self.saw(ReadInputKind.FILE, path)
 
-    def saw(self, kind: InputKind, path: object) -> None:
+    def saw(self, kind: ReadInputKind, path: object) -> None:
         """Write down a path, if it is an input and is new."""
         whole = _whole(path)
         known = whole is None or (kind, whole) in self._seen or (MADE, whole) in self._seen
         if whole is None or known or not self._is_input(whole):
             return
         self._seen.add((kind, whole))
-        self._tell(kind, whole, _stamp(whole) if kind is InputKind.FILE else "")
+        self._tell(kind, whole, _stamp(whole) if kind is ReadInputKind.FILE else "")
 
     def _made(self, path: object) -> None:
         """Write down a file that is written: what is read of it from here on is the model's own."""
@@ -120,9 +120,9 @@ class _Hook:
         if whole is None or (MADE, whole) in self._seen or not self._is_input(whole):
             return
         self._seen.add((MADE, whole))
-        self._tell(InputKind.FILE, whole, MADE)
+        self._tell(ReadInputKind.FILE, whole, MADE)
 
-    def _tell(self, kind: InputKind, path: str, stamp: str) -> None:
+    def _tell(self, kind: ReadInputKind, path: str, stamp: str) -> None:
         os.write(self._file, f"{json.dumps([kind, path, stamp])}\n".encode())
 
     def _is_input(self, path: str) -> bool:
@@ -178,15 +178,15 @@ def digest(data: bytes) -> str:
     return blake2b(data, digest_size=16).hexdigest()
 
 
-def digest_of(kind: InputKind | str, path: str) -> str:
+def digest_of(kind: ReadInputKind | str, path: str) -> str:
     """The digest of what an input is now; "" if it is not there."""
     try:
-        if kind == InputKind.FILE:
+        if kind == ReadInputKind.FILE:
             return digest(Path(path).read_bytes())
         names = os.listdir(path)
     except OSError:
         return ""
-    if kind == InputKind.MODULES:
+    if kind == ReadInputKind.MODULES:
         names = [n for n in names if n.endswith(_MODULES) or _is_package(path, n)]
     else:
         names = [n for n in names if not n.startswith(".") and n != "__pycache__"]
@@ -197,25 +197,25 @@ def _is_package(folder: str, name: str) -> bool:
     return os.path.isfile(os.path.join(folder, name, "__init__.py"))
 
 
-def recorded(file: Path) -> tuple[Input, ...]:
+def recorded(file: Path) -> tuple[ReadInput, ...]:
     """The inputs that were written down in a file, sorted.
 
     A file that is not as it was when it was read has the digest CHANGED: it is never current. One
     that was not there before it was written is no input.
     """
     lines = file.read_text().splitlines() if file.exists() else []
-    stamps: dict[tuple[InputKind, str], set[str]] = {}
+    stamps: dict[tuple[ReadInputKind, str], set[str]] = {}
     for kind, path, stamp in map(json.loads, lines):
-        stamps.setdefault((InputKind(kind), path), set()).add(stamp)
+        stamps.setdefault((ReadInputKind(kind), path), set()).add(stamp)
     return tuple(
-        Input(kind, path, _digest_if_same(kind, path, seen))
+        ReadInput(kind, path, _digest_if_same(kind, path, seen))
         for (kind, path), seen in sorted(stamps.items())
         if seen != {MADE} and seen != {MADE, ""}
     )
 
 
-def _digest_if_same(kind: InputKind, path: str, seen: set[str]) -> str:
-    if kind is InputKind.FILE and seen - {MADE} != {_stamp(path)}:
+def _digest_if_same(kind: ReadInputKind, path: str, seen: set[str]) -> str:
+    if kind is ReadInputKind.FILE and seen - {MADE} != {_stamp(path)}:
         return CHANGED
     return digest_of(kind, path)
 

@@ -68,7 +68,7 @@ def is_by_block(name: str) -> bool:
     return BLOCK in name.partition(":")[2].split(",")
 
 
-class Groups(NamedTuple):
+class ProductGroups(NamedTuple):
     """How many groups a product has; `sums`: each sums over its rows and has a result of its own."""
 
     number: int
@@ -83,10 +83,10 @@ def grouped(name: str, count: int, *, sums: bool = False) -> str:
     return f"{name}{between}{'sums' if sums else 'groups'}{count}"
 
 
-def groups_of(name: str) -> Groups | None:
+def groups_of(name: str) -> ProductGroups | None:
     """How many groups a name says that a product has; None if it says none."""
     found = _GROUPS.search(name)
-    return Groups(int(found[2]), found[1] == "sums") if found else None
+    return ProductGroups(int(found[2]), found[1] == "sums") if found else None
 
 
 def without_groups(name: str) -> str:

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Choices:
+class ParameterChoices:
     """Values of a parameter, in the order of its annotation."""
 
     values: tuple[Any, ...]
@@ -50,7 +50,7 @@ class Choices:
         raise KeyError(text)
 
 
-_NONE = Choices((None,), is_closed=True)
+_NONE = ParameterChoices((None,), is_closed=True)
 _WORDS = {True: ("true", "yes", "on", "1"), False: ("false", "no", "off", "0")}
 
 
@@ -63,7 +63,7 @@ def spelled(value: object) -> str:
     return str(value)
 
 
-def choices_of(annotation: object) -> Choices | None:
+def choices_of(annotation: object) -> ParameterChoices | None:
     """The choices that an annotation (no text) lists, None if it lists none.
 
     `Literal[...] | None` has None among them. Raises FlintError FL216 for too many.
@@ -72,9 +72,9 @@ def choices_of(annotation: object) -> Choices | None:
     if origin is Annotated:
         return _annotated(annotation)
     if origin is Literal:
-        return Choices(_unique(get_args(annotation)), is_closed=True)
+        return ParameterChoices(_unique(get_args(annotation)), is_closed=True)
     if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return Choices(tuple(annotation), is_closed=True)
+        return ParameterChoices(tuple(annotation), is_closed=True)
     if origin in (Union, types.UnionType):
         return _union(get_args(annotation))
     return None
@@ -98,7 +98,7 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
     return found
 
 
-def option_choices(function: Callable[..., Any]) -> Mapping[str, Choices]:
+def option_choices(function: Callable[..., Any]) -> Mapping[str, ParameterChoices]:
     """Choices by the name of the parameter, for those that have some.
 
     Raises FlintError FL216 as `choices_of` does.
@@ -107,7 +107,7 @@ def option_choices(function: Callable[..., Any]) -> Mapping[str, Choices]:
     return {name: choices for name, choices in found.items() if choices and choices.values}
 
 
-def require_choice(name: str, text: str, choices: Choices) -> Any:
+def require_choice(name: str, text: str, choices: ParameterChoices) -> Any:
     """The value that `text` spells. Raises FlintError FL216 with the choices if it spells none."""
     try:
         return choices.pick(text)
@@ -119,13 +119,13 @@ def require_choice(name: str, text: str, choices: Choices) -> Any:
         ) from None
 
 
-def _annotated(annotation: object) -> Choices | None:
+def _annotated(annotation: object) -> ParameterChoices | None:
     inner, *extras = get_args(annotation)
     for extra in extras:
         if isinstance(extra, range):
-            return Choices(_worth_a_look(extra), is_closed=False)
+            return ParameterChoices(_worth_a_look(extra), is_closed=False)
         if isinstance(extra, tuple | list) and extra:
-            return Choices(_unique(tuple(extra)), is_closed=False)
+            return ParameterChoices(_unique(tuple(extra)), is_closed=False)
     return choices_of(inner)
 
 
@@ -146,14 +146,14 @@ def _worth_a_look(numbers: range) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _union(members: tuple[Any, ...]) -> Choices | None:
+def _union(members: tuple[Any, ...]) -> ParameterChoices | None:
     """`Literal[...] | None`, or several Literals: choices only if every member lists its values."""
     lists = [_NONE if m is type(None) else choices_of(m) for m in members]
     found = [choices for choices in lists if choices is not None]
     if len(found) < len(lists) or found == [_NONE]:
         return None
     values = tuple(v for choices in found for v in choices.values)
-    return Choices(_unique(values), is_closed=all(c.is_closed for c in found))
+    return ParameterChoices(_unique(values), is_closed=all(c.is_closed for c in found))
 
 
 def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ from flint.text import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class CompiledModule:
+class OptimisedModule:
     """An optimised module of one device, and who made it."""
 
     module: HloModule
@@ -33,7 +33,7 @@ class CompiledModule:
     warning: str = ""
 
 
-def compile_captured(captured: Captured, lowering: Lowering) -> CompiledModule:
+def compile_captured(captured: Captured, lowering: Lowering) -> OptimisedModule:
     """Compile for the whole mesh, or take what was compiled before.
 
     Raises FlintError FL411 and FL412 (installation), FL413 (chip), FL414 (size), FL401, FL402,
@@ -52,7 +52,7 @@ def compile_captured(captured: Captured, lowering: Lowering) -> CompiledModule:
     memory = CompilerMemory(**{name: int(facts[name]) for name in CompilerMemory.__slots__})
     _require_room(memory, target)
     by = CompiledBy(lowering.compiler, options["chip"], plugin.version, topology, memory)
-    return CompiledModule(decode_module(data, captured.source), by, plugin.warning)
+    return OptimisedModule(decode_module(data, captured.source), by, plugin.warning)
 
 
 def _require_room(memory: CompilerMemory, target: Target) -> None:
@@ -67,7 +67,7 @@ def _require_room(memory: CompilerMemory, target: Target) -> None:
     )
 
 
-def program_of(compiled: CompiledModule, captured: Captured) -> Program:
+def program_of(compiled: OptimisedModule, captured: Captured) -> Program:
     """The compiled module as the program of one device. Raises FlintError FL403."""
     return module_to_program(
         compiled.module, captured.mesh, captured.trip_counts, argument_shardings(captured)

@@ -17,7 +17,7 @@ _HOST: Final = (2, 2, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class TpuSlice:
     """A torus of chips: what `topologies.get_topology_desc` takes as keywords."""
 
     topology_name: str
@@ -52,7 +52,7 @@ class TpuTarget:
     chip_config_name: str = ""
     accelerator: str = field(default="v5p-16")  #: a type that libtpu takes for its own host
 
-    def slice_of(self, devices: int) -> Slice:
+    def slice_of(self, devices: int) -> TpuSlice:
         """The slice of a mesh: the torus that is as near to a cube or square as it goes.
 
         Raises FlintError FL414 if chips would be used in part, and for more chips than one slice has:
@@ -71,7 +71,7 @@ class TpuTarget:
         # Sides that hosts divide go first.
         shape = min(shapes, key=lambda s: (s[0] % 2 + s[1] % 2, max(s) - min(s), s))
         whole = all(n % h == 0 for n, h in zip(shape, _HOST, strict=False))
-        return Slice(
+        return TpuSlice(
             f"{self.library_name or self.name}:{'x'.join(map(str, shape))}",
             () if whole else (1, 1, 1),
             self.chip_config_name,

@@ -20,7 +20,7 @@ class Typed(Protocol):
     def dtype(self) -> str: ...
 
 
-class Product(Protocol):
+class HasOperands(Protocol):
     """An operation with operands. `op` is the MLIR operation."""
 
     @property
@@ -29,7 +29,7 @@ class Product(Protocol):
     def operands(self) -> Sequence[Typed]: ...
 
 
-def product_of(o: Product) -> str:
+def product_of(o: HasOperands) -> str:
     """The name of what the first two operands are multiplied in (`flint.ir.product_types`)."""
     attributes = o.op.attributes
     if "algorithm" in attributes:

@@ -24,7 +24,7 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class _Comparison:
     """`left direction right`, as the condition of a loop."""
 
     direction: str
@@ -40,7 +40,7 @@ _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE", "EQ": "
 _LITERALS = ("s32s", "s64s", "u32s", "u64s")
 
 
-class Evaluator:
+class InstructionEvaluator:
     """Evaluates instructions of one computation, given its parameters."""
 
     def __init__(self, module: HloModule, computation: Computation, arguments: list[Value]) -> None:
@@ -86,10 +86,10 @@ class Evaluator:
         if i.opcode in ("add", "subtract"):
             return _sum(values[0], values[1], 1 if i.opcode == "add" else -1)
         if i.opcode == "compare":
-            return Comparison(i.comparison_direction, values[0], values[1])
+            return _Comparison(i.comparison_direction, values[0], values[1])
         if i.opcode in ("fusion", "call"):
             called = self.module.called(i)[0]
-            return Evaluator(self.module, called, values)(self.module.root(called))
+            return InstructionEvaluator(self.module, called, values)(self.module.root(called))
         return values[0]
 
 
@@ -112,9 +112,9 @@ def counted_trips(loop: Instruction, initial: Value, module: HloModule) -> int |
     body, condition = module.called(loop)[:2]
     start = initial if isinstance(initial, tuple) else ()
     symbols = [tuple(Carried(k) for k in range(len(loop.shape.tuple_shapes)))]
-    after = Evaluator(module, body, symbols)(module.root(body))
-    holds = Evaluator(module, condition, symbols)(module.root(condition))
-    if not isinstance(holds, Comparison) or not isinstance(after, tuple):
+    after = InstructionEvaluator(module, body, symbols)(module.root(body))
+    holds = InstructionEvaluator(module, condition, symbols)(module.root(condition))
+    if not isinstance(holds, _Comparison) or not isinstance(after, tuple):
         return None
     invariant = {k: start[k] for k, v in enumerate(after) if v == Carried(k) and k < len(start)}
     left, right = (_settle(v, invariant) for v in (holds.left, holds.right))
@@ -134,7 +134,7 @@ def body_arguments(loop: Instruction, initial: Value, module: HloModule) -> list
     """What is known of the loop's tuple in every iteration: elements that the body returns as is."""
     body = module.called(loop)[0]
     symbols = tuple(Carried(k) for k in range(len(loop.shape.tuple_shapes)))
-    after = Evaluator(module, body, [symbols])(module.root(body))
+    after = InstructionEvaluator(module, body, [symbols])(module.root(body))
     start = initial if isinstance(initial, tuple) else ()
     if not isinstance(after, tuple):
         return [None]

@@ -42,7 +42,7 @@ from flint.passes.hlo.module import (
 from flint.passes.hlo.op_classes import class_of
 from flint.passes.hlo.trees import Rows, flat, mapped, tree, zipped
 from flint.passes.hlo.trip_counts import (
-    Evaluator,
+    InstructionEvaluator,
     Value,
     body_arguments,
     counted_trips,
@@ -462,7 +462,7 @@ class _Scope:
         self.arguments = arguments
         self.asynchronous = asynchronous
         self.rows: dict[int, Rows] = {}
-        self.value = Evaluator(module, computation, known)
+        self.value = InstructionEvaluator(module, computation, known)
 
 
 def _number(parameter: Instruction) -> int:

@@ -14,7 +14,7 @@ from flint.steps.pools import CacheName
 
 
 @dataclass(frozen=True)
-class Cache:
+class CachePair:
     """A result, the argument that it fills, and which of their dimensions may differ."""
 
     result: TensorPort
@@ -38,12 +38,12 @@ class Cache:
 
 def pair_caches(
     entries: Iterable[CacheName], results: Sequence[TensorPort], arguments: Sequence[TensorPort]
-) -> list[Cache]:
+) -> list[CachePair]:
     """The n-th result that fits a glob with the n-th argument that fits the other.
 
     Raises FlintError FL240 where nothing fits, numbers differ, or an argument is filled twice.
     """
-    found: list[Cache] = []
+    found: list[CachePair] = []
     filled: set[int] = set()
     for entry in entries:
         given = _fitting(entry.result, results, "result of the prefill step")
@@ -59,7 +59,7 @@ def pair_caches(
             if argument.row in filled:
                 raise FlintError("FL240", f"argument {argument.name} is filled by two caches")
             filled.add(argument.row)
-            found.append(Cache(result, argument, entry.batch_dimension, entry.length_dimension))
+            found.append(CachePair(result, argument, entry.batch_dimension, entry.length_dimension))
     return found
 
 
@@ -81,7 +81,7 @@ def _listed(ports: Sequence[TensorPort]) -> str:
     return ", ".join(names if len(names) <= 12 else [*names[:12], f"and {len(names) - 12} more"])
 
 
-def exchange_of(cache: Cache, mesh: Mesh, pools: Pools) -> Exchange:
+def exchange_of(cache: CachePair, mesh: Mesh, pools: Pools) -> Exchange:
     """How what one prefill position has for one decode position goes there.
 
     Its requests are those of the result, dealt out evenly over the positions that it serves.
@@ -120,7 +120,7 @@ def exchange_of(cache: Cache, mesh: Mesh, pools: Pools) -> Exchange:
     )
 
 
-def _check_sizes(exchange: Exchange, cache: Cache) -> None:
+def _check_sizes(exchange: Exchange, cache: CachePair) -> None:
     send, receive = exchange.sender.shape, exchange.receiver.shape
     if len(send) != len(receive):
         raise exchange.refused(f"one has {len(send)} dimensions, the other {len(receive)}")

@@ -15,8 +15,8 @@ from flint.ir.program import Flag, Kind, Program, Row
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
 from flint.passes.extract.tensors import show
-from flint.passes.pools.caches import Cache, exchange_of, of_one_layer, pair_caches
-from flint.passes.pools.ports import Made, PoolStep, partition_pool, where_made, where_read
+from flint.passes.pools.caches import CachePair, exchange_of, of_one_layer, pair_caches
+from flint.passes.pools.ports import MadeResult, PoolStep, partition_pool, where_made, where_read
 from flint.passes.pools.transfer import CacheMessage, Pools, messages
 from flint.steps.captured import Captured
 from flint.steps.pools import CapturedPools
@@ -47,7 +47,7 @@ def compose_pools(captured: CapturedPools, partition: Partition = partition_pool
 
 
 def _connected(
-    prefill: PoolStep, decode: PoolStep, caches: list[Cache], mesh: Mesh, pools: Pools
+    prefill: PoolStep, decode: PoolStep, caches: list[CachePair], mesh: Mesh, pools: Pools
 ) -> tuple[Program, Program]:
     """Both programs with the rows that send and receive, one channel for each pair of rows."""
     sends, receives = Editor(prefill.program), Editor(decode.program)
@@ -67,7 +67,9 @@ def _first_channel(*programs: Program) -> int:
     return 1 + max(int(p.channel.max(initial=-1)) for p in programs)
 
 
-def _send(edit: Editor, cache: Cache, made: Made, sent: list[CacheMessage], channel: int) -> None:
+def _send(
+    edit: Editor, cache: CachePair, made: MadeResult, sent: list[CacheMessage], channel: int
+) -> None:
     near, place = edit.program.row(made.row), made.place
     for i, message in enumerate(sent):
         columns = _row(Kind.SEND, cache, message, channel + i, near)
@@ -75,7 +77,7 @@ def _send(edit: Editor, cache: Cache, made: Made, sent: list[CacheMessage], chan
 
 
 def _receive(
-    edit: Editor, cache: Cache, layers: int, sent: list[CacheMessage], channel: int
+    edit: Editor, cache: CachePair, layers: int, sent: list[CacheMessage], channel: int
 ) -> None:
     """What is received is written into places of the argument; it waits for nothing else."""
     argument = cache.argument.row
@@ -92,7 +94,7 @@ def _receive(
 
 
 def _row(
-    kind: Kind, cache: Cache, message: CacheMessage, channel: int, near: Row
+    kind: Kind, cache: CachePair, message: CacheMessage, channel: int, near: Row
 ) -> dict[str, Any]:
     """Columns of a row that sends or receives; `near` says where in the source that is."""
     send, receive = cache.result, cache.argument
@@ -150,7 +152,7 @@ def _sharded(name: str, axis: str, what: str, place: str | None = None) -> Flint
     )
 
 
-def _metadata(captured: CapturedPools, caches: list[Cache]) -> dict[str, Any]:
+def _metadata(captured: CapturedPools, caches: list[CachePair]) -> dict[str, Any]:
     metadata: dict[str, Any] = {
         "producer": "flint",
         "name": captured.name,

@@ -105,7 +105,7 @@ def _result_name(attributes: Any, number: int) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class PortPlace:
     """A point between rows: before row `before`, inside `region` (-1: at the outermost level).
 
     `readers` are the rows that read what is there first.
@@ -117,15 +117,15 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeResult:
     """A result: `row` holds it, or its newest layer if a loop over `layers` fills it (else 0)."""
 
     row: int
     layers: int
-    place: Place
+    place: PortPlace
 
 
-def where_made(program: Program, port: TensorPort, *, stacked: bool) -> Made:
+def where_made(program: Program, port: TensorPort, *, stacked: bool) -> MadeResult:
     """Where the result `port` is complete, or each of its layers, if it may be `stacked` by a loop.
 
     A stack is filled by a `dynamic_update_slice` with one entry of dimension 0 in each iteration.
@@ -136,14 +136,14 @@ def where_made(program: Program, port: TensorPort, *, stacked: bool) -> Made:
     if layers and program.op[row] == OpClass.UPDATE_SLICE:
         layer = (1, *port.tensor.shape[1:])
         if any(_shape(program, int(d)) == layer for d in program.dependencies(row)):
-            return Made(row, layers, Place(row + 1, region))
+            return MadeResult(row, layers, PortPlace(row + 1, region))
     after = max(row, _last_parameter(program)) + 1
     if region >= 0:
         after = program.regions[_outermost(program, region)].stop
-    return Made(row, 0, Place(after, -1))
+    return MadeResult(row, 0, PortPlace(after, -1))
 
 
-def where_read(program: Program, port: TensorPort, layers: int) -> tuple[Place, bool]:
+def where_read(program: Program, port: TensorPort, layers: int) -> tuple[PortPlace, bool]:
     """Where the argument `port` is read first, and whether that is a layer at a time.
 
     It is read a layer at a time if the loop over `layers` that carries it does nothing with it but
@@ -154,11 +154,11 @@ def where_read(program: Program, port: TensorPort, layers: int) -> tuple[Place, 
     if layers and len(first) == 1:
         found = _reads_in_loop(program, first[0], port, layers, readers)
         if found:
-            return Place(found[0], int(program.region[first[0]]), tuple(found)), True
+            return PortPlace(found[0], int(program.region[first[0]]), tuple(found)), True
     rows = first or [len(program) - 1]  # an argument that nothing reads: at the step's return
     region = int(program.region[rows[0]])
     before = rows[0] if region < 0 else program.regions[_outermost(program, region)].start
-    return Place(before, -1, tuple(rows)), False
+    return PortPlace(before, -1, tuple(rows)), False
 
 
 def _reads_in_loop(

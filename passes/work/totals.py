@@ -28,7 +28,7 @@ class CommunicationTotal:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class StepTotals:
     """What one device does in one step; loops count as often as they run.
 
     `matmul_flops` are those of products of matrices and convolutions, fused or not, without what a
@@ -49,10 +49,10 @@ class Totals:
         return sum(c.comm_bytes for c in self.communication if c.kind != "recv")
 
 
-def totals(program: Program) -> Totals:
+def totals(program: Program) -> StepTotals:
     """Add up a program. `op_count` counts rows that work (COMPUTE and communication) on the device."""
     works = (program.kind >= Kind.COMPUTE) & ~is_any(program, OpClass.HOST)
-    return Totals(
+    return StepTotals(
         op_count=int(works.sum()),
         executed_op_count=total(program, works.astype(np.int64)),
         flops=total(program, program.flops),
@@ -75,7 +75,7 @@ def total(program: Program, per_execution: Int64s) -> int:
 
 
 def matmul_flops(program: Program) -> Int64s:
-    """For each row, flops of one execution that are products of matrices, see `Totals`."""
+    """For each row, flops of one execution that are products of matrices, see `StepTotals`."""
     one_product = (program.dims > 0).all(axis=1)
     products = is_any(program, PRODUCT) | (ProductDims.of(program.dims).n > 1)
     products |= is_any(program, OpClass.COMPILED) & (program.product > 0)

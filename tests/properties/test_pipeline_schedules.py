@@ -9,7 +9,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.passes.pipeline.schedule.runs import Run, expand, expand_rounds, rounds, runs
+from flint.passes.pipeline.schedule.runs import UnitRun, expand, expand_rounds, rounds, runs
 from flint.passes.pipeline.schedule.schedules import ANY, SCHEDULES, orders, placement
 from flint.passes.pipeline.schedule.simulate import (
     EQUAL_STAGES,
@@ -240,7 +240,7 @@ def plus(one: Cost, other: Cost) -> Cost:
     return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
-def cost_of(found: tuple[Run, ...]) -> Cost:
+def cost_of(found: tuple[UnitRun, ...]) -> Cost:
     loops = [run for run in found if run.trip_count > 1]
     alone = sum(len(run.units) for run in found if run.trip_count == 1)
     stored = alone + sum(len(run.units) for run in loops)

@@ -21,7 +21,7 @@ from flint.tools.explore.subject import Subject, fixed_sweeps
 
 if TYPE_CHECKING:
     from flint.tools.explore.answers.against import StudyDifference
-    from flint.tools.explore.answers.explain import Explanation
+    from flint.tools.explore.answers.explain import RowExplanation
     from flint.tools.explore.study.run import Listener
     from flint.tools.explore.study.search import SearchKind
     from flint.tools.explore.workers.schedule import Executor
@@ -75,7 +75,7 @@ class Answer:
         """The points that no other one beats in all objectives."""
         return self.ranking.front
 
-    def explain(self, first: int = 1, second: int = 2) -> Explanation:
+    def explain(self, first: int = 1, second: int = 2) -> RowExplanation:
         """Why row `first` of the ranking beats row `second`. Raises FlintError FL874 for no such row."""
         from flint.tools.explore.answers.explain import explain
 

@@ -31,7 +31,7 @@ class Status(StrEnum):
     FAILED = "failed"  #: Flint or a process of it failed
 
 
-class Role(StrEnum):
+class PoolRole(StrEnum):
     """What a rank class serves: of a step that is one of two pools."""
 
     STEP = ""  #: there are no pools
@@ -54,7 +54,7 @@ class ClassResult:
     memory_bytes: Bytes
     waiting_ns: Nanoseconds = 0.0
     cache_bytes: Bytes = 0
-    role: Role = Role.STEP
+    role: PoolRole = PoolRole.STEP
 
 
 @dataclass(frozen=True, slots=True)

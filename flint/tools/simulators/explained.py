@@ -12,7 +12,7 @@ from flint.errors import FlintError
 from flint.text import format_bytes, format_duration
 from flint.tools.simulators.inputs import Case, Inputs
 from flint.tools.simulators.outcome import SimulatedRun
-from flint.tools.simulators.reasons import Rules, compare, run_rules
+from flint.tools.simulators.reasons import RuleTimes, compare, run_rules
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
@@ -60,7 +60,7 @@ def _place(inputs: Inputs) -> Path:
     return inputs.traces.folder / inputs.traces.prefix
 
 
-def _with_cause(run: SimulatedRun, rules: Rules) -> SimulatedRun:
+def _with_cause(run: SimulatedRun, rules: RuleTimes) -> SimulatedRun:
     """A run that failed, with what ranks wait in if the traces are why."""
     error = rules.error
     if isinstance(error, NeverEndsError):

@@ -31,7 +31,7 @@ FIDELITIES: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Measures:
+class FidelityMeasures:
     """What a fidelity says of the slowest device and its step."""
 
     step_time_ns: float  #: When the last rank ends its step, in ns.
@@ -53,7 +53,7 @@ class FidelityDocument(TypedDict):
     fidelity: Literal["analytic", "compiled", "simulated"]  #: Which.
     by: str  #: Who says it, in words.
     reason: str  #: Why there is nothing; "" where there is.
-    measures: Measures | None  #: What it says; null where there is nothing.
+    measures: FidelityMeasures | None  #: What it says; null where there is nothing.
     against_first: dict[str, float]
     """Relative differences from the first that says something, by name of the measure; 0.01 is 1 %."""
 
@@ -73,7 +73,7 @@ class Fidelity:
 
     name: str
     by: str
-    measures: Measures | None = None
+    measures: FidelityMeasures | None = None
     reason: str = ""
 
 
@@ -90,7 +90,7 @@ class Fidelities:
     columns: tuple[Fidelity, ...]
 
     @property
-    def first(self) -> Measures | None:
+    def first(self) -> FidelityMeasures | None:
         """What the others are compared with."""
         return next((c.measures for c in self.columns if c.measures is not None), None)
 
@@ -201,7 +201,7 @@ def of_estimate(name: str, by: str, e: Estimate) -> Fidelity:
     permutes = program.collective == Collective.PERMUTE  # messages in traces
     collective = (program.kind == Kind.COLLECTIVE) & ~permutes
     message = (program.kind == Kind.SEND) | ((program.kind == Kind.COLLECTIVE) & permutes)
-    measures = Measures(
+    measures = FidelityMeasures(
         step_time_ns=e.step_time_ns,
         compute_ns=found.compute_ns,
         exposed_ns=e.step_time_ns - found.compute_ns,
@@ -219,7 +219,7 @@ def of_estimate(name: str, by: str, e: Estimate) -> Fidelity:
 def of_trace(path: Path, step_time_ns: int, compute_ns: int | None, by: str) -> Fidelity:
     """The column of a simulator: its times, and what the trace of the slowest rank holds."""
     sums = _sums(path)
-    measures = Measures(
+    measures = FidelityMeasures(
         step_time_ns=step_time_ns,
         compute_ns=compute_ns,
         exposed_ns=None if compute_ns is None else step_time_ns - compute_ns,

@@ -25,7 +25,7 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class SimulatedProduct:
     """m x k times k x n, how often all ranks do it in a step, and the cycles of one by Flint's model."""
 
     m: int
@@ -42,7 +42,7 @@ def array_of(chip: Chip) -> Array:
     return Array(int(found.rows.value), int(found.columns.value), found.dataflow, sram)
 
 
-def products_of(kernels: Workload, array: Array) -> tuple[Product, ...]:
+def products_of(kernels: Workload, array: Array) -> tuple[SimulatedProduct, ...]:
     """The distinct products of a workload, the one with most cycles in all first.
 
     Convolutions are the products that they are as matrices; what attention multiplies within its
@@ -59,5 +59,7 @@ def products_of(kernels: Workload, array: Array) -> tuple[Product, ...]:
             key = max(m, 1), max(n, 1), max(k, 1)
             counts[key] = counts.get(key, 0) + max(batch, 1) * times * ranks
     shape = array.rows, array.columns, array.dataflow
-    found = [Product(*key, count, int(cycles(*key, *shape))) for key, count in counts.items()]
+    found = [
+        SimulatedProduct(*key, count, int(cycles(*key, *shape))) for key, count in counts.items()
+    ]
     return tuple(sorted(found, key=lambda p: (-p.count * p.cycles, p.m, p.n, p.k)))

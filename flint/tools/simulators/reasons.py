@@ -33,7 +33,7 @@ _NAMED = 2
 
 
 @dataclass(frozen=True)
-class Rules:
+class RuleTimes:
     """What Flint's runs by ASTRA-sim's rules say: as they are, and without the one slot; or why not."""
 
     step: SimulatedStep | None = None
@@ -51,7 +51,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Communication:
+class CommunicationTimes:
     """Communication of one kind over the same axes, of the slowest rank."""
 
     kind: str  #: Of collective, or message.
@@ -81,7 +81,7 @@ class Comparison:
     terms: tuple[Term, ...]
     """What each reason changes: they add up to the difference. Empty where nothing is known of
     it."""
-    communication: tuple[Communication, ...]
+    communication: tuple[CommunicationTimes, ...]
     """What communication takes on both sides. Empty without the rules' run."""
 
     def to_text(self) -> str:
@@ -100,21 +100,21 @@ class Comparison:
         return f"{ns / self.estimated_ns:+.1%}" if self.estimated_ns else "-"
 
 
-def run_rules(place: Path, case: Case) -> Rules:
+def run_rules(place: Path, case: Case) -> RuleTimes:
     """Run traces by ASTRA-sim's rules. What keeps Flint from that is in the result."""
     try:
         step = simulate_traces(place, case.network, case.system)
     except FlintError as error:
-        return Rules(error=error)
+        return RuleTimes(error=error)
     try:
         many = simulate_traces(place, case.network, case.system, has_one_slot=False)
     except NeverEndsError:
         many = None
-    return Rules(step, many)
+    return RuleTimes(step, many)
 
 
 def compare(
-    simulated: RankEnd, case: Case, rules: Rules, e: Estimate, *, aware: bool
+    simulated: RankEnd, case: Case, rules: RuleTimes, e: Estimate, *, aware: bool
 ) -> Comparison:
     """The way from an estimate to when the slowest rank finished.
 
@@ -143,8 +143,8 @@ def compare(
 
 def _terms(
     step: SimulatedStep,
-    rules: Rules,
-    table: Sequence[Communication],
+    rules: RuleTimes,
+    table: Sequence[CommunicationTimes],
     system: SystemFile,
     e: Estimate,
 ) -> Iterator[Term]:
@@ -194,7 +194,7 @@ def _durations(system: SystemFile, in_traces: int, in_estimate: int) -> str:
     return f"a roofline of {peak} and {bandwidth} for every kernel{others}"
 
 
-def _dearer(table: Sequence[Communication]) -> str:
+def _dearer(table: Sequence[CommunicationTimes]) -> str:
     """The kinds that make most of the difference."""
     order = sorted(table, key=lambda c: -abs(c.difference_ns))
     named = [
@@ -217,7 +217,7 @@ def _amount(hidden_ns: float) -> str:
     return f"{format_duration(hidden_ns)} hidden"
 
 
-def _slot(rules: Rules) -> str:
+def _slot(rules: RuleTimes) -> str:
     if rules.without_slot is None:
         return "not known: without that rule ranks wait for each other"
     return "collectives and sends of a rank wait for each other"
@@ -231,7 +231,7 @@ def _own(simulated_ns: int, step: SimulatedStep, aware: bool) -> str:
     return "not by the rules of ASTRA-sim 518bd51 as Flint has them: another version or backend"
 
 
-def _communication(step: SimulatedStep, e: Estimate) -> tuple[Communication, ...]:
+def _communication(step: SimulatedStep, e: Estimate) -> tuple[CommunicationTimes, ...]:
     """What the slowest rank and the slowest class communicate, by kind and axes."""
     here = _sums(_of_rules(step.spent[step.slowest], e.workload.mesh))
     slowest = max(e.classes, key=lambda c: c.end_ns)
@@ -241,7 +241,7 @@ def _communication(step: SimulatedStep, e: Estimate) -> tuple[Communication, ...
         if s.over and s.busy_ns
     )
     return tuple(
-        Communication(*key, *here.get(key, (0, 0.0)), *there.get(key, (0, 0.0)))
+        CommunicationTimes(*key, *here.get(key, (0, 0.0)), *there.get(key, (0, 0.0)))
         for key in sorted({*here, *there})
     )
 

@@ -21,7 +21,7 @@ from flint.text import Column, format_seconds, plural, text_table
 from flint.tools.simulators import scale_sim_runner as runner
 from flint.tools.simulators.outcome import failure_json
 from flint.tools.simulators.process import Ended, Limits, run_program
-from flint.tools.simulators.products import Array, Product
+from flint.tools.simulators.products import Array, SimulatedProduct
 
 if TYPE_CHECKING:
     from flint.tools.simulators.documents import ScaleSimDocument
@@ -51,7 +51,7 @@ class ScaleSimulation:
     name: str
     chip: str
     array: Array
-    products: tuple[Product, ...]
+    products: tuple[SimulatedProduct, ...]
     simulated: dict[int, int]
     failure: FlintError | None
     notes: tuple[str, ...]
@@ -127,7 +127,7 @@ class ScaleSimulation:
             [head, shape, "", table, "", *self._sums(), *(f"note: {n}" for n in self.notes)]
         )
 
-    def _row(self, place: int, p: Product) -> tuple[str, ...]:
+    def _row(self, place: int, p: SimulatedProduct) -> tuple[str, ...]:
         found = self.simulated.get(place)
         told = ("-", "-") if found is None else (f"{found:,}", f"{found - p.cycles:+,}")
         return (*(f"{x:,}" for x in (p.m, p.n, p.k, p.count, p.cycles)), *told)
@@ -168,7 +168,7 @@ class ScaleSim:
         name: str,
         chip: str,
         array: Array,
-        products: Sequence[Product],
+        products: Sequence[SimulatedProduct],
         progress: Progress | None = None,
     ) -> ScaleSimulation:
         """Run SCALE-Sim on what the limit holds of products. What goes wrong is the `failure`."""
@@ -187,7 +187,7 @@ class ScaleSim:
             return _with_difference(result)
         return result
 
-    def _chosen(self, products: Sequence[Product], array: Array) -> list[int]:
+    def _chosen(self, products: Sequence[SimulatedProduct], array: Array) -> list[int]:
         """Places of the products that the limit is thought to hold, the cheapest first."""
         left = self.limits.patience.total_seconds - _START_SECONDS
         chosen: list[int] = []
@@ -198,7 +198,9 @@ class ScaleSim:
             chosen.append(place)
         return chosen
 
-    def _notes(self, products: Sequence[Product], chosen: Sequence[int], array: Array) -> list[str]:
+    def _notes(
+        self, products: Sequence[SimulatedProduct], chosen: Sequence[int], array: Array
+    ) -> list[str]:
         if self.interpreter is None:
             return [f"SCALE-Sim is not installed here, the cycles are Flint's: {_HELP}"]
         left = [p for i, p in enumerate(products) if i not in set(chosen)]
@@ -209,7 +211,7 @@ class ScaleSim:
         took = f"SCALE-Sim would take about {least} to {most} for each (--limit SECONDS)"
         return [f"{_left(len(left))}: {took}"]
 
-    def _run(self, array: Array, products: Sequence[Product], heard: _Listener) -> Ended:
+    def _run(self, array: Array, products: Sequence[SimulatedProduct], heard: _Listener) -> Ended:
         with scratch_folder() as scratch:
             folder = scratch / "run"
             folder.mkdir()
@@ -284,7 +286,7 @@ def _with_difference(found: ScaleSimulation) -> ScaleSimulation:
     return replace(found, failure=failure)
 
 
-def _seconds(product: Product, array: Array) -> float:
+def _seconds(product: SimulatedProduct, array: Array) -> float:
     return product.cycles * (array.rows + array.columns) * SECONDS_PER_CYCLE
 
 

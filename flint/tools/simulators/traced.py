@@ -23,7 +23,7 @@ MOST_NODES = 3_000_000
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedWorkload:
     """A workload on a cluster, to be written with its durations there and simulated.
 
     `simulator` is a binary of ASTRA-sim; without one Flint runs the traces by its rules.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flint.passes.mlir import defining_operation
-from flint.passes.partition.as_xla.lines import Line, line_of
+from flint.passes.partition.as_xla.lines import IndexLine, line_of
 from flint.passes.partition.as_xla.placed import factors_of
 
 _RULE = "sdy.sharding_rule"
@@ -86,7 +86,7 @@ def implied_batches(op: Any, numbers: Dimensions) -> dict[int, int]:
     return found
 
 
-def columns(indices: Any, numbers: Dimensions) -> Sequence[Line | None]:
+def columns(indices: Any, numbers: Dimensions) -> Sequence[IndexLine | None]:
     """What each column of the indices holds."""
     from jaxlib.mlir import ir
 

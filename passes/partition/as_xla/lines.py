@@ -26,7 +26,7 @@ _MOST_ELEMENTS = 1 << 16
 
 
 @dataclass(frozen=True)
-class Line:
+class IndexLine:
     """`start`, and `step` more for each of `count` positions of a dimension; constant: step 0."""
 
     start: float
@@ -46,7 +46,7 @@ class Line:
         return self.start == 0 and self.step == 1 and self.count > 1
 
 
-def line_of(value: Any, depth: int = _DEPTH) -> Line | None:
+def line_of(value: Any, depth: int = _DEPTH) -> IndexLine | None:
     """The line that a value of numbers (or truths) is; None: it is not known to be one."""
     from jaxlib.mlir import ir
 
@@ -65,7 +65,7 @@ def line_of(value: Any, depth: int = _DEPTH) -> Line | None:
 _WHOLE = {"bf16": 1 << 8, "f16": 1 << 11, "f32": 1 << 24, "f64": 1 << 53}
 
 
-def _is_held(line: Line, value: Any) -> bool:
+def _is_held(line: IndexLine, value: Any) -> bool:
     """Whether the type of a value holds all numbers of a line, without wrapping or rounding."""
     from jaxlib.mlir import ir
 
@@ -98,7 +98,7 @@ def _unchanged_by_loop(argument: Any) -> Any | None:
 # operations ---------------------------------------------------------------------------------------
 
 
-def _constant(op: Any, depth: int) -> Line | None:
+def _constant(op: Any, depth: int) -> IndexLine | None:
     from jaxlib.mlir import ir
 
     kind = ir.RankedTensorType(op.results[0].type)
@@ -108,7 +108,7 @@ def _constant(op: Any, depth: int) -> Line | None:
         return None
     if held.is_splat:
         number = held.get_splat_value()
-        return Line(number.value) if hasattr(number, "value") else None
+        return IndexLine(number.value) if hasattr(number, "value") else None
     if name == "f32":
         return None
     shape = tuple(kind.shape)
@@ -117,36 +117,38 @@ def _constant(op: Any, depth: int) -> Line | None:
         return None
     numbers = np.array(held).reshape(-1).astype(np.int64)
     steps = set(np.diff(numbers).tolist())
-    return Line(int(numbers[0]), steps.pop(), long[0], numbers.size) if len(steps) == 1 else None
+    return (
+        IndexLine(int(numbers[0]), steps.pop(), long[0], numbers.size) if len(steps) == 1 else None
+    )
 
 
-def _iota(op: Any, depth: int) -> Line | None:
+def _iota(op: Any, depth: int) -> IndexLine | None:
     from jaxlib.mlir import ir
 
     dimension = int(ir.IntegerAttr(op.attributes["iota_dimension"]).value)
     size = ir.RankedTensorType(op.results[0].type).shape[dimension]
-    return Line(0, 1, dimension, size) if size > 1 else Line(0)
+    return IndexLine(0, 1, dimension, size) if size > 1 else IndexLine(0)
 
 
-def _same(op: Any, depth: int) -> Line | None:
+def _same(op: Any, depth: int) -> IndexLine | None:
     return line_of(op.operands[0], depth)
 
 
-def _convert(op: Any, depth: int) -> Line | None:
+def _convert(op: Any, depth: int) -> IndexLine | None:
     """Whole numbers are without what is behind the point."""
     found = line_of(op.operands[0], depth)
     kind = _element(op)
     if found is None or kind == "f32" or all(float(n).is_integer() for n in found.ends):
         return found
-    return Line(int(found.start)) if kind[:1] in "iu" and not found.step else None
+    return IndexLine(int(found.start)) if kind[:1] in "iu" and not found.step else None
 
 
-def _rounding(change: Callable[[float], int]) -> Callable[[Any, int], Line | None]:
+def _rounding(change: Callable[[float], int]) -> Callable[[Any, int], IndexLine | None]:
     """Of one number."""
 
-    def read(op: Any, depth: int) -> Line | None:
+    def read(op: Any, depth: int) -> IndexLine | None:
         found = line_of(op.operands[0], depth)
-        return None if found is None or found.step else Line(change(found.start))
+        return None if found is None or found.step else IndexLine(change(found.start))
 
     return read
 
@@ -157,7 +159,7 @@ def _element(op: Any) -> str:
     return str(ir.RankedTensorType(op.results[0].type).element_type)
 
 
-def _broadcast(op: Any, depth: int) -> Line | None:
+def _broadcast(op: Any, depth: int) -> IndexLine | None:
     found = line_of(op.operands[0], depth)
     if found is None or not found.step:
         return found
@@ -166,14 +168,14 @@ def _broadcast(op: Any, depth: int) -> Line | None:
     )
 
 
-def _transpose(op: Any, depth: int) -> Line | None:
+def _transpose(op: Any, depth: int) -> IndexLine | None:
     found = line_of(op.operands[0], depth)
     if found is None or not found.step:
         return found
     return replace(found, dimension=list(op.attributes["permutation"]).index(found.dimension))
 
 
-def _reshape(op: Any, depth: int) -> Line | None:
+def _reshape(op: Any, depth: int) -> IndexLine | None:
     """The dimension goes on where one of its size has as many elements before it."""
     from jaxlib.mlir import ir
 
@@ -195,7 +197,7 @@ def _arithmetic(combine: Callable[[float, float], float], *, scales: bool = Fals
     Numbers of 32 bits are rounded as a device does.
     """
 
-    def read(op: Any, depth: int) -> Line | None:
+    def read(op: Any, depth: int) -> IndexLine | None:
         first, second = (line_of(v, depth) for v in op.operands)
         if first is None or second is None:
             return None
@@ -204,14 +206,14 @@ def _arithmetic(combine: Callable[[float, float], float], *, scales: bool = Fals
             return None
         start = combine(first.start, second.start)
         if _element(op) == "f32":
-            return None if along.step else Line(float(np.float32(start)))
+            return None if along.step else IndexLine(float(np.float32(start)))
         step = combine(first.start + first.step, second.start + second.step) - start
         return replace(along, start=start, step=step)
 
     return read
 
 
-def _compare(op: Any, depth: int) -> Line | None:
+def _compare(op: Any, depth: int) -> IndexLine | None:
     """1 or 0 where all elements compare alike."""
     first, second = (line_of(v, depth) for v in op.operands)
     if first is None or second is None:
@@ -226,40 +228,40 @@ def _compare(op: Any, depth: int) -> Line | None:
         "LE": (least, not most),
         "GT": (not most, least),
     }.get(direction)
-    return Line(int(decided[0])) if decided is not None and any(decided) else None
+    return IndexLine(int(decided[0])) if decided is not None and any(decided) else None
 
 
-def _select(op: Any, depth: int) -> Line | None:
+def _select(op: Any, depth: int) -> IndexLine | None:
     chosen = line_of(op.operands[0], depth)
     if chosen is None or chosen.step:
         return None
     return line_of(op.operands[1 if chosen.start else 2], depth)
 
 
-def _clamp(op: Any, depth: int) -> Line | None:
+def _clamp(op: Any, depth: int) -> IndexLine | None:
     """The middle operand where nothing of it is cut off; of one number what is left."""
     low, found, high = (line_of(v, depth) for v in op.operands)
     if low is None or found is None or high is None:
         return None
     if not (low.step or found.step or high.step):
-        return Line(min(max(found.start, low.start), high.start))
+        return IndexLine(min(max(found.start, low.start), high.start))
     inside = low.ends[1] <= found.ends[0] and found.ends[1] <= high.ends[0]
     return found if inside else None
 
 
-def _chosen(choose: Callable[[float, float], float]) -> Callable[[Any, int], Line | None]:
+def _chosen(choose: Callable[[float, float], float]) -> Callable[[Any, int], IndexLine | None]:
     """The larger or smaller of two numbers."""
 
-    def read(op: Any, depth: int) -> Line | None:
+    def read(op: Any, depth: int) -> IndexLine | None:
         first, second = (line_of(v, depth) for v in op.operands)
         if first is None or second is None or first.step or second.step:
             return None
-        return Line(choose(first.start, second.start))
+        return IndexLine(choose(first.start, second.start))
 
     return read
 
 
-_READERS: dict[str, Callable[[Any, int], Line | None]] = {
+_READERS: dict[str, Callable[[Any, int], IndexLine | None]] = {
     "stablehlo.constant": _constant,
     "sdy.constant": _constant,
     "stablehlo.iota": _iota,

@@ -29,7 +29,7 @@ Cost = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Tensor:
+class LookupTensor:
     """Sizes of dimensions, which factor each is, and bytes of an element."""
 
     sizes: tuple[int, ...]
@@ -53,9 +53,9 @@ class Lookup:
     `batches` are those that the operation names, and those that an iota implies.
     """
 
-    table: Tensor
-    indices: Tensor
-    moved: Tensor
+    table: LookupTensor
+    indices: LookupTensor
+    moved: LookupTensor
     passthrough: frozenset[int]
     trivial: frozenset[int]
     index: frozenset[int]
@@ -64,7 +64,7 @@ class Lookup:
 
 
 @dataclass(frozen=True)
-class State:
+class LookupState:
     """Layouts that are still to be reconciled on `free` axes. `result` is what is asked for."""
 
     table: Layout
@@ -75,7 +75,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LookupPlan:
     """Layouts that each tensor takes on the way, the first as it is, the last as it is used.
 
     `result` begins with what the operation makes and ends as asked for; `summed` are layouts in
@@ -159,7 +159,7 @@ def _between(
 # the ways -----------------------------------------------------------------------------------------
 
 
-def plan(lookup: Lookup, state: State) -> Plan | None:
+def plan(lookup: Lookup, state: LookupState) -> LookupPlan | None:
     """What XLA does of a lookup; None where its way is not known."""
     for factors in lookup.batches:
         made = _batched(lookup, state, factors)
@@ -176,7 +176,7 @@ def plan(lookup: Lookup, state: State) -> Plan | None:
     return best(lookup, state, plan)
 
 
-def can_batch(lookup: Lookup, state: State) -> bool:
+def can_batch(lookup: Lookup, state: LookupState) -> bool:
     """Whether batches are undivided, or table and indices can be divided alike along them."""
     for factors in lookup.batches:
         ends = ((lookup.table, state.table), (lookup.indices, state.indices))
@@ -186,11 +186,11 @@ def can_batch(lookup: Lookup, state: State) -> bool:
 
 
 #: What settles the rest in a group.
-_Rest = Callable[[Lookup, State], Plan | None]
-_Way = Callable[[Lookup, State, _Rest], Plan | None]
+_Rest = Callable[[Lookup, LookupState], LookupPlan | None]
+_Way = Callable[[Lookup, LookupState, _Rest], LookupPlan | None]
 
 
-def _whole(lookup: Lookup, state: State) -> Plan:
+def _whole(lookup: Lookup, state: LookupState) -> LookupPlan:
     """Everything that is left is gathered."""
 
     def gathered(layout: Layout) -> tuple[Layout, ...]:
@@ -198,12 +198,12 @@ def _whole(lookup: Lookup, state: State) -> Plan:
 
     kept = without(state.result, state.free)
     moved = gathered(state.moved) if lookup.is_scatter else ()
-    return Plan(
+    return LookupPlan(
         gathered(state.table), gathered(state.indices), moved, _chain((kept,), state.result)
     )
 
 
-def _batched(lookup: Lookup, state: State, factors: frozenset[int]) -> Plan | None:
+def _batched(lookup: Lookup, state: LookupState, factors: frozenset[int]) -> LookupPlan | None:
     """Table and indices are divided alike along batches (`PartitionGatherParallelDimensions`)."""
     aligned = _aligned(lookup, state, factors)
     if aligned is None:
@@ -226,7 +226,7 @@ def _batched(lookup: Lookup, state: State, factors: frozenset[int]) -> Plan | No
 
 
 def _aligned(
-    lookup: Lookup, state: State, factors: frozenset[int]
+    lookup: Lookup, state: LookupState, factors: frozenset[int]
 ) -> tuple[tuple[Layout, ...], tuple[Layout, ...]] | None:
     """Ways of table and indices to layouts that agree on batches; the more divided one leads."""
     table, indices = (
@@ -245,7 +245,7 @@ def _aligned(
 
 
 def _on_factors(
-    tensor: Tensor, layout: Layout, factors: frozenset[int], free: Sequence[Axis]
+    tensor: LookupTensor, layout: Layout, factors: frozenset[int], free: Sequence[Axis]
 ) -> dict[int, tuple[Axis, ...]]:
     """The free axes of a tensor on each of some factors."""
     return {
@@ -256,7 +256,7 @@ def _on_factors(
 
 
 def _follow(
-    tensor: Tensor,
+    tensor: LookupTensor,
     layout: Layout,
     now: dict[int, tuple[Axis, ...]],
     wanted: dict[int, tuple[Axis, ...]],
@@ -284,7 +284,7 @@ def _follow(
     return _chain((layout,), end)
 
 
-def _passthrough(lookup: Lookup, state: State, rest: _Rest) -> Plan | None:
+def _passthrough(lookup: Lookup, state: LookupState, rest: _Rest) -> LookupPlan | None:
     """The dimensions of the table that slices take whole stay divided."""
     at = lookup.table.dims(lookup.passthrough)
     group = [a for a in axes_of(state.table, at) if a in state.free]
@@ -303,7 +303,7 @@ def _passthrough(lookup: Lookup, state: State, rest: _Rest) -> Plan | None:
     return _wrapped(made, indices=indices, result=state.result)
 
 
-def _trivial(lookup: Lookup, state: State, rest: _Rest) -> Plan | None:
+def _trivial(lookup: Lookup, state: LookupState, rest: _Rest) -> LookupPlan | None:
     """Every device looks up what it has; the results are summed."""
     at = lookup.table.dims(lookup.trivial)
     group = [a for a in axes_of(state.table, at) if a in state.free]
@@ -321,7 +321,7 @@ def _trivial(lookup: Lookup, state: State, rest: _Rest) -> Plan | None:
     return _wrapped(made, indices=indices, result=state.result, summed=others[-1])
 
 
-def _by_index(lookup: Lookup, state: State, rest: _Rest) -> Plan | None:
+def _by_index(lookup: Lookup, state: LookupState, rest: _Rest) -> LookupPlan | None:
     """Every device looks up its indices: in all of the table, or adds to all of it."""
     beside = state.moved if lookup.is_scatter else state.result
     used = axes_of(beside, lookup.moved.dims(lookup.index))
@@ -348,18 +348,18 @@ def _by_index(lookup: Lookup, state: State, rest: _Rest) -> Plan | None:
 
 
 def _wrapped(
-    made: Plan | None,
+    made: LookupPlan | None,
     *,
     table: tuple[Layout, ...] = (),
     indices: tuple[Layout, ...] = (),
     moved: tuple[Layout, ...] = (),
     result: Layout | None = None,
     summed: Layout | None = None,
-) -> Plan | None:
+) -> LookupPlan | None:
     """What a way does before and after what is done in its groups."""
     if made is None:
         return None
-    return Plan(
+    return LookupPlan(
         (*table[:-1], *made.table),
         (*indices[:-1], *made.indices),
         (*moved[:-1], *made.moved),
@@ -385,7 +385,11 @@ def _common(first: tuple[Axis, ...], second: tuple[Axis, ...]) -> tuple[Axis, ..
 
 
 def _carried(
-    source: Tensor, layout: Layout, target: Tensor, factors: frozenset[int], axes: Iterable[Axis]
+    source: LookupTensor,
+    layout: Layout,
+    target: LookupTensor,
+    factors: frozenset[int],
+    axes: Iterable[Axis],
 ) -> Layout:
     """Of `axes`, those of `source` on `factors`, on the dimensions of `target` that are the same."""
     chosen = set(axes)
@@ -422,7 +426,7 @@ def _moved_dims(lookup: Lookup) -> list[int]:
 # what a way costs ---------------------------------------------------------------------------------
 
 
-def _cost(lookup: Lookup, made: Plan) -> Cost:
+def _cost(lookup: Lookup, made: LookupPlan) -> Cost:
     """The largest operation of a dry run and bytes sent."""
     result = lookup.table if lookup.is_scatter else lookup.moved
     chains = [(lookup.table, made.table), (lookup.indices, made.indices), (result, made.result)]

@@ -15,9 +15,9 @@ from flint.passes.partition.as_xla.batches import Dimensions, name_batches
 from flint.passes.partition.as_xla.layouts import Axis, Layout, axes_of
 from flint.passes.partition.as_xla.lookup_plan import (
     Lookup,
-    Plan,
-    State,
-    Tensor,
+    LookupPlan,
+    LookupState,
+    LookupTensor,
     can_batch,
     plan,
 )
@@ -42,7 +42,7 @@ _NAMES = ("stablehlo.gather", "stablehlo.scatter")
 def split_lookups(module: Any) -> None:
     """Put reshards around every gather and scatter that XLA would not leave as it is."""
     sizes, used = axis_sizes(module), used_axes(module)
-    plans: dict[tuple[Any, ...], Plan | None] = {}
+    plans: dict[tuple[Any, ...], LookupPlan | None] = {}
     moved: Moved = {}
     for op in _lookups(module):
         tensors = [*op.operands, op.results[0]]
@@ -71,7 +71,7 @@ def _lookups(module: Any) -> list[Any]:
 
 def _planned(
     op: Any, shardings: list[Any], sizes: dict[str, int], used: frozenset[str]
-) -> Plan | None:
+) -> LookupPlan | None:
     """What XLA does of an operation, or None: what Shardy would."""
     asked = _asked(op, shardings, sizes, used)
     made = plan(*asked) if asked is not None else None
@@ -87,7 +87,7 @@ def _aligns(op: Any, shardings: list[Any], sizes: dict[str, int], used: frozense
 
 def _asked(
     op: Any, shardings: list[Any], sizes: dict[str, int], used: frozenset[str]
-) -> tuple[Lookup, State] | None:
+) -> tuple[Lookup, LookupState] | None:
     """An operation and the layouts that it has; None where they are not of a known kind."""
     lookup = _lookup_of(op)
     if lookup is None or not sizes:
@@ -100,7 +100,7 @@ def _asked(
     free = tuple((name, 1, size) for name, size in sizes.items() if size > 1 and name in used)
     if any(a not in free for layout in layouts for a in axes_of(layout)):
         return None  # parts of axes
-    return lookup, State(layouts[0], layouts[1], layouts[2], result, free)
+    return lookup, LookupState(layouts[0], layouts[1], layouts[2], result, free)
 
 
 def _lookup_of(op: Any) -> Lookup | None:
@@ -112,7 +112,7 @@ def _lookup_of(op: Any) -> Lookup | None:
     mappings = [factors_of(m) for m in (*rule.operand_mappings, *rule.result_mappings)]
     types = [ir.RankedTensorType(v.type) for v in (*op.operands, op.results[0])]
     table, indices, moved = (
-        Tensor(tuple(t.shape), tuple(m), element_bits(t.element_type) // 8)
+        LookupTensor(tuple(t.shape), tuple(m), element_bits(t.element_type) // 8)
         for t, m in zip(types[:2] + [types[2]], mappings, strict=False)
     )
     of_table, of_indices, of_moved = (set(t.factors) for t in (table, indices, moved))
@@ -142,7 +142,7 @@ def _lookup_of(op: Any) -> Lookup | None:
 # changing the module ------------------------------------------------------------------------------
 
 
-def _apply(op: Any, made: Plan, mesh: Any, sizes: dict[str, int], moved: Moved) -> None:
+def _apply(op: Any, made: LookupPlan, mesh: Any, sizes: dict[str, int], moved: Moved) -> None:
     """Move the operands to where the plan has them, and the result to where it was."""
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import sdy

@@ -29,7 +29,7 @@ _CALL = "stablehlo.custom_call"
 
 
 @dataclass(frozen=True)
-class Rule:
+class FactorRule:
     """Factors of one operation: a size each, and which factor every dimension is."""
 
     sizes: tuple[int, ...]
@@ -42,22 +42,22 @@ class Rule:
 
 
 #: A rule maker sees operand shapes, result shapes and the operation, and may answer None.
-RuleMaker = Callable[[list[Shape], list[Shape], Any], Rule | None]
+RuleMaker = Callable[[list[Shape], list[Shape], Any], FactorRule | None]
 
 
-def pointwise(operands: list[Shape], results: list[Shape], op: Any) -> Rule | None:
+def pointwise(operands: list[Shape], results: list[Shape], op: Any) -> FactorRule | None:
     """All operands and results of one shape: dimension d is factor d everywhere."""
     shape = results[0]
     if any(s != shape for s in [*operands, *results]):
         return None
     factors = tuple(range(len(shape)))
-    return Rule(shape, (factors,) * len(operands), (factors,) * len(results))
+    return FactorRule(shape, (factors,) * len(operands), (factors,) * len(results))
 
 
 def batched(last: int) -> RuleMaker:
     """Leading dimensions are batch; the last `last` dimensions of each value stay whole."""
 
-    def make(operands: list[Shape], results: list[Shape], op: Any) -> Rule | None:
+    def make(operands: list[Shape], results: list[Shape], op: Any) -> FactorRule | None:
         batch = results[0][: len(results[0]) - last]
         if any(s[: len(batch)] != batch for s in [*operands, *results]):
             return None
@@ -73,18 +73,18 @@ def batched(last: int) -> RuleMaker:
         ins = tuple(mapping(s) for s in operands)
         outs = tuple(mapping(s) for s in results)
         whole = tuple(range(len(batch), len(sizes)))
-        return Rule(tuple(sizes), ins, outs, whole)
+        return FactorRule(tuple(sizes), ins, outs, whole)
 
     return make
 
 
-def top_k(operands: list[Shape], results: list[Shape], op: Any) -> Rule | None:
+def top_k(operands: list[Shape], results: list[Shape], op: Any) -> FactorRule | None:
     """The searched dimension stays whole, unless `as_xla.top_k` divides it; nothing propagates."""
     found = batched(1)(operands, results, op)
     return None if found is None else replace(found, blocked=tuple(range(len(found.sizes))))
 
 
-def matrices(operands: list[Shape], results: list[Shape], op: Any) -> Rule | None:
+def matrices(operands: list[Shape], results: list[Shape], op: Any) -> FactorRule | None:
     """The last two dimensions of the first operand, and all that follow a batch, stay whole."""
     depth = len(operands[0]) - 2
     batch = operands[0][:depth]
@@ -93,12 +93,12 @@ def matrices(operands: list[Shape], results: list[Shape], op: Any) -> Rule | Non
     return _whole_after(depth, operands, results)
 
 
-def opaque(operands: list[Shape], results: list[Shape], op: Any) -> Rule | None:
+def opaque(operands: list[Shape], results: list[Shape], op: Any) -> FactorRule | None:
     """Nothing is known: the operation sees all of its operands and makes all of its results."""
     return _whole_after(0, operands, results)
 
 
-def _whole_after(depth: int, operands: list[Shape], results: list[Shape]) -> Rule:
+def _whole_after(depth: int, operands: list[Shape], results: list[Shape]) -> FactorRule:
     """`depth` leading dimensions are batch, every other one is a factor that stays whole."""
     sizes = list(operands[0][:depth]) if operands else []
 
@@ -110,10 +110,10 @@ def _whole_after(depth: int, operands: list[Shape], results: list[Shape]) -> Rul
         return tuple(found)
 
     ins, outs = tuple(map(mapping, operands)), tuple(map(mapping, results))
-    return Rule(tuple(sizes), ins, outs, need_replication=tuple(range(depth, len(sizes))))
+    return FactorRule(tuple(sizes), ins, outs, need_replication=tuple(range(depth, len(sizes))))
 
 
-def approx_top_k(operands: list[Shape], results: list[Shape], op: Any) -> Rule | None:
+def approx_top_k(operands: list[Shape], results: list[Shape], op: Any) -> FactorRule | None:
     """The searched dimension stays whole, in operands and results.
 
     Shardy's own rule lets operands be sharded there and says nothing of putting shards together.
@@ -130,7 +130,7 @@ def approx_top_k(operands: list[Shape], results: list[Shape], op: Any) -> Rule |
     scalars = tuple(() for _ in operands[len(results) :])
     if any(operands[len(results) :]):
         return opaque(operands, results, op)
-    return Rule(
+    return FactorRule(
         (*found, made[searched]),
         (*(before for _ in inputs), *scalars),
         tuple(after for _ in results),
@@ -138,16 +138,16 @@ def approx_top_k(operands: list[Shape], results: list[Shape], op: Any) -> Rule |
     )
 
 
-def select_and_scatter(operands: list[Shape], results: list[Shape], op: Any) -> Rule | None:
+def select_and_scatter(operands: list[Shape], results: list[Shape], op: Any) -> FactorRule | None:
     """A window's source is beside what it covers; neighbours exchange what windows share."""
     operand, source, initial = operands
     factors = tuple(range(len(operand)))
     slid = tuple(d for d in factors if source[d] != operand[d])
     mappings = (factors, factors, tuple(range(len(initial))))
-    return Rule(operand, mappings, (factors,), permutation=slid)
+    return FactorRule(operand, mappings, (factors,), permutation=slid)
 
 
-def ragged_dot(operands: list[Shape], results: list[Shape], op: Any) -> Rule | None:
+def ragged_dot(operands: list[Shape], results: list[Shape], op: Any) -> FactorRule | None:
     """Like `dot_general` for each group; how rows divide into groups every device must know.
 
     Rows may be sharded: a device finds its part of each group from the group sizes, which are
@@ -179,7 +179,7 @@ def ragged_dot(operands: list[Shape], results: list[Shape], op: Any) -> Rule | N
         made.insert(0, group)  # the contracted dimension is ragged: one product for each group
     sizes_factors = _group_sizes(operands[2], group, sizes)
     whole = tuple({group, *sizes_factors})
-    return Rule(
+    return FactorRule(
         tuple(sizes), (lhs, tuple(rhs), sizes_factors), (tuple(made),), whole, tuple(contract)
     )
 
@@ -358,7 +358,7 @@ def _shapes(values: Any) -> list[Shape]:
     return [tuple(ir.RankedTensorType(v.type).shape) for v in values]
 
 
-def _attribute(rule: Rule, *, is_custom: bool) -> Any:
+def _attribute(rule: FactorRule, *, is_custom: bool) -> Any:
     from jaxlib.mlir.dialects import sdy
 
     def tensors(mappings: tuple[tuple[int, ...], ...]) -> list[Any]:

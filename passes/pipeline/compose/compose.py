@@ -12,7 +12,7 @@ from flint.ir.program import COLUMNS, TABLES, Kind, Program
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
 from flint.passes.pipeline.compose.held import hold
-from flint.passes.pipeline.compose.plan import Neighbours, Plan, once_a_step
+from flint.passes.pipeline.compose.plan import Neighbours, PipelinePlan, once_a_step
 from flint.passes.pipeline.compose.rank_state import first_state, memory_of
 from flint.passes.pipeline.compose.step_end import end_step
 from flint.passes.pipeline.compose.unit_rows import add_units
@@ -48,7 +48,7 @@ def compose(
     return workload_of(make_plan(captured, partition, make_parts))
 
 
-def workload_of(plan: Plan) -> Workload:
+def workload_of(plan: PipelinePlan) -> Workload:
     """The programs of all positions, equal ones once."""
     captured = plan.captured
     programs: list[Program] = []
@@ -68,14 +68,14 @@ def make_plan(
     captured: CapturedPipeline,
     partition: Partition = partition_body,
     make_parts: MakeParts | None = None,
-) -> Plan:
+) -> PipelinePlan:
     """Everything that does not depend on the position."""
     ranks = captured.mesh.axis_size(captured.axis)
     order = _orders(captured, ranks)
     splits = _splits_backward(order)
     make = make_parts or functools.partial(_split, partition)
     parts = [_parts(captured, make(captured, b.step, splits)) for b in captured.bodies]
-    return Plan(
+    return PipelinePlan(
         captured,
         tuple(parts),
         tuple(once_a_step(partition(b.norm) if b.norm else None) for b in captured.bodies),
@@ -146,12 +146,12 @@ def _same(programs: Sequence[Program], program: Program) -> int:
     return len(programs)
 
 
-def _name(plan: Plan, position: int) -> str:
+def _name(plan: PipelinePlan, position: int) -> str:
     labels = (plan.captured.labels[stage] for stage in plan.stages_of(position))
     return f"{plan.captured.axis} {position}: {'; '.join(labels)}"
 
 
-def _metadata(plan: Plan) -> dict[str, object]:
+def _metadata(plan: PipelinePlan) -> dict[str, object]:
     captured = plan.captured
     pipeline = {
         "axis": captured.axis,
@@ -174,7 +174,7 @@ def _metadata(plan: Plan) -> dict[str, object]:
     return metadata
 
 
-def _undeferred(plan: Plan) -> Iterator[str]:
+def _undeferred(plan: PipelinePlan) -> Iterator[str]:
     """A sentence about gradients that are not added up before they are reduced."""
     names = dict.fromkeys(name for parts in plan.parts for name in parts.undeferred)
     if names:
@@ -184,7 +184,7 @@ def _undeferred(plan: Plan) -> Iterator[str]:
         )
 
 
-def rank_program(plan: Plan, position: int) -> Program:
+def rank_program(plan: PipelinePlan, position: int) -> Program:
     """Compose the program of all ranks at `position` of the pipeline's axis."""
     state = first_state(plan, position)
     hold(state)

@@ -7,7 +7,7 @@ import math
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Phase, Program, Row
 from flint.passes.pipeline.compose.graft import add_value, graft
-from flint.passes.pipeline.compose.plan import Plan, partial_keys
+from flint.passes.pipeline.compose.plan import PipelinePlan, partial_keys
 from flint.passes.pipeline.compose.rank_state import Chunk, RankState, stash
 from flint.passes.pipeline.split.parts import Partial
 from flint.passes.pipeline.split.reach import whole_row
@@ -150,7 +150,7 @@ def reduce_complete(state: RankState, chunk: Chunk, partial: Partial, summed: in
         chunk.gradients.update({g: done.output(g) for g in piece.gradients})
 
 
-def _sum_type(plan: Plan, tensor: Row) -> tuple[str, int]:
+def _sum_type(plan: PipelinePlan, tensor: Row) -> tuple[str, int]:
     """Type and bytes of a sum of gradients like `tensor`."""
     if not plan.captured.gradient_dtype:
         return tensor.dtype, tensor.result_bytes

@@ -24,7 +24,7 @@ from flint.steps.captured import CapturedPipeline, Port, Role
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class PipelinePlan:
     """A pipeline with its bodies split into parts, and the order of units of every position.
 
     `parts`, `norms` and `updates` go by body, as `captured.bodies` does.

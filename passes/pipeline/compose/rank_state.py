@@ -10,7 +10,7 @@ from typing import NamedTuple
 from flint.ir.builder import ProgramBuilder
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind
-from flint.passes.pipeline.compose.plan import Plan
+from flint.passes.pipeline.compose.plan import PipelinePlan
 from flint.passes.pipeline.schedule.simulate import activations_held
 from flint.passes.pipeline.schedule.units import Unit, UnitWork
 from flint.passes.pipeline.split.parts import Key, Partial, Saved, StageParts, StageProgram
@@ -46,7 +46,7 @@ class RankState:
     microbatches.
     """
 
-    plan: Plan
+    plan: PipelinePlan
     position: int
     builder: ProgramBuilder
     chunks: tuple[Chunk, ...]
@@ -67,7 +67,7 @@ class RankState:
         )
 
 
-def first_state(plan: Plan, position: int) -> RankState:
+def first_state(plan: PipelinePlan, position: int) -> RankState:
     """The program of a position before its first row."""
     chunks = tuple(
         Chunk(stage, plan.parts[body], plan.norms[body], plan.updates[body])
@@ -164,7 +164,7 @@ def _kept_after(parts: StageParts) -> dict[UnitWork, int]:
     }
 
 
-def memory_of(plan: Plan, position: int) -> list[Mapping[str, object]]:
+def memory_of(plan: PipelinePlan, position: int) -> list[Mapping[str, object]]:
     """For each stage of a position: its label, microbatches in flight, bytes that each one keeps."""
     captured = plan.captured
     return [

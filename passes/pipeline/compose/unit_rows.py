@@ -10,7 +10,7 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program, RegionKind
 from flint.passes.pipeline.compose.graft import LAST_ROWS, add_value, graft
 from flint.passes.pipeline.compose.held import accumulate, reduce_complete
-from flint.passes.pipeline.compose.plan import Plan
+from flint.passes.pipeline.compose.plan import PipelinePlan
 from flint.passes.pipeline.compose.rank_state import Chunk, RankState, is_saved, saved_keys
 from flint.passes.pipeline.schedule.runs import Round, rounds
 from flint.passes.pipeline.schedule.units import Unit, UnitWork
@@ -39,7 +39,7 @@ def _segments(state: RankState) -> Iterator[Sequence[Unit]]:
         yield order[start:]
 
 
-def _is_last(plan: Plan, unit: Unit) -> bool:
+def _is_last(plan: PipelinePlan, unit: Unit) -> bool:
     return unit.microbatch == plan.captured.microbatches - 1
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flint.passes.pipeline.schedule.units import Unit
 
 
-class Run(NamedTuple):
+class UnitRun(NamedTuple):
     """Units that run `trip_count` times, each time with microbatches `step` further on.
 
     `units` are those of the first iteration.
@@ -23,7 +23,7 @@ class Run(NamedTuple):
     step: int
 
 
-def runs(order: Sequence[Unit], *, most_period: int | None = None) -> tuple[Run, ...]:
+def runs(order: Sequence[Unit], *, most_period: int | None = None) -> tuple[UnitRun, ...]:
     """Compress an order into runs that `expand` gives back, with as few units as there can be.
 
     No loop has more than `most_period` units, if that is given.
@@ -33,7 +33,7 @@ def runs(order: Sequence[Unit], *, most_period: int | None = None) -> tuple[Run,
     """
     table = np.array(order, dtype=np.int64).reshape(-1, 3)
     pieces = _cheapest(len(order), _repetitions(table, most_period))
-    found: list[Run] = []
+    found: list[UnitRun] = []
     single: list[Unit] = []
     for start, period, trips in pieces:
         if trips == 1:
@@ -42,7 +42,7 @@ def runs(order: Sequence[Unit], *, most_period: int | None = None) -> tuple[Run,
         found += _once(single)
         single = []
         units = tuple(order[start : start + period])
-        found.append(Run(units, trips, int(table[start + period, 2] - table[start, 2])))
+        found.append(UnitRun(units, trips, int(table[start + period, 2] - table[start, 2])))
     return (*found, *_once(single))
 
 
@@ -54,7 +54,7 @@ class Round:
     on, but no run depends on which microbatch it is.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[UnitRun, ...]
     trip_count: int
     step: int
 
@@ -74,7 +74,7 @@ def rounds(order: Sequence[Unit]) -> tuple[Round, ...]:
     return min(flat, deep, key=_stored)
 
 
-def _rounds(inner: Sequence[Run]) -> tuple[Round, ...]:
+def _rounds(inner: Sequence[UnitRun]) -> tuple[Round, ...]:
     """Repetitions among runs: each run is looked at as a unit, its first microbatch apart."""
     known: dict[object, int] = {}
     firsts = [run.units[0].microbatch for run in inner]
@@ -94,7 +94,7 @@ def _rounds(inner: Sequence[Run]) -> tuple[Round, ...]:
     )
 
 
-def _without_microbatch(run: Run, first: int) -> object:
+def _without_microbatch(run: UnitRun, first: int) -> object:
     units = tuple(u._replace(microbatch=u.microbatch - first) for u in run.units)
     return (units, run.trip_count, run.step)
 
@@ -113,7 +113,7 @@ def expand_rounds(found: Iterable[Round]) -> tuple[Unit, ...]:
     )
 
 
-def expand(runs: Iterable[Run]) -> tuple[Unit, ...]:
+def expand(runs: Iterable[UnitRun]) -> tuple[Unit, ...]:
     """Return the order that `runs` stand for."""
     return tuple(
         unit._replace(microbatch=unit.microbatch + iteration * run.step)
@@ -123,8 +123,8 @@ def expand(runs: Iterable[Run]) -> tuple[Unit, ...]:
     )
 
 
-def _once(units: list[Unit]) -> list[Run]:
-    return [Run(tuple(units), 1, 0)] if units else []
+def _once(units: list[Unit]) -> list[UnitRun]:
+    return [UnitRun(tuple(units), 1, 0)] if units else []
 
 
 def _repetitions(

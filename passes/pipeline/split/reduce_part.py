@@ -17,7 +17,7 @@ from flint.passes.pipeline.split.parts import Key, Partial, StageProgram
 from flint.passes.pipeline.split.reductions import (
     TRANSPOSES,
     Apply,
-    Stack,
+    StackTail,
     Step,
     Tail,
     Type,
@@ -62,7 +62,7 @@ class _Reduce:
         rows = {name: inputs[Partial(name)] for name in types}
         for names in self._batches(tails):
             firsts = [tails[name].steps[0] for name in names]
-            stacks = [step for step in firsts if isinstance(step, Stack)]
+            stacks = [step for step in firsts if isinstance(step, StackTail)]
             if stacks:
                 done = self._loop([rows[name] for name in names], stacks)
                 rows.update(zip(names, done, strict=True))
@@ -77,13 +77,13 @@ class _Reduce:
         for name in sorted(tails, key=lambda n: (tails[n].base, n)):
             tail = tails[name]
             first = tail.steps[0]
-            key = (0, first.loop) if isinstance(first, Stack) else (1, tail.base)
+            key = (0, first.loop) if isinstance(first, StackTail) else (1, tail.base)
             found.setdefault(key, []).append(name)
         return found.values()
 
     def _steps(self, value: int, steps: Iterable[Step]) -> int:
         for step in _slices_next_to_reductions(self.program, list(steps)):
-            if isinstance(step, Stack):
+            if isinstance(step, StackTail):
                 (value,) = self._loop([value], [step])
             else:
                 value = self._apply(value, step)
@@ -117,7 +117,7 @@ class _Reduce:
             known = self.constants[self.inside, row] = self._copy(row, deps, alias=alias)
         return known
 
-    def _loop(self, values: list[int], stacks: list[Stack]) -> list[int]:
+    def _loop(self, values: list[int], stacks: list[StackTail]) -> list[int]:
         """Reduce stacks of one length slice by slice."""
         builder, region = self.builder, self.program.regions[stacks[0].loop]
         initial = [self._constant(s.initial) for s in stacks]

@@ -56,7 +56,7 @@ class Apply:
 
 
 @dataclass(frozen=True)
-class Stack:
+class StackTail:
     """A tail that runs on each slice of a stack: row `write` of `loop` wrote the results."""
 
     loop: int
@@ -65,11 +65,11 @@ class Stack:
     steps: tuple[Step, ...]
 
 
-Step = Apply | Stack
+Step = Apply | StackTail
 
 
 @dataclass(frozen=True)
-class Change:
+class _Change:
     """A row of the backward pass that has to hold unreduced values."""
 
     row: int
@@ -89,7 +89,7 @@ class Tail:
     base: int
     type: Type
     steps: tuple[Step, ...]
-    changes: tuple[Change, ...] = ()
+    changes: tuple[_Change, ...] = ()
 
     def then(self, steps: Iterable[Step]) -> Tail:
         """The tail with more steps after it."""
@@ -191,7 +191,7 @@ class Tails:
         if self._signature(first.steps) != self._signature(second.steps):
             return None
         size = first.type.num_bytes
-        change = Change(row, (first.base, second.base), first.type, size, 2 * size)
+        change = _Change(row, (first.base, second.base), first.type, size, 2 * size)
         changes = (*first.changes, *second.changes, change)
         return Tail(row, first.type, second.steps, changes)
 
@@ -217,7 +217,7 @@ class Tails:
             operand = self._operand(row)
             deps = self.program.dependencies(row).tolist()
             reads = tuple(base if d == operand else d for d in deps)
-            changes.append(Change(row, reads, type_, type_.num_bytes, moved))
+            changes.append(_Change(row, reads, type_, type_.num_bytes, moved))
             base = row
         last = self.type_of(steps[-1].row)
         after, now = [], type_
@@ -265,7 +265,7 @@ class Tails:
         p = self.program
         found: list[object] = []
         for step in steps:
-            if isinstance(step, Stack):
+            if isinstance(step, StackTail):
                 found.append((p.regions[step.loop].trip_count, self._signature(step.steps)))
                 continue
             row = p.row(step.row)
@@ -309,15 +309,15 @@ class Tails:
         index = [d for d in self.program.dependencies(row).tolist() if self.shared[d]]
         reads = (value, tail.base, *index)
         size = tail.type.num_bytes
-        change = Change(row, reads, whole, size, size, loop, value, initial)
-        step = Stack(loop, initial, row, tail.steps)
+        change = _Change(row, reads, whole, size, size, loop, value, initial)
+        step = StackTail(loop, initial, row, tail.steps)
         return Tail(row, whole, (step,), (*tail.changes, change))
 
     def _total(self, row: int, value: int, initial: int, loop: int, tail: Tail) -> Tail:
         """A loop adds unreduced values; the sum is reduced after it."""
         one = tail.type
         size = one.num_bytes
-        change = Change(row, (value, tail.base), one, size, 2 * size, loop, value, initial)
+        change = _Change(row, (value, tail.base), one, size, 2 * size, loop, value, initial)
         return Tail(row, one, tail.steps, (*tail.changes, change))
 
 
@@ -341,7 +341,7 @@ def is_constant(program: Program, row: int) -> bool:
     return not pending
 
 
-def apply_changes(edit: Editor, changes: Iterable[Change]) -> None:
+def apply_changes(edit: Editor, changes: Iterable[_Change]) -> None:
     """Let rows of the backward pass hold unreduced values."""
     p = edit.program
     for c in changes:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flint.io import inputs
-from flint.io.inputs import CHANGED, RECORD, ROOT, Input, InputKind, recorded
+from flint.io.inputs import CHANGED, RECORD, ROOT, ReadInput, ReadInputKind, recorded
 
 #: Reads in all the ways that are told apart.
 PROGRAM = """
@@ -44,7 +44,7 @@ subprocess.run([sys.executable, __file__, "child"], check=True)
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[str, str], Input]]:
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[str, str], ReadInput]]:
     """A folder and what the program read there, by kind and path."""
     root = tmp_path_factory.mktemp("project")
     for name in ("data.bin", "low.bin", "both.bin", "of_child.txt", "moving.txt", "data/a.npy"):
@@ -68,7 +68,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[str,
 
 
 def test_files_modules_and_folders_are_found(
-    ran: tuple[Path, dict[tuple[str, str], Input]],
+    ran: tuple[Path, dict[tuple[str, str], ReadInput]],
 ) -> None:
     _, found = ran
     read = {path for kind, path in found if kind == "file" and not path.startswith("..")}
@@ -122,12 +122,12 @@ def _package(folder: Path) -> None:
 
 def test_what_is_no_module_does_not_count_for_imports(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("")
-    before = inputs.digest_of(InputKind.MODULES, str(tmp_path))
+    before = inputs.digest_of(ReadInputKind.MODULES, str(tmp_path))
     (tmp_path / "traces").mkdir()
     (tmp_path / "out.json").write_text("{}")
-    assert inputs.digest_of(InputKind.MODULES, str(tmp_path)) == before
+    assert inputs.digest_of(ReadInputKind.MODULES, str(tmp_path)) == before
     (tmp_path / "b.so").write_text("")
-    assert inputs.digest_of(InputKind.MODULES, str(tmp_path)) != before
+    assert inputs.digest_of(ReadInputKind.MODULES, str(tmp_path)) != before
 
 
 def test_the_environment_is_part_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from flint.ir.compiled_by import CompiledBy
 from flint.ir.mesh import Group, Mesh, Route
 from flint.ir.program import Collective, Kind, Phase, Program
 from flint.ir.workload import Workload
-from flint.passes.compilers.compiled import CompiledModule
+from flint.passes.compilers.compiled import OptimisedModule
 from flint.passes.compilers.positions import position_compiler
 from flint.passes.compilers.positions.cut_module import cut_body
 from flint.passes.compilers.positions.one_position import on_all_positions, on_one_position
@@ -39,13 +39,13 @@ from tests.pool_steps import Case
 COMPILED: list[Captured] = []
 
 
-def stand_in(captured: Captured, lowering: Lowering) -> CompiledModule:
+def stand_in(captured: Captured, lowering: Lowering) -> OptimisedModule:
     """Partition instead of compiling, and remember what was asked for."""
     COMPILED.append(captured)
     options = {"num_devices": captured.mesh.size, "shardy": True}
     module = decode_module(run_xla("partition", options, captured.module), captured.source)
     by = CompiledBy(lowering.compiler, "h100", "XLA for CPUs", f"{captured.mesh.size} GPUs")
-    return CompiledModule(module, by)
+    return OptimisedModule(module, by)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -14,10 +14,10 @@ import numpy as np
 from jax import lax
 
 from flint.passes.mlir import functions_of, make_context
-from flint.passes.partition.as_xla.lines import Line, line_of
+from flint.passes.partition.as_xla.lines import IndexLine, line_of
 from flint.passes.partition.prepare.inline import inline_calls
 
-IOTA = Line(0, 1, 0, 6)
+IOTA = IndexLine(0, 1, 0, 6)
 Make = Callable[[Any], Any]
 
 
@@ -31,22 +31,22 @@ def in_a_loop(n: Any) -> Any:
     return lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + jnp.sum(s[1]), s[1]), (0, first))[0]
 
 
-LINES: dict[str, tuple[Make, Line | None]] = {
+LINES: dict[str, tuple[Make, IndexLine | None]] = {
     "arange": (lambda n: jnp.arange(6), IOTA),
     "as a column": (lambda n: jnp.arange(6)[:, None], IOTA),
-    "broadcast": (lambda n: jnp.broadcast_to(jnp.arange(6), (4, 6)), Line(0, 1, 1, 6)),
+    "broadcast": (lambda n: jnp.broadcast_to(jnp.arange(6), (4, 6)), IndexLine(0, 1, 1, 6)),
     "transposed": (lambda n: jnp.broadcast_to(jnp.arange(6), (4, 6)).T, IOTA),
     "negative wrapped": (lambda n: negative_as_numpy(jnp.arange(6)), IOTA),
     "converted": (lambda n: jnp.arange(6).astype(jnp.uint8), IOTA),
     "clipped where nothing is": (lambda n: lax.clamp(0, jnp.arange(6), 5), IOTA),
     "a constant of numpy": (lambda n: jnp.asarray(np.arange(6, dtype=np.int32)), IOTA),
-    "two of three": (lambda n: 3 * jnp.arange(6) + 2, Line(2, 3, 0, 6)),
-    "backwards": (lambda n: 5 - jnp.arange(6), Line(5, -1, 0, 6)),
-    "twice the same": (lambda n: jnp.arange(6) + jnp.arange(6), Line(0, 2, 0, 6)),
-    "one number": (lambda n: jnp.full((6,), 4), Line(4)),
+    "two of three": (lambda n: 3 * jnp.arange(6) + 2, IndexLine(2, 3, 0, 6)),
+    "backwards": (lambda n: 5 - jnp.arange(6), IndexLine(5, -1, 0, 6)),
+    "twice the same": (lambda n: jnp.arange(6) + jnp.arange(6), IndexLine(0, 2, 0, 6)),
+    "one number": (lambda n: jnp.full((6,), 4), IndexLine(4)),
     "the place of a quantile": (
         lambda n: jnp.floor(jnp.full((6,), 0.7) * 10).astype(int),
-        Line(7),
+        IndexLine(7),
     ),
     "of the program": (lambda n: jnp.arange(6) + n, None),
     "of two dimensions": (lambda n: jnp.arange(6)[:, None] + jnp.arange(4), None),
@@ -55,9 +55,9 @@ LINES: dict[str, tuple[Make, Line | None]] = {
     "chosen by each": (lambda n: jnp.where(jnp.arange(6) < 3, jnp.arange(6), 9), None),
     "wrapped by its type": (lambda n: jnp.arange(300).astype(jnp.uint8), None),
     "rounded by its type": (lambda n: jnp.arange(300).astype(jnp.bfloat16).astype(int), None),
-    "as long as its type": (lambda n: jnp.arange(256).astype(jnp.uint8), Line(0, 1, 0, 256)),
+    "as long as its type": (lambda n: jnp.arange(256).astype(jnp.uint8), IndexLine(0, 1, 0, 256)),
     "of four bits": (lambda n: jnp.asarray(np.arange(6), dtype=jnp.int4), None),
-    "one number, cut off": (lambda n: lax.clamp(0, jnp.full((6,), 40), 31), Line(31)),
+    "one number, cut off": (lambda n: lax.clamp(0, jnp.full((6,), 40), 31), IndexLine(31)),
     "not in order": (lambda n: jnp.asarray(np.array([0, 2, 1], dtype=np.int32)), None),
 }
 
@@ -104,16 +104,16 @@ def test_what_a_loop_leaves_alone_is_what_it_began_as() -> None:
 @pytest.mark.parametrize(
     ("line", "is_iota", "ends"),
     [
-        (Line(0, 1, 0, 6), True, (0, 5)),
-        (Line(0, 1, 1, 2), True, (0, 1)),
-        (Line(0, 1, 0, 1), False, (0, 0)),  # one position: any number that is 0
-        (Line(1, 1, 0, 6), False, (1, 6)),
-        (Line(0, 2, 0, 6), False, (0, 10)),
-        (Line(5, -1, 0, 6), False, (0, 5)),
-        (Line(4), False, (4, 4)),
+        (IndexLine(0, 1, 0, 6), True, (0, 5)),
+        (IndexLine(0, 1, 1, 2), True, (0, 1)),
+        (IndexLine(0, 1, 0, 1), False, (0, 0)),  # one position: any number that is 0
+        (IndexLine(1, 1, 0, 6), False, (1, 6)),
+        (IndexLine(0, 2, 0, 6), False, (0, 10)),
+        (IndexLine(5, -1, 0, 6), False, (0, 5)),
+        (IndexLine(4), False, (4, 4)),
     ],
 )
 def test_lines_that_hold_the_number_of_each_position(
-    line: Line, is_iota: bool, ends: tuple[int, int]
+    line: IndexLine, is_iota: bool, ends: tuple[int, int]
 ) -> None:
     assert (line.is_iota, line.ends) == (is_iota, ends)

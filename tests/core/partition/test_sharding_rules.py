@@ -7,7 +7,7 @@ from flint.ir.program import Collective, Kind
 from flint.passes.mlir import make_context
 from flint.passes.partition.as_xla import top_k
 from flint.passes.partition.prepare import rules
-from flint.passes.partition.prepare.rules import Rule, attach_rules, pointwise
+from flint.passes.partition.prepare.rules import FactorRule, attach_rules, pointwise
 from tests.auto_mesh import auto_mesh
 
 jax = pytest.importorskip("jax")
@@ -77,7 +77,7 @@ def test_rules_of_other_packages_come_from_entry_points(tmp_path, monkeypatch) -
 
 
 def test_pointwise_wants_one_shape() -> None:
-    assert pointwise([(4, 8)], [(4, 8)], None) == Rule((4, 8), ((0, 1),), ((0, 1),))
+    assert pointwise([(4, 8)], [(4, 8)], None) == FactorRule((4, 8), ((0, 1),), ((0, 1),))
     assert pointwise([(8,)], [(4, 8)], None) is None
 
 

@@ -19,7 +19,7 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase, Program
 from flint.ir.workload import Workload
 from flint.passes.pipeline.compose.compose import workload_of
-from flint.passes.pipeline.compose.plan import Neighbours, Plan
+from flint.passes.pipeline.compose.plan import Neighbours, PipelinePlan
 from flint.passes.pipeline.schedule.schedules import orders, placement
 from flint.passes.pipeline.split.parts import Key, Partial, Saved, StageParts, StageProgram
 from flint.passes.pipeline.split.reduce_part import in_gradient_dtype
@@ -196,7 +196,7 @@ def _workload(
         replace(s, reduce=in_gradient_dtype(_reduce(s), dtype), undeferred=undeferred)
         for s in stages
     ]
-    plan = Plan(
+    plan = PipelinePlan(
         captured,
         tuple(stages),
         (_norm(mesh) if clips else None,) * count,

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from flint.errors import FlintError
-from flint.passes.pipeline.schedule.runs import Run, expand, rounds, runs
+from flint.passes.pipeline.schedule.runs import UnitRun, expand, rounds, runs
 from flint.passes.pipeline.schedule.schedules import ANY, SCHEDULES, orders, placement
 from flint.passes.pipeline.schedule.simulate import UnitSpan, activations_held, makespan, simulate
 from flint.passes.pipeline.schedule.units import StagePlacement, Unit, UnitWork, folded
@@ -165,16 +165,16 @@ def test_activations_are_held_until_the_last_part_of_the_backward_pass():
 def test_1f1b_is_three_runs():
     first, middle, last = orders("1f1b", 3, 16)
     assert runs(first) == (
-        Run(written("F0"), 2, 1),
-        Run(written("F2 B0"), 14, 1),
-        Run(written("B14"), 2, 1),
+        UnitRun(written("F0"), 2, 1),
+        UnitRun(written("F2 B0"), 14, 1),
+        UnitRun(written("B14"), 2, 1),
     )
     assert runs(middle) == (
-        Run(written("F0"), 1, 0),
-        Run(written("F1 B0"), 15, 1),
-        Run(written("B15"), 1, 0),
+        UnitRun(written("F0"), 1, 0),
+        UnitRun(written("F1 B0"), 15, 1),
+        UnitRun(written("B15"), 1, 0),
     )
-    assert runs(last) == (Run(written("F0 B0"), 16, 1),)
+    assert runs(last) == (UnitRun(written("F0 B0"), 16, 1),)
 
 
 def test_interleaved_steady_state_advances_by_a_round():
@@ -198,9 +198,9 @@ def test_rounds_of_64_interleaved_stages_do_not_grow(microbatches, ranks, chunks
 def test_runs_of_nothing_and_of_one():
     assert rounds(()) == ()
     assert runs(()) == ()
-    assert runs(written("F3")) == (Run(written("F3"), 1, 0),)
-    assert runs(written("F3 F3")) == (Run(written("F3"), 2, 0),)
-    assert runs(written("B3 B2 B1")) == (Run(written("B3"), 3, -1),)
+    assert runs(written("F3")) == (UnitRun(written("F3"), 1, 0),)
+    assert runs(written("F3 F3")) == (UnitRun(written("F3"), 2, 0),)
+    assert runs(written("B3 B2 B1")) == (UnitRun(written("B3"), 3, -1),)
     assert expand(runs(written("B3 B2 B1"))) == written("B3 B2 B1")
 
 

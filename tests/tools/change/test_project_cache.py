@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flint.io.inputs import Input, InputKind
+from flint.io.inputs import ReadInput, ReadInputKind
 from flint.tools.change.project.cache import Cache, Entry
 from flint.tools.change.project.config import load_project
 from tests.project_folders import MODEL, PROJECT, flint
@@ -80,9 +80,9 @@ def test_inputs_are_those_of_the_model(project: Path) -> None:
         if Path(i.path).is_relative_to(project) and i.digest
     }
     assert inside == {
-        *((InputKind.FILE, n) for n in ("model.py", "sizes.py", "config.json")),
-        *((InputKind.FILE, n) for n in ("net/ours.toml", "net/base.toml")),
-        *((InputKind.MODULES, "."), (InputKind.NAMES, "data")),
+        *((ReadInputKind.FILE, n) for n in ("model.py", "sizes.py", "config.json")),
+        *((ReadInputKind.FILE, n) for n in ("net/ours.toml", "net/base.toml")),
+        *((ReadInputKind.MODULES, "."), (ReadInputKind.NAMES, "data")),
     }
     assert entry.made_with["jax"]
 
@@ -202,7 +202,7 @@ def test_what_the_process_of_a_script_reads_is_an_input(
     assert result.exit_code == 0, result.stderr
     entry = found(tmp_path)
     (record,) = (tmp_path / ".flint_cache").glob("*.json")
-    stale = [i for i in json.loads(record.read_text())["inputs"] if not Input(*i).is_current()]
+    stale = [i for i in json.loads(record.read_text())["inputs"] if not ReadInput(*i).is_current()]
     assert entry is not None, stale
     assert entry.made_with["torch"]
     own = {Path(i.path).name for i in entry.inputs if Path(i.path).parent == tmp_path and i.digest}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flint.io.inputs import Input, InputKind
+from flint.io.inputs import ReadInput, ReadInputKind
 from flint.tools.change.diff.budgets import broken, parse_budgets
 from flint.tools.change.diff.difference import compare
 from flint.tools.change.project import ci
@@ -34,7 +34,7 @@ def verdict(
 
 
 def captured(root: Path, *files: str, model: str = "m.py") -> Captured:
-    inputs = tuple(Input(InputKind.FILE, str(root / f), "x") for f in files)
+    inputs = tuple(ReadInput(ReadInputKind.FILE, str(root / f), "x") for f in files)
     snapshot = side(program("a")).snapshot
     return Captured("train", model, Entry(snapshot, root / "w.flint", inputs), False)
 

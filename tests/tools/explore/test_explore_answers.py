@@ -21,7 +21,7 @@ from flint.tools.explore.answers.objectives import (
     objectives_of,
 )
 from flint.tools.explore.answers.rank import rank
-from flint.tools.explore.result import ClassResult, Result, Role, Status
+from flint.tools.explore.result import ClassResult, PoolRole, Result, Status
 from flint.tools.explore.space.conditions import parse_conditions
 from flint.tools.explore.space.names import Scope
 from flint.tools.explore.study.study import Study
@@ -67,8 +67,8 @@ def test_what_is_not_known_is_not_0() -> None:
 
 def test_pools_are_paced_by_decoding() -> None:
     pools = (
-        ClassResult("p", 8, 3e8, 1, role=Role.PREFILL),
-        ClassResult("d", 8, 5e8, 1, waiting_ns=3e8, role=Role.DECODE),
+        ClassResult("p", 8, 3e8, 1, role=PoolRole.PREFILL),
+        ClassResult("d", 8, 5e8, 1, waiting_ns=3e8, role=PoolRole.DECODE),
     )
     r = dataclasses.replace(
         result(8, 2), step_time_ns=5e8, low_ns=4e8, high_ns=6e8, classes=pools, tokens=100

@@ -8,7 +8,7 @@ from flint.errors import FlintError
 from flint.tools.explore.evaluation.tokens import tokens_by
 from flint.tools.explore.point import Point
 from flint.tools.explore.space.conditions import parse_conditions
-from flint.tools.explore.space.dimension import Field
+from flint.tools.explore.space.dimension import PointField
 from flint.tools.explore.space.names import Scope
 
 SCOPE = Scope(
@@ -125,7 +125,7 @@ SMALL = st.integers(1, 20)
 @given(SMALL, SMALL, SMALL, st.sampled_from(["+", "-", "*", "/", "//", "%", "**"]))
 def test_arithmetic_is_that_of_python(left, right, limit, symbol):
     scope = Scope(("left", "right"), ())
-    names = scope.of(Field.MESH, "mesh", f"left={left},right={right}")
+    names = scope.of(PointField.MESH, "mesh", f"left={left},right={right}")
     condition = parse_conditions([f"left {symbol} right + 1 <= {limit} * 3"], scope)[0]
     assert condition.holds(names) == eval(f"{left} {symbol} {right} + 1 <= {limit} * 3")
 

@@ -14,7 +14,7 @@ from flint.tools.explore.evaluation.serving import (
     ttft_ns,
 )
 from flint.tools.explore.point import Point
-from flint.tools.explore.result import Result, Role, Status
+from flint.tools.explore.result import PoolRole, Result, Status
 from flint.tools.explore.space.space import space_of
 from flint.tools.explore.subject import Subject
 
@@ -39,7 +39,7 @@ def pools():
 
 def test_pools_say_when_the_first_token_and_the_next_ones_come(pools):
     prefill, decode = pools.classes
-    assert (prefill.role, decode.role) == (Role.PREFILL, Role.DECODE)
+    assert (prefill.role, decode.role) == (PoolRole.PREFILL, PoolRole.DECODE)
     assert ttft_ns(pools) == prefill.end_ns < pools.step_time_ns
     assert decode.waiting_ns > 0.8 * prefill.end_ns  # its first step waits for the caches
     assert tpot_ns(pools) == decode.end_ns - decode.waiting_ns == period_ns(pools)

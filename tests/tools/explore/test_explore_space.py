@@ -7,7 +7,7 @@ import pytest
 
 from flint.errors import FlintError
 from flint.tools.explore.space import walk
-from flint.tools.explore.space.dimension import Field
+from flint.tools.explore.space.dimension import PointField
 from flint.tools.explore.space.space import space_of
 from flint.tools.explore.subject import Subject
 
@@ -79,11 +79,11 @@ def space(model, devices=(8,), clusters=("h100-dgx",), mesh=None, sweeps=(), whe
 def test_declared_axes_and_choices_are_explored_without_a_word(model):
     found = space(model, devices=[8, 64])
     assert [(d.name, d.field, len(d.values), d.origin) for d in found.dimensions] == [
-        ("mesh", Field.MESH, 10 + 28, "declared"),
-        ("remat", Field.SETTING, 2, "declared"),
-        ("kind", Field.SETTING, 2, "declared"),
-        ("micro_batch", Field.SETTING, 3, "declared"),
-        ("cluster", Field.CLUSTER, 1, "-c"),
+        ("mesh", PointField.MESH, 10 + 28, "declared"),
+        ("remat", PointField.SETTING, 2, "declared"),
+        ("kind", PointField.SETTING, 2, "declared"),
+        ("micro_batch", PointField.SETTING, 3, "declared"),
+        ("cluster", PointField.CLUSTER, 1, "-c"),
     ]
     points = list(found.points())
     assert len(set(points)) == len(points) == found.size() == found.count() == 38 * 12

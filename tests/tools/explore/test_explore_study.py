@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from flint.errors import FlintError
-from flint.io.inputs import CHANGED, Input, InputKind, digest
+from flint.io.inputs import CHANGED, ReadInput, ReadInputKind, digest
 from flint.io.records import record_of
 from flint.tools.explore.answers.ranked import ranked
 from flint.tools.explore.point import Point
@@ -115,7 +115,7 @@ def test_points_of_a_model_that_changed_no_longer_hold(tmp_path):
     model.write_text("one = 1")
 
     def reads():
-        return [Input(InputKind.FILE, str(model), digest(model.read_bytes()))]
+        return [ReadInput(ReadInputKind.FILE, str(model), digest(model.read_bytes()))]
 
     explore_space(space, study=path, executor=Here(tmp_path, reads()))
     model.write_text("one = 2")
@@ -132,7 +132,7 @@ def test_points_of_a_cluster_that_changed_no_longer_hold(tmp_path):
     own.write_text(OWN)
     space = space_of(tmp_path, clusters=(str(own), "b200-dgx"))
     # A cluster's file is no input of the model: the other cluster's points still hold.
-    inputs = [Input(InputKind.FILE, str(own), digest(own.read_bytes()))]
+    inputs = [ReadInput(ReadInputKind.FILE, str(own), digest(own.read_bytes()))]
     explore_space(space, study=path, executor=Here(tmp_path, inputs))
     own.write_text(OWN.replace("ours", "theirs"))
     study = explore_space(space, study=path, executor=Here(tmp_path))
@@ -154,12 +154,12 @@ def test_a_file_that_changes_meanwhile_stops_a_study(tmp_path):
     space, path = space_of(tmp_path), tmp_path / "s.db"
     one, *others = space.points()
     with open_study(path, space) as file:
-        file.add([result_at(one)], [Input(InputKind.FILE, "/m/model.py", "a")])
+        file.add([result_at(one)], [ReadInput(ReadInputKind.FILE, "/m/model.py", "a")])
         with pytest.raises(FlintError, match="model.py changed while it was explored") as error:
-            file.add([result_at(others[0])], [Input(InputKind.FILE, "/m/model.py", "b")])
+            file.add([result_at(others[0])], [ReadInput(ReadInputKind.FILE, "/m/model.py", "b")])
         assert error.value.code == "FL872"
-        file.add([result_at(others[1])], [Input(InputKind.NAMES, "/m", "a")])
-        file.add([result_at(others[2])], [Input(InputKind.NAMES, "/m", "b")])
+        file.add([result_at(others[1])], [ReadInput(ReadInputKind.NAMES, "/m", "a")])
+        file.add([result_at(others[2])], [ReadInput(ReadInputKind.NAMES, "/m", "b")])
     assert len(Study.load(path).results) == 3  # of the second nothing was written
     with sqlite3.connect(path) as db:
         rows = dict(db.execute("SELECT kind, digest FROM inputs").fetchall())

@@ -19,9 +19,9 @@ from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
 from flint.requests.estimate import EstimateRequest
 from flint.tools.measure.comparison.comparison import compare_measured
-from flint.tools.measure.comparison.pairing import Form, pair
+from flint.tools.measure.comparison.pairing import PairedForm, pair
 from flint.tools.measure.comparison.result import MeasuredComparison
-from flint.tools.measure.comparison.units import Unit
+from flint.tools.measure.comparison.units import ExecutedCall
 from flint.tracing import Trace
 from tests.core.cli.test_cli_commands import _flint
 from tests.machine_output import valid
@@ -34,8 +34,12 @@ BERT = (
 )
 
 
-def unit(kind: str, op: OpClass, shape: tuple[int, ...], flops: int = 0, **other: object) -> Unit:
-    base = Unit(kind, "", op.name.lower(), int(op), "bfloat16", shape, flops, 2, "", "", 1, 10.0)
+def unit(
+    kind: str, op: OpClass, shape: tuple[int, ...], flops: int = 0, **other: object
+) -> ExecutedCall:
+    base = ExecutedCall(
+        kind, "", op.name.lower(), int(op), "bfloat16", shape, flops, 2, "", "", 1, 10.0
+    )
     return replace(base, **other)  # type: ignore[arg-type]
 
 
@@ -70,7 +74,7 @@ def test_a_norm_is_matched_with_what_it_is_made_of() -> None:
     found = pair([MM, NORM, WIDE], [MM, WIDE, *made_of])
     assert not found.forms  # in another place: nothing says that it is the same
     found = pair([MM, NORM, WIDE], [MM, *made_of, WIDE])
-    assert found.forms == (Form((1,), (1, 2, 3, 4)),)
+    assert found.forms == (PairedForm((1,), (1, 2, 3, 4)),)
     assert found.pairs == ((0, 0), (2, 5))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from flint.tools.measure.profiles.formats import read_profiles
 from flint.tools.measure.profiles.kineto.calls import is_synchronous_copy, kind_of_call
-from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Comm, Profile
+from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Profile, ProfiledComm
 
 DATA = Path(__file__).resolve().parents[3] / "benchmarks" / "data" / "kineto"
 Event = dict[str, Any]
@@ -109,7 +109,7 @@ def test_ranks_that_are_cut_come_from_the_groups(tmp_path: Path) -> None:
     nccl["args"].update(meta)
     groups = [{"pg_name": "3", "pg_size": 64, "ranks": list(range(0, 128, 2))}]
     profile = profile_of(tmp_path, [nccl], distributedInfo={"rank": 0, "pg_config": groups})
-    assert profile.comms[profile.activities.comm[0]] == Comm(
+    assert profile.comms[profile.activities.comm[0]] == ProfiledComm(
         "allreduce", 64, 64, "Float", "3", 64, tuple(range(0, 128, 2))
     )
 
@@ -124,7 +124,7 @@ def test_a_kernel_takes_over_what_its_operator_says_and_the_rest_is_counted(tmp_
               launch(50, 2), kernel(56, 4, 2, name="ncclKernel_SendRecv")]  # fmt: skip
     profile = profile_of(tmp_path, events)
     assert profile.activities.comm.tolist() == [0, -1]
-    assert profile.comms == (Comm("send", 8, -1, "Float", "2", 2, (1, 3), peer=3, turn=11),)
+    assert profile.comms == (ProfiledComm("send", 8, -1, "Float", "2", 2, (1, 3), peer=3, turn=11),)
     assert profile.rank == -1  # the rank of a message is that of its other end
     assert any("1 collective kernels say neither" in w for w in profile.warnings)
 
@@ -273,7 +273,7 @@ def test_an_annotation_says_kind_and_size_where_nothing_else_does(
     info = {"backend": "nccl", "rank": 1, "world_size": 4}
     found = profile_of(tmp_path, annotated("nccl:all_reduce", shapes, types), distributedInfo=info)
     comm = found.comms[found.activities.comm[0]]
-    assert comm == Comm("all_reduce", 32, -1, "float", group_size=4, ranks=(0, 1, 2, 3))
+    assert comm == ProfiledComm("all_reduce", 32, -1, "float", group_size=4, ranks=(0, 1, 2, 3))
     assert "1 collective kernels do not say their group: all 4 ranks are taken" in found.warnings
 
 
@@ -282,7 +282,7 @@ def test_of_several_groups_an_annotation_does_not_say_which(tmp_path: Path) -> N
     info = {"backend": "nccl", "rank": 1, "world_size": 4, "pg_config": groups}
     events = annotated("nccl:all_reduce", [[8]], ["float"])
     found = profile_of(tmp_path, events, distributedInfo=info)
-    assert found.comms[found.activities.comm[0]] == Comm("all_reduce", 8, -1, "float")
+    assert found.comms[found.activities.comm[0]] == ProfiledComm("all_reduce", 8, -1, "float")
 
 
 def test_metadata_with_a_group_comes_before_an_annotation(tmp_path: Path) -> None:

@@ -234,10 +234,10 @@ def test_results_below_nothing() -> None:
 def test_a_permutation_in_which_two_send_to_one() -> None:
     from flint.tools.measure.profiles.build import workload_of
     from flint.tools.measure.profiles.builder import ProfileBuilder
-    from flint.tools.measure.profiles.profile import ActivityKind, Comm
+    from flint.tools.measure.profiles.profile import ActivityKind, ProfiledComm
 
     builder = ProfileBuilder("xplane", world_size=3)
-    comm = builder.comm(Comm("permute", 8, 8, "Float", pairs=((0, 1), (2, 1))))
+    comm = builder.comm(ProfiledComm("permute", 8, 8, "Float", pairs=((0, 1), (2, 1))))
     builder.add_activity(ActivityKind.KERNEL, "collective-permute", 0, 10, 1, comm=comm)
     with pytest.raises(FlintError) as raised:
         workload_of([builder.build()])

@@ -11,7 +11,13 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program
 from flint.tools.measure.profiles.build import workload_of
 from flint.tools.measure.profiles.builder import ProfileBuilder
-from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Comm, Profile, Signature
+from flint.tools.measure.profiles.profile import (
+    ActivityKind,
+    CallKind,
+    Profile,
+    ProfiledComm,
+    Signature,
+)
 
 SPAN_NS = 1e6
 times = st.floats(0, SPAN_NS)
@@ -37,11 +43,11 @@ OPERATORS = [
     "Optimizer.step#A",
 ]
 COMMS = [
-    Comm("allreduce", 8, 8, "Float", "0", 2, (0, 1)),
-    Comm("_allgather_base", 8, 16, "BFloat16", "0", 2),
-    Comm("send", 8, 0, "Float", "0", 2, (0, 1), peer=1),
-    Comm("recv", 0, 8, "Float", "", 0, (), peer=-1),
-    Comm("coalesced", -1, -1, "", "", 0),
+    ProfiledComm("allreduce", 8, 8, "Float", "0", 2, (0, 1)),
+    ProfiledComm("_allgather_base", 8, 16, "BFloat16", "0", 2),
+    ProfiledComm("send", 8, 0, "Float", "0", 2, (0, 1), peer=1),
+    ProfiledComm("recv", 0, 8, "Float", "", 0, (), peer=-1),
+    ProfiledComm("coalesced", -1, -1, "", "", 0),
 ]
 
 

@@ -25,7 +25,7 @@ from flint.tools.measure.profiles.execution_trace.join import join
 from flint.tools.measure.profiles.execution_trace.nodes import Node
 from flint.tools.measure.profiles.execution_trace.schedule import scheduled
 from flint.tools.measure.profiles.formats import format_of, read_profiles
-from flint.tools.measure.profiles.profile import CallKind, Comm, Profile
+from flint.tools.measure.profiles.profile import CallKind, Profile, ProfiledComm
 from flint.tracing import Trace
 from tests.execution_traces import DATA, LAUNCHING, linked, load, pair, with_kernels, write
 
@@ -77,7 +77,7 @@ def test_communication_of_the_trace_is_that_of_the_profile_and_its_own_stays(
         rows = [i for i, n in enumerate(profile.operators.name.tolist()) if profile.strings[n] == "aten::addmm"]  # fmt: skip
         comm = profile.operators.comm.copy()
         comm[rows[first : first + len(names)]] = range(len(names))
-        comms = tuple(Comm("all_reduce", 8, 8, "float", name) for name in names)
+        comms = tuple(ProfiledComm("all_reduce", 8, 8, "float", name) for name in names)
         return replace(profile, comms=comms, operators=replace(profile.operators, comm=comm)), rows
 
     host, _ = communicating(host, "abc", 0)

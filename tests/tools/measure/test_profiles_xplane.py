@@ -19,7 +19,7 @@ from flint.passes.hlo.module import message_class
 from flint.tools.measure.profiles import xplane
 from flint.tools.measure.profiles.build import workload_of
 from flint.tools.measure.profiles.profile import CallKind, Profile
-from flint.tools.measure.profiles.xplane.planes import Event
+from flint.tools.measure.profiles.xplane.planes import PlaneEvent
 from flint.tools.measure.profiles.xplane.steps import _longest
 from flint.tracing import Trace
 from tests.xplanes import Happened, Recorded, chrome, gpu_planes, tpu_plane, xspace
@@ -382,5 +382,5 @@ def test_damaged_bytes_are_a_sentence_and_never_a_crash(
 def test_the_program_that_ran_longest_is_the_step(
     durations: list[tuple[str, float]], longest: str
 ) -> None:
-    events = [(name, Event(name, "", 0.0, ns, {})) for name, ns in durations]
+    events = [(name, PlaneEvent(name, "", 0.0, ns, {})) for name, ns in durations]
     assert _longest(events) == longest

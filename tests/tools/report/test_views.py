@@ -24,7 +24,7 @@ from flint.tools.report.views.breakdown import (
     scope_tree,
 )
 from flint.tools.report.views.communication import communication
-from flint.tools.report.views.pipeline import GAP_SHARE, Lane, pipeline_schedule
+from flint.tools.report.views.pipeline import GAP_SHARE, PipelineLane, pipeline_schedule
 from flint.tools.report.views.roofline import roofline
 from flint.tools.report.views.row_times import row_times
 from flint.tools.report.views.slices import timeline_slices
@@ -160,7 +160,7 @@ def test_roofline_has_every_kernel_once(estimated: Estimate) -> None:
     assert estimated.dtype in found.peak_flops_per_s
 
 
-def _passes(lane: Lane) -> list[tuple[str, int]]:
+def _passes(lane: PipelineLane) -> list[tuple[str, int]]:
     """The passes of a lane, those that are in several boxes once."""
     return list(dict.fromkeys((b.work[0], b.microbatch) for b in lane.boxes))
 

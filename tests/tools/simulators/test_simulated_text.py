@@ -10,13 +10,13 @@ from flint.cluster.astrasim.system import SystemFile
 from flint.errors import FlintError
 from flint.io.processes import Patience
 from flint.tools.simulators import reasons
-from flint.tools.simulators.fidelities import Fidelities, Fidelity, Measures
+from flint.tools.simulators.fidelities import Fidelities, Fidelity, FidelityMeasures
 from flint.tools.simulators.inputs import Case
 from flint.tools.simulators.outcome import SimulatedRun
 from flint.tools.simulators.process import Limits
-from flint.tools.simulators.products import Array, Product
+from flint.tools.simulators.products import Array, SimulatedProduct
 from flint.tools.simulators.rank_end import RankEnd
-from flint.tools.simulators.reasons import Communication, Comparison, Rules, Term
+from flint.tools.simulators.reasons import CommunicationTimes, Comparison, RuleTimes, Term
 from flint.tools.simulators.scale_sim import ScaleSim, ScaleSimulation
 
 FABRIC = Fabric(("Ring", "Switch"), (5, 2), (Dimension(1, 1, 1), Dimension(1, 1)))
@@ -71,10 +71,10 @@ def test_the_way_has_signs_and_shares() -> None:
 
 def test_sentences_name_what_differs_most() -> None:
     table = [
-        Communication("all_gather", "data", 3, 1e3, 3, 2e3),
-        Communication("all_to_all", "model", 1, 9e6, 1, 1e6),
-        Communication("message", "pipe", 2, 5e3, 2, 5e3),
-        Communication("all_reduce", "data", 2, 5e3, 2, 1e3),
+        CommunicationTimes("all_gather", "data", 3, 1e3, 3, 2e3),
+        CommunicationTimes("all_to_all", "model", 1, 9e6, 1, 1e6),
+        CommunicationTimes("message", "pipe", 2, 5e3, 2, 5e3),
+        CommunicationTimes("all_reduce", "data", 2, 5e3, 2, 1e3),
     ]
     assert table[1].difference_ns == 8e6
     assert reasons._dearer(table) == (
@@ -103,13 +103,13 @@ def test_sentences_on_kernels_slots_and_what_is_left() -> None:
     assert reasons._own(9, step, False).startswith("equal to the nanosecond")
     assert reasons._own(10, step, False).startswith("not by the rules")
     assert reasons._own(9, step, True).startswith("congestion")
-    assert reasons._slot(Rules(step)).startswith("not known")
-    assert reasons._slot(Rules(step, step)).startswith("collectives and sends")
+    assert reasons._slot(RuleTimes(step)).startswith("not known")
+    assert reasons._slot(RuleTimes(step, step)).startswith("collectives and sends")
     assert Case(Path("n"), Path("s"), FABRIC).fabric.world == 10
 
 
 def test_products_in_text() -> None:
-    products = tuple(Product(m, 2, 3, 10, 100 * m) for m in range(25, 0, -1))
+    products = tuple(SimulatedProduct(m, 2, 3, 10, 100 * m) for m in range(25, 0, -1))
     array = Array(128, 256, "ws", 64)
     found = ScaleSimulation("step", "chip", array, products, {0: 2503, 24: 100}, None, ("slow",))
     lines = found.to_text().splitlines()
@@ -129,7 +129,7 @@ def test_products_in_text() -> None:
 
 
 def test_what_is_not_simulated_is_said_with_its_time() -> None:
-    products = tuple(Product(m, 1, 1, 1, m * 10**6) for m in (3, 2, 1))
+    products = tuple(SimulatedProduct(m, 1, 1, 1, m * 10**6) for m in (3, 2, 1))
     limits = Limits(Patience(total_seconds=1))
     simulator = ScaleSim(Path("python"), limits)
     found = simulator.simulate("step", "chip", Array(128, 128, "ws", 1), products)
@@ -160,8 +160,8 @@ simulated: a binary"""
 
 
 def test_fidelities_in_text() -> None:
-    first = Measures(2e3, 1.5e3, 500.0, 4, 1024, 0, 0, 0, 0, 2 << 20)
-    other = Measures(3e3, None, None, 4, 512, 1, 8, 0, 0)
+    first = FidelityMeasures(2e3, 1.5e3, 500.0, 4, 1024, 0, 0, 0, 0, 2 << 20)
+    other = FidelityMeasures(3e3, None, None, 4, 512, 1, 8, 0, 0)
     columns = (
         Fidelity("analytic", "the estimate", first),
         Fidelity("compiled", "a compiler", reason="not compiled"),

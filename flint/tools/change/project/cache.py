@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from flint.io.bounded import FileKind
 from flint.io.files import read_regular, write_atomically
-from flint.io.inputs import Input, InputKind, digest, environment_of
+from flint.io.inputs import ReadInput, ReadInputKind, digest, environment_of
 from flint.io.malformed import Malformed
 from flint.io.records import Texts, record
 from flint.tools.change.diff.snapshot import Snapshot
@@ -31,7 +31,7 @@ class _Kept(TypedDict):
     workload: str
     warnings: Texts
     made_with: dict[str, str]
-    inputs: list[tuple[InputKind, str, str]]
+    inputs: list[tuple[ReadInputKind, str, str]]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Entry:
 
     snapshot: Snapshot
     workload: Path
-    inputs: tuple[Input, ...]
+    inputs: tuple[ReadInput, ...]
     warnings: tuple[str, ...] = ()
     made_with: Mapping[str, str] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ class Made:
 
     snapshot: Snapshot
     workload: bytes
-    inputs: tuple[Input, ...]
+    inputs: tuple[ReadInput, ...]
     warnings: tuple[str, ...]
     made_with: Mapping[str, str]
 
@@ -80,7 +80,7 @@ class Cache:
             is_whole = digest(workload.read_bytes()) == kept["workload"]
         except (OSError, Malformed):
             return None  # none, or one that another version wrote
-        inputs = tuple(Input(kind, path, d) for kind, path, d in kept["inputs"])
+        inputs = tuple(ReadInput(kind, path, d) for kind, path, d in kept["inputs"])
         if not is_whole or not all(i.is_current() for i in inputs):
             return None
         return Entry(found, workload, inputs, kept["warnings"], kept["made_with"])

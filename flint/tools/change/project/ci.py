@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from flint.errors import FlintError
-from flint.io.inputs import InputKind
+from flint.io.inputs import ReadInputKind
 from flint.text import plural
 from flint.tools.change.diff import show
 from flint.tools.change.diff.match import Change
@@ -129,7 +129,7 @@ def _files(captured: Captured, root: Path) -> dict[str, str]:
     found: dict[str, list[Path]] = {}
     for one in captured.entry.inputs:
         path = Path(one.path)
-        if one.kind is InputKind.FILE and path.is_relative_to(top):
+        if one.kind is ReadInputKind.FILE and path.is_relative_to(top):
             found.setdefault(path.name, []).append(path)
     model = (root / captured.model.partition(":")[0]).resolve()
     known = {

@@ -16,7 +16,7 @@ from flint.tools.explore.result import Result
 Cell: TypeAlias = str | int | float | bool | None
 
 
-class Kind(StrEnum):
+class ColumnKind(StrEnum):
     """The type of a column."""
 
     TEXT = "text"
@@ -26,50 +26,50 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ResultColumn:
     """A column of a table of results."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     cells: tuple[Cell, ...]
 
 
 _Found: TypeAlias = Callable[[Result], Cell]
-_RESULT: Mapping[str, tuple[Kind, _Found]] = {
-    "status": (Kind.TEXT, lambda r: r.status.value),
-    "devices": (Kind.WHOLE, lambda r: r.devices),
-    "mesh": (Kind.TEXT, lambda r: r.point.mesh),
+_RESULT: Mapping[str, tuple[ColumnKind, _Found]] = {
+    "status": (ColumnKind.TEXT, lambda r: r.status.value),
+    "devices": (ColumnKind.WHOLE, lambda r: r.devices),
+    "mesh": (ColumnKind.TEXT, lambda r: r.point.mesh),
 }
-_QUANTITIES: Mapping[str, tuple[Kind, _Found]] = {
-    "step_time_ns": (Kind.NUMBER, lambda r: r.step_time_ns or None),
-    "low_ns": (Kind.NUMBER, lambda r: r.low_ns or None),
-    "high_ns": (Kind.NUMBER, lambda r: r.high_ns or None),
-    "mfu": (Kind.NUMBER, OBJECTIVES["mfu"].value),
-    "tokens": (Kind.WHOLE, lambda r: r.tokens or None),
-    "tokens_per_s": (Kind.NUMBER, OBJECTIVES["tokens_per_s"].value),
-    "tokens_per_s_per_device": (Kind.NUMBER, OBJECTIVES["tokens_per_s_per_device"].value),
-    "cost_per_mtoken_usd": (Kind.NUMBER, OBJECTIVES["cost_per_mtoken"].value),
-    "cost_per_step_usd": (Kind.NUMBER, OBJECTIVES["cost_per_step"].value),
-    "energy_per_mtoken_kwh": (Kind.NUMBER, OBJECTIVES["energy_per_mtoken"].value),
-    "ttft_ns": (Kind.NUMBER, OBJECTIVES["ttft"].value),
-    "tpot_ns": (Kind.NUMBER, OBJECTIVES["tpot"].value),
-    "memory_bytes": (Kind.WHOLE, lambda r: r.memory_bytes or None),
-    "memory_is_bound": (Kind.FLAG, lambda r: r.is_bound),
-    "capacity_bytes": (Kind.WHOLE, lambda r: r.capacity_bytes or None),
-    "cache_bytes": (Kind.WHOLE, lambda r: cache_bytes(r) or None),
-    "compute_ns": (Kind.NUMBER, lambda r: r.compute_ns or None),
-    "waiting_ns": (Kind.NUMBER, lambda r: _of_estimate(r, r.waiting_ns)),
-    "host_ns": (Kind.NUMBER, lambda r: _of_estimate(r, r.host_ns)),
+_QUANTITIES: Mapping[str, tuple[ColumnKind, _Found]] = {
+    "step_time_ns": (ColumnKind.NUMBER, lambda r: r.step_time_ns or None),
+    "low_ns": (ColumnKind.NUMBER, lambda r: r.low_ns or None),
+    "high_ns": (ColumnKind.NUMBER, lambda r: r.high_ns or None),
+    "mfu": (ColumnKind.NUMBER, OBJECTIVES["mfu"].value),
+    "tokens": (ColumnKind.WHOLE, lambda r: r.tokens or None),
+    "tokens_per_s": (ColumnKind.NUMBER, OBJECTIVES["tokens_per_s"].value),
+    "tokens_per_s_per_device": (ColumnKind.NUMBER, OBJECTIVES["tokens_per_s_per_device"].value),
+    "cost_per_mtoken_usd": (ColumnKind.NUMBER, OBJECTIVES["cost_per_mtoken"].value),
+    "cost_per_step_usd": (ColumnKind.NUMBER, OBJECTIVES["cost_per_step"].value),
+    "energy_per_mtoken_kwh": (ColumnKind.NUMBER, OBJECTIVES["energy_per_mtoken"].value),
+    "ttft_ns": (ColumnKind.NUMBER, OBJECTIVES["ttft"].value),
+    "tpot_ns": (ColumnKind.NUMBER, OBJECTIVES["tpot"].value),
+    "memory_bytes": (ColumnKind.WHOLE, lambda r: r.memory_bytes or None),
+    "memory_is_bound": (ColumnKind.FLAG, lambda r: r.is_bound),
+    "capacity_bytes": (ColumnKind.WHOLE, lambda r: r.capacity_bytes or None),
+    "cache_bytes": (ColumnKind.WHOLE, lambda r: cache_bytes(r) or None),
+    "compute_ns": (ColumnKind.NUMBER, lambda r: r.compute_ns or None),
+    "waiting_ns": (ColumnKind.NUMBER, lambda r: _of_estimate(r, r.waiting_ns)),
+    "host_ns": (ColumnKind.NUMBER, lambda r: _of_estimate(r, r.host_ns)),
 }
-_LAST: Mapping[str, tuple[Kind, _Found]] = {
-    "code": (Kind.TEXT, lambda r: r.code or None),
-    "reason": (Kind.TEXT, lambda r: r.reason or None),
-    "place": (Kind.TEXT, lambda r: r.place or None),
-    "key": (Kind.TEXT, lambda r: r.point.key),
+_LAST: Mapping[str, tuple[ColumnKind, _Found]] = {
+    "code": (ColumnKind.TEXT, lambda r: r.code or None),
+    "reason": (ColumnKind.TEXT, lambda r: r.reason or None),
+    "place": (ColumnKind.TEXT, lambda r: r.place or None),
+    "key": (ColumnKind.TEXT, lambda r: r.point.key),
 }
 
 
-def columns_of(results: Sequence[Result]) -> tuple[Column, ...]:
+def columns_of(results: Sequence[Result]) -> tuple[ResultColumn, ...]:
     """The table of results, in their order: choices by name, quantities with their units, reasons.
 
     Choices that are whole numbers at every point are numbers. An option that is called as a column of
@@ -80,9 +80,9 @@ def columns_of(results: Sequence[Result]) -> tuple[Column, ...]:
     found += [_choice_column(name, cells) for name, cells in choice.items()]
     found += [_column(n, kind, of, results) for n, (kind, of) in _QUANTITIES.items()]
     for axes in sorted({a for r in results for a in r.exposed_ns}):
-        found.append(_column(f"exposed_ns[{axes}]", Kind.NUMBER, _exposed(axes), results))
+        found.append(_column(f"exposed_ns[{axes}]", ColumnKind.NUMBER, _exposed(axes), results))
     for kind in sorted({k for r in results for k in r.memory}):
-        found.append(_column(f"memory_bytes[{kind}]", Kind.WHOLE, _memory(kind), results))
+        found.append(_column(f"memory_bytes[{kind}]", ColumnKind.WHOLE, _memory(kind), results))
     found += [_column(n, kind, of, results) for n, (kind, of) in _LAST.items()]
     return tuple(found)
 
@@ -99,8 +99,8 @@ def _memory(kind: str) -> _Found:
     return lambda r: r.memory.get(kind, 0) if r.memory else None
 
 
-def _column(name: str, kind: Kind, of: _Found, results: Sequence[Result]) -> Column:
-    return Column(name, kind, tuple(map(of, results)))
+def _column(name: str, kind: ColumnKind, of: _Found, results: Sequence[Result]) -> ResultColumn:
+    return ResultColumn(name, kind, tuple(map(of, results)))
 
 
 def _choices(results: Sequence[Result]) -> dict[str, list[str | None]]:
@@ -118,8 +118,10 @@ def _choices(results: Sequence[Result]) -> dict[str, list[str | None]]:
     return found
 
 
-def _choice_column(name: str, cells: Sequence[str | None]) -> Column:
+def _choice_column(name: str, cells: Sequence[str | None]) -> ResultColumn:
     said = [c for c in cells if c is not None]
     if said and all(c.isascii() and c.isdigit() and str(int(c)) == c for c in said):
-        return Column(name, Kind.WHOLE, tuple(None if c is None else int(c) for c in cells))
-    return Column(name, Kind.TEXT, tuple(cells))
+        return ResultColumn(
+            name, ColumnKind.WHOLE, tuple(None if c is None else int(c) for c in cells)
+        )
+    return ResultColumn(name, ColumnKind.TEXT, tuple(cells))

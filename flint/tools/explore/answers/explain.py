@@ -13,7 +13,7 @@ from flint.tools.explore.result import Result
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ExplainedPart:
     """A part of the step time or of the peak memory in both results."""
 
     title: str
@@ -34,14 +34,14 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class RowExplanation:
     """How `second` differs from `first`. Parts of the time add up to its difference, those of memory, too."""
 
     first: Result
     second: Result
     choices: tuple[tuple[str, str, str], ...]  #: name, value of the first, of the second
-    time: tuple[Part, ...]
-    memory: tuple[Part, ...]
+    time: tuple[ExplainedPart, ...]
+    memory: tuple[ExplainedPart, ...]
     #: What the times of the second are multiplied by: steps of other tokens are compared for as many.
     factor: float = 1.0
 
@@ -60,7 +60,7 @@ class Explanation:
         return " for as many tokens" if self.factor != 1 else ""
 
 
-def explain(first: Result, second: Result) -> Explanation:
+def explain(first: Result, second: Result) -> RowExplanation:
     """Compare two results that were estimated, part by part; the largest difference first.
 
     Times are of the rank class that ends last, memory of the class that holds most. Times of the second
@@ -68,7 +68,7 @@ def explain(first: Result, second: Result) -> Explanation:
     """
     factor = first.tokens / second.tokens if first.tokens and second.tokens else 1.0
     scaled = {title: ns * factor for title, ns in _time(second).items()}
-    return Explanation(
+    return RowExplanation(
         first,
         second,
         tuple(_choices(first, second)),
@@ -78,7 +78,7 @@ def explain(first: Result, second: Result) -> Explanation:
     )
 
 
-def explanation_text(found: Explanation, goals: Sequence[Objective] = ()) -> str:
+def explanation_text(found: RowExplanation, goals: Sequence[Objective] = ()) -> str:
     """Verdict, choices that differ, objectives, and tables of time and memory."""
     lines = [found.verdict]
     lines += [
@@ -103,7 +103,7 @@ _NUMBERS = (
 )
 
 
-def _cells(part: Part) -> tuple[str, str, str, str]:
+def _cells(part: ExplainedPart) -> tuple[str, str, str, str]:
     return (
         part.title,
         part.unit.text(part.before),
@@ -136,9 +136,11 @@ def _memory(result: Result) -> dict[str, float]:
     return found
 
 
-def _parts(first: dict[str, float], second: dict[str, float], unit: Unit) -> tuple[Part, ...]:
+def _parts(
+    first: dict[str, float], second: dict[str, float], unit: Unit
+) -> tuple[ExplainedPart, ...]:
     names: Iterable[str] = dict.fromkeys((*first, *second))
-    found = [Part(n, unit, first.get(n, 0.0), second.get(n, 0.0)) for n in names]
+    found = [ExplainedPart(n, unit, first.get(n, 0.0), second.get(n, 0.0)) for n in names]
     told = [p for p in found if abs(p.delta) > _LEAST[unit]]
     return tuple(sorted(told, key=lambda p: (-abs(p.delta), p.title)))
 

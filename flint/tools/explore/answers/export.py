@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
 from flint.io.outputs import OutputKind, write_output
-from flint.tools.explore.answers.columns import Column, Kind, columns_of
+from flint.tools.explore.answers.columns import ColumnKind, ResultColumn, columns_of
 from flint.tools.explore.result import Result
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ def to_arrow(results: Sequence[Result]) -> pyarrow.Table:
     """A table with the columns of `columns_of`. Raises FlintError FL870 without pyarrow."""
     pa = _imported("pyarrow", "'flint-ir[explore]'")
     types = {
-        Kind.TEXT: pa.string(),
-        Kind.WHOLE: pa.int64(),
-        Kind.NUMBER: pa.float64(),
-        Kind.FLAG: pa.bool_(),
+        ColumnKind.TEXT: pa.string(),
+        ColumnKind.WHOLE: pa.int64(),
+        ColumnKind.NUMBER: pa.float64(),
+        ColumnKind.FLAG: pa.bool_(),
     }
     columns = columns_of(results)
     schema = pa.schema([(c.name, types[c.kind]) for c in columns])
@@ -42,7 +42,12 @@ def to_arrow(results: Sequence[Result]) -> pyarrow.Table:
 def to_pandas(results: Sequence[Result]) -> pandas.DataFrame:
     """The same table; what is not known is missing there. Raises FlintError FL870 without pandas."""
     pd = _imported("pandas", "pandas")
-    types = {Kind.TEXT: "string", Kind.WHOLE: "Int64", Kind.NUMBER: "float64", Kind.FLAG: "bool"}
+    types = {
+        ColumnKind.TEXT: "string",
+        ColumnKind.WHOLE: "Int64",
+        ColumnKind.NUMBER: "float64",
+        ColumnKind.FLAG: "bool",
+    }
     found: pandas.DataFrame = pd.DataFrame(
         {c.name: pd.array(list(c.cells), dtype=types[c.kind]) for c in columns_of(results)}
         if results
@@ -55,10 +60,10 @@ def to_polars(results: Sequence[Result]) -> polars.DataFrame:
     """The same table. Raises FlintError FL870 without polars."""
     pl = _imported("polars", "polars")
     types = {
-        Kind.TEXT: pl.String,
-        Kind.WHOLE: pl.Int64,
-        Kind.NUMBER: pl.Float64,
-        Kind.FLAG: pl.Boolean,
+        ColumnKind.TEXT: pl.String,
+        ColumnKind.WHOLE: pl.Int64,
+        ColumnKind.NUMBER: pl.Float64,
+        ColumnKind.FLAG: pl.Boolean,
     }
     found: polars.DataFrame = pl.DataFrame(
         [pl.Series(c.name, list(c.cells), dtype=types[c.kind]) for c in columns_of(results)]
@@ -97,8 +102,8 @@ def _csv(results: Sequence[Result]) -> bytes:
     return text.getvalue().encode()
 
 
-def _texts(column: Column) -> list[str]:
-    if column.kind is Kind.FLAG:
+def _texts(column: ResultColumn) -> list[str]:
+    if column.kind is ColumnKind.FLAG:
         return ["true" if cell else "false" for cell in column.cells]
     return ["" if cell is None else str(cell) for cell in column.cells]
 

@@ -21,7 +21,7 @@ _MILLION = 1e6
 _WH = 3600.0  # joules
 
 
-class Unit(StrEnum):
+class QuantityUnit(StrEnum):
     """What a quantity is counted in."""
 
     NS = "ns"
@@ -34,17 +34,17 @@ class Unit(StrEnum):
 
     def text(self, value: float) -> str:
         """A number for people."""
-        if self is Unit.NS:
+        if self is QuantityUnit.NS:
             return format_duration(value)
-        if self is Unit.BYTES:
+        if self is QuantityUnit.BYTES:
             return f"-{format_bytes(round(-value))}" if value < 0 else format_bytes(round(value))
-        if self is Unit.SHARE:
+        if self is QuantityUnit.SHARE:
             return f"{value:.1%}"
-        if self is Unit.USD:
+        if self is QuantityUnit.USD:
             return f"${_digits(value)}"
-        if self is Unit.KWH:
+        if self is QuantityUnit.KWH:
             return f"{_digits(value)} kWh"
-        return format_count(round(value)) if self is Unit.COUNT else _digits(value)
+        return format_count(round(value)) if self is QuantityUnit.COUNT else _digits(value)
 
 
 def _digits(value: float) -> str:
@@ -57,7 +57,7 @@ class Objective:
 
     name: str  #: as `--objective` and `--where` call it
     title: str
-    unit: Unit
+    unit: QuantityUnit
     maximize: bool
     of: Callable[[Result], float | None]
     note: str = ""
@@ -139,8 +139,8 @@ def _headroom(r: Result) -> float | None:
     return float(r.capacity_bytes - r.memory_bytes) if known else None
 
 
-_TIME = Objective("time", "step time", Unit.NS, False, _time)
-_TOKENS = Objective("tokens_per_s", "tokens/s", Unit.PER_S, True, _tokens_per_s)
+_TIME = Objective("time", "step time", QuantityUnit.NS, False, _time)
+_TOKENS = Objective("tokens_per_s", "tokens/s", QuantityUnit.PER_S, True, _tokens_per_s)
 #: All objectives by name.
 OBJECTIVES: Mapping[str, Objective] = {
     o.name: o
@@ -150,15 +150,15 @@ OBJECTIVES: Mapping[str, Objective] = {
         Objective(
             "tokens_per_s_per_device",
             "tokens/s/device",
-            Unit.PER_S,
+            QuantityUnit.PER_S,
             True,
             _tokens_per_s_per_device,
         ),
-        Objective("mfu", "MFU", Unit.SHARE, True, _mfu),
+        Objective("mfu", "MFU", QuantityUnit.SHARE, True, _mfu),
         Objective(
             "cost_per_mtoken",
             "cost of 1M tokens",
-            Unit.USD,
+            QuantityUnit.USD,
             False,
             lambda r: _per_mtoken(_cost_per_step(r), r),
             "cost is time x devices x the price of the cluster's file",
@@ -166,7 +166,7 @@ OBJECTIVES: Mapping[str, Objective] = {
         Objective(
             "cost_per_step",
             "cost of a step",
-            Unit.USD,
+            QuantityUnit.USD,
             False,
             _cost_per_step,
             "cost is time x devices x the price of the cluster's file",
@@ -174,17 +174,21 @@ OBJECTIVES: Mapping[str, Objective] = {
         Objective(
             "energy_per_mtoken",
             "energy of 1M tokens",
-            Unit.KWH,
+            QuantityUnit.KWH,
             False,
             _kwh_per_mtoken,
             "energy is an upper bound of what chips take, at the limit of their power all the time, "
             "without hosts, network and cooling",
         ),
-        Objective("memory", "memory", Unit.BYTES, False, lambda r: float(r.memory_bytes) or None),
-        Objective("headroom", "headroom", Unit.BYTES, True, _headroom),
-        Objective("devices", "devices", Unit.COUNT, False, lambda r: float(r.devices)),
-        Objective("ttft", "time to first token", Unit.NS, False, lambda r: ttft_ns(r) or None),
-        Objective("tpot", "time per token", Unit.NS, False, lambda r: tpot_ns(r) or None),
+        Objective(
+            "memory", "memory", QuantityUnit.BYTES, False, lambda r: float(r.memory_bytes) or None
+        ),
+        Objective("headroom", "headroom", QuantityUnit.BYTES, True, _headroom),
+        Objective("devices", "devices", QuantityUnit.COUNT, False, lambda r: float(r.devices)),
+        Objective(
+            "ttft", "time to first token", QuantityUnit.NS, False, lambda r: ttft_ns(r) or None
+        ),
+        Objective("tpot", "time per token", QuantityUnit.NS, False, lambda r: tpot_ns(r) or None),
     )
 }
 
@@ -228,7 +232,7 @@ def rate(result: Result) -> float | None:
 
 
 #: What a search goes for where nothing is asked for.
-RATE = Objective("rate", "tokens/s or steps/s", Unit.PER_S, True, rate)
+RATE = Objective("rate", "tokens/s or steps/s", QuantityUnit.PER_S, True, rate)
 
 
 def names_of_result(result: Result) -> dict[str, Value]:

@@ -11,7 +11,7 @@ from flint.tools.explore.answers.rank import Ranking
 from flint.tools.explore.answers.rejected import Rejected, rejected_groups
 from flint.tools.explore.choices import choices, varying
 from flint.tools.explore.result import Result, Status
-from flint.tools.explore.space.dimension import Field
+from flint.tools.explore.space.dimension import PointField
 from flint.tools.explore.study.study import Study
 
 #: Quantities that every table has, beside the objectives.
@@ -94,9 +94,11 @@ def _asked(study: Study, ranking: Ranking, default: str = "") -> Iterator[str]:
     for d in study.dimensions:
         values = ", ".join(v or "(as the program has it)" for v in d.values[:8])
         more = f" and {len(d.values) - 8:,} more" if len(d.values) > 8 else ""
-        title = f"cluster.{d.name}" if d.field == Field.CHANGE else d.name
+        title = f"cluster.{d.name}" if d.field == PointField.CHANGE else d.name
         yield f"  {title}: {values}{more} ({d.origin})"
-    explored = {d.name for d in study.dimensions if d.field in (Field.SETTING, Field.PIPELINE)}
+    explored = {
+        d.name for d in study.dimensions if d.field in (PointField.SETTING, PointField.PIPELINE)
+    }
     fixed = {n: v for n, v in study.space.get("fixed", {}).items() if n not in explored}
     if fixed:
         yield "  fixed: " + ", ".join(f"{n}={v}" for n, v in fixed.items())

@@ -10,7 +10,7 @@ import numpy as np
 from flint.backends.cost.memory.memory import MemoryKind
 from flint.backends.cost.simulate.exposure import IDLE, Share, labels_of, shares
 from flint.text import format_bytes
-from flint.tools.explore.result import ClassResult, Result, Role, Status
+from flint.tools.explore.result import ClassResult, PoolRole, Result, Status
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
@@ -140,7 +140,7 @@ def _value(quantity: Quantity | None) -> float:
     return quantity.value if quantity else 0.0
 
 
-def _class_result(c: ClassEstimate, role: Role) -> ClassResult:
+def _class_result(c: ClassEstimate, role: PoolRole) -> ClassResult:
     return ClassResult(
         c.name,
         c.ranks,
@@ -152,13 +152,13 @@ def _class_result(c: ClassEstimate, role: Role) -> ClassResult:
     )
 
 
-def roles(workload: Workload) -> list[Role]:
+def roles(workload: Workload) -> list[PoolRole]:
     """What each rank class of a workload serves."""
     pools = workload.metadata.get("pools")
     if pools is None:
-        return [Role.STEP] * len(workload.classes)
+        return [PoolRole.STEP] * len(workload.classes)
     where = [c.where[pools["axis"]] for c in workload.classes]
-    return [Role.PREFILL if w == tuple(pools["prefill"]) else Role.DECODE for w in where]
+    return [PoolRole.PREFILL if w == tuple(pools["prefill"]) else PoolRole.DECODE for w in where]
 
 
 def _exposed(c: ClassEstimate) -> dict[str, float]:

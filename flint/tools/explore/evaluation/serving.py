@@ -7,18 +7,18 @@ output token: in the steady state it decodes others meanwhile. Of one step, whic
 
 from __future__ import annotations
 
-from flint.tools.explore.result import ClassResult, Result, Role
+from flint.tools.explore.result import ClassResult, PoolRole, Result
 
 
 def ttft_ns(result: Result) -> float:
     """Time to the first token of a batch of prompts that finds the prefill pool free."""
-    pool = _pool(result, Role.PREFILL)
+    pool = _pool(result, PoolRole.PREFILL)
     return result.step_time_ns if pool is None else pool.end_ns
 
 
 def tpot_ns(result: Result) -> float:
     """Time per output token: of a decode step. A step that decodes n tokens takes n of them."""
-    pool = _pool(result, Role.DECODE)
+    pool = _pool(result, PoolRole.DECODE)
     return result.step_time_ns if pool is None else pool.end_ns - pool.waiting_ns
 
 
@@ -38,7 +38,7 @@ def cache_headroom_bytes(result: Result) -> int:
     return result.capacity_bytes - max(holding) if holding else 0
 
 
-def _pool(result: Result, role: Role) -> ClassResult | None:
+def _pool(result: Result, role: PoolRole) -> ClassResult | None:
     """The pool that ends last of those that serve so."""
     pools = [c for c in result.classes if c.role is role]
     return max(pools, key=lambda c: c.end_ns) if pools else None

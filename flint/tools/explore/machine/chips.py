@@ -9,22 +9,22 @@ from typing import Any
 from flint.cluster.lent import SAME_CHIP
 from flint.cluster.models import Chip
 from flint.cluster.tables import ChipFamily, Quantity, SourceKind
-from flint.tools.explore.machine.paths import Part
+from flint.tools.explore.machine.paths import ClusterPart
 from flint.tools.explore.machine.tiers import lent_constants
-from flint.tools.explore.machine.values import Change
+from flint.tools.explore.machine.values import MachineChange
 
 #: Types whose peak says what a unit of a chip calculates.
 _MAIN_TYPES = ("bf16", "f16")
 
 
-def changed_chip(chip: Chip, changes: Sequence[Change]) -> Chip:
+def changed_chip(chip: Chip, changes: Sequence[MachineChange]) -> Chip:
     """A chip with changes. Raises what pydantic finds, and FlintError FL868 for a factor of nothing."""
     now: dict[str, Any] = dict(chip.__dict__)
     for c in changes:
-        if c.target.part is Part.CHIP:
+        if c.target.part is ClusterPart.CHIP:
             now[c.target.key] = c.quantity(now[c.target.key])
     family = chip.family
-    units = {c.target.key: c for c in changes if c.target.part is Part.FAMILY}
+    units = {c.target.key: c for c in changes if c.target.part is ClusterPart.FAMILY}
     said = {name: c.quantity(getattr(family, name)) for name, c in units.items()}
     now["peak_flops_per_s"] = _peaks(chip, said, changes)
     is_another = _is_another(chip, now, said)
@@ -37,11 +37,11 @@ def changed_chip(chip: Chip, changes: Sequence[Change]) -> Chip:
 
 
 def _peaks(
-    chip: Chip, said: Mapping[str, Quantity], changes: Sequence[Change]
+    chip: Chip, said: Mapping[str, Quantity], changes: Sequence[MachineChange]
 ) -> dict[str, Quantity]:
     """Peaks: those that are given, else they go with the units and their clock."""
     found = dict(chip.peak_flops_per_s)
-    given = [c for c in changes if c.target.part is Part.PEAKS]
+    given = [c for c in changes if c.target.part is ClusterPart.PEAKS]
     ratio, family = 1.0, chip.family
     if family is not None and not given:
         keys = [key for key in family.peak_keys if key in said]
@@ -61,11 +61,11 @@ def _family(
     chip: Chip,
     family: ChipFamily,
     said: Mapping[str, Quantity],
-    changes: Sequence[Change],
+    changes: Sequence[MachineChange],
     factor: float | None,
 ) -> ChipFamily:
     """The table of the family; constants are another chip's with a `factor` of times of a unit's work."""
-    asked = [c for c in changes if c.target.part is Part.CHIP_CONSTANTS]
+    asked = [c for c in changes if c.target.part is ClusterPart.CHIP_CONSTANTS]
     update: dict[str, Any] = dict(said)
     if factor is not None:
         update |= _lent(chip, family, factor)
@@ -123,7 +123,7 @@ def _main(peaks: Mapping[str, Quantity]) -> float:
     return max(found or [q.value for q in peaks.values()])
 
 
-def _with_constants(table: Mapping[str, Any], asked: Sequence[Change]) -> dict[str, Any]:
+def _with_constants(table: Mapping[str, Any], asked: Sequence[MachineChange]) -> dict[str, Any]:
     """Constants that are asked for, in the place of those that libraries have of their classes."""
     own = dict(table["constants"])
     for c in asked:

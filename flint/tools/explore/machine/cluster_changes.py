@@ -30,13 +30,13 @@ from flint.cluster.named import load_cluster
 from flint.cluster.tables import Quantity, SourceKind
 from flint.errors import FlintError
 from flint.tools.explore.machine.chips import changed_chip
-from flint.tools.explore.machine.paths import Part
+from flint.tools.explore.machine.paths import ClusterPart
 from flint.tools.explore.machine.tiers import changed_tiers, lent_tier
-from flint.tools.explore.machine.values import Change, read_change
+from flint.tools.explore.machine.values import MachineChange, read_change
 from flint.tools.explore.point import Pairs, Point
 
-_OF_CHIP = (Part.CHIP, Part.PEAKS, Part.FAMILY, Part.CHIP_CONSTANTS)
-_OF_TIERS = (Part.TIER, Part.TIER_CONSTANTS)
+_OF_CHIP = (ClusterPart.CHIP, ClusterPart.PEAKS, ClusterPart.FAMILY, ClusterPart.CHIP_CONSTANTS)
+_OF_TIERS = (ClusterPart.TIER, ClusterPart.TIER_CONSTANTS)
 #: Paths of whole parts, which are changed before what is in them.
 PARTS = ("chip", "network")
 
@@ -69,11 +69,11 @@ def machine_of(point: Point) -> Cluster:
     return changed(load_cluster(point.cluster), point.changes)
 
 
-def _read(cluster: Cluster, changes: Pairs) -> list[Change]:
+def _read(cluster: Cluster, changes: Pairs) -> list[MachineChange]:
     """The changes, each of another number."""
     there = _with_parts(cluster, [read_change(cluster, *c) for c in changes if c[0] in PARTS])
     read = [read_change(cluster if c[0] in PARTS else there, *c) for c in changes]
-    seen: dict[object, Change] = {}
+    seen: dict[object, MachineChange] = {}
     for change in read:
         other = seen.setdefault(change.target.where, change)
         if other is not change:
@@ -85,7 +85,7 @@ def _read(cluster: Cluster, changes: Pairs) -> list[Change]:
     return read
 
 
-def _with(cluster: Cluster, read: Sequence[Change], text: str) -> Cluster:
+def _with(cluster: Cluster, read: Sequence[MachineChange], text: str) -> Cluster:
     """The cluster with changes that were read. Raises what pydantic finds."""
     there = _with_parts(cluster, read)
     chip = [c for c in read if c.target.part in _OF_CHIP]
@@ -98,19 +98,19 @@ def _with(cluster: Cluster, read: Sequence[Change], text: str) -> Cluster:
     if there.price_per_hour and (chip or tiers):
         now["price_per_hour"] = _price(there.price_per_hour, cluster.name)
     for c in read:
-        if c.target.part is Part.CLUSTER:
+        if c.target.part is ClusterPart.CLUSTER:
             now[c.target.key] = c.quantity(now[c.target.key])
     now |= {"name": f"{cluster.name} ({text})", "base": cluster.name, "aliases": ()}
     return Cluster.model_validate(now)
 
 
-def _with_parts(cluster: Cluster, read: Sequence[Change]) -> Cluster:
+def _with_parts(cluster: Cluster, read: Sequence[MachineChange]) -> Cluster:
     """The cluster with the chip or the network of another one; what those cost together nobody said."""
     update: dict[str, Any] = {}
     for change in read:
-        if change.target.part is Part.WHOLE_CHIP:
+        if change.target.part is ClusterPart.WHOLE_CHIP:
             update["chip"] = _other(change.text).chip
-        elif change.target.part is Part.WHOLE_NETWORK:
+        elif change.target.part is ClusterPart.WHOLE_NETWORK:
             other = _other(change.text)
             update["network"] = tuple(lent_tier(tier, other.name) for tier in other.network)
     if not update:

@@ -25,10 +25,10 @@ from flint.cluster.tables import (
     names_of,
 )
 from flint.errors import FlintError, nearest
-from flint.tools.explore.machine.quantities import Unit, unit_of
+from flint.tools.explore.machine.quantities import KeyUnit, unit_of
 
 
-class Part(StrEnum):
+class ClusterPart(StrEnum):
     """Which table of a cluster's file a path leads into."""
 
     CLUSTER = "cluster"
@@ -42,7 +42,7 @@ class Part(StrEnum):
     WHOLE_NETWORK = "whole network"
 
 
-class Form(StrEnum):
+class ValueForm(StrEnum):
     """What is written as the value of a path."""
 
     QUANTITY = "a number"
@@ -55,42 +55,42 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PathTarget:
     """Where a path leads: a key of a part, and of a tier the tier's name."""
 
-    part: Part
+    part: ClusterPart
     key: str
     tier: str = ""
-    form: Form = Form.QUANTITY
+    form: ValueForm = ValueForm.QUANTITY
     #: Whether the path leaves out the unit of its key, so that a value has to say it.
     is_short: bool = False
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> KeyUnit:
         """The unit of its values."""
-        return unit_of(self.key) if self.part is not Part.PEAKS else Unit.FLOPS_PER_S
+        return unit_of(self.key) if self.part is not ClusterPart.PEAKS else KeyUnit.FLOPS_PER_S
 
     @property
-    def where(self) -> tuple[Part, str, str]:
+    def where(self) -> tuple[ClusterPart, str, str]:
         """What it changes, however that is written."""
         return self.part, self.tier, self.key
 
 
 #: Keys of a tier that are no quantities.
-_PLAIN: Mapping[str, Form] = {
-    "kind": Form.KIND,
-    "size": Form.WHOLE,
-    "links": Form.WHOLE,
-    "torus_shape": Form.SHAPE,
-    "torus_wrap_multiple": Form.WHOLE,
-    "torus_wraps_together": Form.FLAG,
-    "oversubscription": Form.PLAIN,
-    "in_network_reduction": Form.FLAG,
+_PLAIN: Mapping[str, ValueForm] = {
+    "kind": ValueForm.KIND,
+    "size": ValueForm.WHOLE,
+    "links": ValueForm.WHOLE,
+    "torus_shape": ValueForm.SHAPE,
+    "torus_wrap_multiple": ValueForm.WHOLE,
+    "torus_wraps_together": ValueForm.FLAG,
+    "oversubscription": ValueForm.PLAIN,
+    "in_network_reduction": ValueForm.FLAG,
 }
 _PEAKS = ("peak", "peak_flops_per_s")
 
 
-def target_of(cluster: Cluster, path: str) -> Target:
+def target_of(cluster: Cluster, path: str) -> PathTarget:
     """What a path means in a cluster. Raises FlintError FL868 for one that leads nowhere."""
     family = cluster.chip.family
     tiers = tuple(n.name for n in cluster.network)
@@ -115,48 +115,50 @@ def _help(tiers: tuple[str, ...], family: ChipFamily | None) -> str:
 
 
 @cache
-def _targets(tiers: tuple[str, ...], table: str) -> Mapping[str, Target]:
+def _targets(tiers: tuple[str, ...], table: str) -> Mapping[str, PathTarget]:
     """Every path but numbered constants, by how it may be written; the chip before tiers of its name."""
-    found: dict[str, Target] = {}
+    found: dict[str, PathTarget] = {}
     for tier in tiers:
         own = dict(_of_tier(tier))
         found |= {f"{tier}.{name}": target for name, target in own.items()}
         found |= {f"network.{tier}.{name}": target for name, target in own.items()}
     found |= {f"chip.{name}": target for name, target in _of_chip(table)}
-    found |= dict(_quantities(Cluster, Part.CLUSTER))
-    found["chip"] = Target(Part.WHOLE_CHIP, "chip", form=Form.CLUSTER)
-    found["network"] = Target(Part.WHOLE_NETWORK, "network", form=Form.CLUSTER)
+    found |= dict(_quantities(Cluster, ClusterPart.CLUSTER))
+    found["chip"] = PathTarget(ClusterPart.WHOLE_CHIP, "chip", form=ValueForm.CLUSTER)
+    found["network"] = PathTarget(ClusterPart.WHOLE_NETWORK, "network", form=ValueForm.CLUSTER)
     return found
 
 
-def _of_tier(tier: str) -> Iterator[tuple[str, Target]]:
-    yield from _quantities(Network, Part.TIER, tier)
-    yield from ((key, Target(Part.TIER, key, tier, form)) for key, form in _PLAIN.items())
+def _of_tier(tier: str) -> Iterator[tuple[str, PathTarget]]:
+    yield from _quantities(Network, ClusterPart.TIER, tier)
+    yield from (
+        (key, PathTarget(ClusterPart.TIER, key, tier, form)) for key, form in _PLAIN.items()
+    )
     for name in NETWORK:
-        yield f"constants.{name}", Target(Part.TIER_CONSTANTS, name, tier)
+        yield f"constants.{name}", PathTarget(ClusterPart.TIER_CONSTANTS, name, tier)
 
 
-def _of_chip(table: str) -> Iterator[tuple[str, Target]]:
-    yield from _quantities(Chip, Part.CHIP)
+def _of_chip(table: str) -> Iterator[tuple[str, PathTarget]]:
+    yield from _quantities(Chip, ClusterPart.CHIP)
     for written in _PEAKS:
         short = written == _PEAKS[0]
         for dtype in ELEMENT_TYPES:
-            yield f"{written}.{dtype}", Target(Part.PEAKS, dtype, is_short=short)
+            yield f"{written}.{dtype}", PathTarget(ClusterPart.PEAKS, dtype, is_short=short)
     if table in families():
-        for name, target in _quantities(families()[table].table, Part.FAMILY):
+        for name, target in _quantities(families()[table].table, ClusterPart.FAMILY):
             yield f"{table}.{name}", target
         for name in names_of(_known(table)):
-            yield f"{table}.constants.{name}", Target(Part.CHIP_CONSTANTS, name)
+            yield f"{table}.constants.{name}", PathTarget(ClusterPart.CHIP_CONSTANTS, name)
 
 
-def _quantities(model: Any, part: Part, tier: str = "") -> Iterator[tuple[str, Target]]:
+def _quantities(model: Any, part: ClusterPart, tier: str = "") -> Iterator[tuple[str, PathTarget]]:
     """The quantities of a model, by their keys and by those without the unit."""
     for key, field in model.model_fields.items():
         if not _is_quantity(field.annotation):
             continue
-        yield key, Target(part, key, tier)
+        yield key, PathTarget(part, key, tier)
         if unit := unit_of(key):
-            yield key.removesuffix(f"_{unit}"), Target(part, key, tier, is_short=True)
+            yield key.removesuffix(f"_{unit}"), PathTarget(part, key, tier, is_short=True)
 
 
 def _is_quantity(annotation: Any) -> bool:
@@ -170,13 +172,15 @@ def _known(table: str) -> Constants:
     return families()[table].table.known
 
 
-def _numbered(path: str, known: Mapping[str, Target]) -> Target | None:
+def _numbered(path: str, known: Mapping[str, PathTarget]) -> PathTarget | None:
     """A constant whose name ends in a number that the list of names does not hold."""
     head, _, name = path.partition(".constants.")
     table = head.removeprefix("chip.")
     if not name or f"chip.{table}.constants.{_first(table)}" not in known:
         return None
-    return Target(Part.CHIP_CONSTANTS, name) if constant_of(_known(table), name) else None
+    return (
+        PathTarget(ClusterPart.CHIP_CONSTANTS, name) if constant_of(_known(table), name) else None
+    )
 
 
 def _first(table: str) -> str:

@@ -11,16 +11,16 @@ from flint.cluster.lent import FABRIC, lent_source
 from flint.cluster.models import Cluster, Network, NetworkKind
 from flint.cluster.tables import Quantity, SourceKind
 from flint.errors import FlintError
-from flint.tools.explore.machine.paths import Part
-from flint.tools.explore.machine.quantities import Amount
-from flint.tools.explore.machine.values import Change, Topology
+from flint.tools.explore.machine.paths import ClusterPart
+from flint.tools.explore.machine.quantities import AmountOrFactor
+from flint.tools.explore.machine.values import MachineChange, Topology
 
 #: Constants whose assumed values differ among kinds.
 _OF_KINDS = ("a0_ns", "c", "efficiency", "own_part")
 _BANDWIDTH, _LATENCY, _STEP = "bandwidth_bytes_per_s", "latency_ns", "a1_ns"
 
 
-def changed_tiers(cluster: Cluster, changes: Sequence[Change]) -> tuple[Network, ...]:
+def changed_tiers(cluster: Cluster, changes: Sequence[MachineChange]) -> tuple[Network, ...]:
     """The tiers of a cluster with changes, inner ones first: sizes of tori count them.
 
     Raises FlintError FL868 for a torus without a shape or a shape of none, and what pydantic finds.
@@ -74,10 +74,12 @@ def _lent(tier: Network, of: str) -> dict[str, Any]:
     }
 
 
-def _changed(tier: Network, changes: Sequence[Change], inside: int, of: str) -> Network:
-    own = {c.target.key: c for c in changes if c.target.part is Part.TIER}
+def _changed(tier: Network, changes: Sequence[MachineChange], inside: int, of: str) -> Network:
+    own = {c.target.key: c for c in changes if c.target.part is ClusterPart.TIER}
     now: dict[str, Any] = {**tier.__dict__, **_geometry(tier, own, inside)}
-    now |= {k: c.value for k, c in own.items() if not isinstance(c.value, Amount | Topology)}
+    now |= {
+        k: c.value for k, c in own.items() if not isinstance(c.value, AmountOrFactor | Topology)
+    }
     now[_BANDWIDTH] = _bandwidth(tier, now, own)
     if _LATENCY in own:
         now[_LATENCY] = own[_LATENCY].quantity(tier.latency_ns)
@@ -87,7 +89,7 @@ def _changed(tier: Network, changes: Sequence[Change], inside: int, of: str) -> 
     return Network.model_validate(now)
 
 
-def _geometry(tier: Network, own: Mapping[str, Change], inside: int) -> dict[str, Any]:
+def _geometry(tier: Network, own: Mapping[str, MachineChange], inside: int) -> dict[str, Any]:
     """What a kind and a shape say of dimensions, size and links."""
     kind, shape, said = _topology(tier, own)
     if kind is not NetworkKind.TORUS:
@@ -108,15 +110,15 @@ def _geometry(tier: Network, own: Mapping[str, Change], inside: int) -> dict[str
 
 
 def _topology(
-    tier: Network, own: Mapping[str, Change]
-) -> tuple[NetworkKind, tuple[int, ...], Change | None]:
+    tier: Network, own: Mapping[str, MachineChange]
+) -> tuple[NetworkKind, tuple[int, ...], MachineChange | None]:
     """The kind of a changed tier, the shape of a torus, and the change that says the shape."""
     kind, shape = own.get("kind"), own.get("torus_shape")
     topology = kind.value if kind else Topology(tier.kind)
     assert isinstance(topology, Topology)
     if not topology.shape:
         found = shape.value if shape else tier.torus_shape
-        assert isinstance(found, tuple) and not isinstance(found, Amount | Topology)
+        assert isinstance(found, tuple) and not isinstance(found, AmountOrFactor | Topology)
         return topology.kind, found, shape
     if kind and shape:
         raise FlintError(
@@ -125,7 +127,7 @@ def _topology(
     return topology.kind, topology.shape, kind
 
 
-def _no_torus(tier: Network, change: Change) -> FlintError:
+def _no_torus(tier: Network, change: MachineChange) -> FlintError:
     return FlintError(
         "FL868",
         f"{change.said}: '{tier.name}' is a {tier.kind}, whose members have no shape",
@@ -133,7 +135,7 @@ def _no_torus(tier: Network, change: Change) -> FlintError:
     )
 
 
-def _bandwidth(tier: Network, now: Mapping[str, Any], own: Mapping[str, Change]) -> Quantity:
+def _bandwidth(tier: Network, now: Mapping[str, Any], own: Mapping[str, MachineChange]) -> Quantity:
     """The bandwidth of a changed tier: that of a torus is of one link, of others of a whole chip."""
     before, change = tier.bandwidth_bytes_per_s, own.get(_BANDWIDTH)
     was, links = _links(tier.torus_shape), _links(now["torus_shape"])
@@ -153,14 +155,14 @@ def _links(torus_shape: Sequence[int]) -> int:
 
 
 def _constants(
-    tier: Network, now: Mapping[str, Any], changes: Sequence[Change], of: str
+    tier: Network, now: Mapping[str, Any], changes: Sequence[MachineChange], of: str
 ) -> dict[str, Quantity]:
     """The constants of a changed tier: steps with the difference of the latency, then those asked for."""
     found = dict(now["constants"])
     if _STEP in found and now[_LATENCY].value != tier.latency_ns.value:
         found[_STEP] = _step(tier, now[_LATENCY].value, f"{tier.name} of {of}")
     for c in changes:
-        if c.target.part is Part.TIER_CONSTANTS:
+        if c.target.part is ClusterPart.TIER_CONSTANTS:
             found[c.target.key] = c.quantity(found.get(c.target.key))
     return found
 

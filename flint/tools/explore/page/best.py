@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from flint.text import format_duration
-from flint.tools.explore.answers.objectives import Objective, Unit
+from flint.tools.explore.answers.objectives import Objective, QuantityUnit
 from flint.tools.explore.page.sections import Chosen, named, number
 from flint.tools.explore.result import Result
-from flint.tools.report.page.charts.bars import Segment, legend
+from flint.tools.report.page.charts.bars import BarSegment, legend
 from flint.tools.report.page.charts.curves import Curve, curves_chart
-from flint.tools.report.page.charts.stacks import Stack, stacks_chart
+from flint.tools.report.page.charts.stacks import StackedBar, stacks_chart
 from flint.tools.report.page.colours import series
 from flint.tools.report.page.markup import Heading, join, table
 from flint.tools.report.page.section import Section
@@ -63,7 +63,7 @@ def _rate_of(goal: Objective) -> Objective:
     if goal.maximize:
         return goal
     return Objective(
-        "steps_per_s", "steps/s", Unit.PER_S, True,
+        "steps_per_s", "steps/s", QuantityUnit.PER_S, True,
         lambda r: 1e9 / r.step_time_ns if r.step_time_ns else None,
     )  # fmt: skip
 
@@ -76,7 +76,7 @@ def bottlenecks(ranked: Sequence[Result], chosen: Chosen) -> Section | None:
     over = sorted({axes for r in shown for axes in r.exposed_ns})
     colours = {axes: _WARM[n % len(_WARM)] for n, axes in enumerate(over)}
     stacks = [
-        Stack(f"{n}", _parts(r, colours), f"{n}. {named(r, chosen)}")
+        StackedBar(f"{n}", _parts(r, colours), f"{n}. {named(r, chosen)}")
         for n, r in enumerate(shown, 1)
     ]
     label = f"What the step of the best {len(shown)} points is made of"
@@ -97,19 +97,22 @@ def bottlenecks(ranked: Sequence[Result], chosen: Chosen) -> Section | None:
     )
 
 
-def _parts(r: Result, colours: Mapping[str, str]) -> list[Segment]:
+def _parts(r: Result, colours: Mapping[str, str]) -> list[BarSegment]:
     known = r.compute_ns + sum(r.exposed_ns.values()) + r.waiting_ns + r.host_ns
     other = r.step_time_ns - known
     return [
-        Segment("computing", r.compute_ns, "product"),
-        *(Segment(f"over {axes}", ns, colours[axes]) for axes, ns in sorted(r.exposed_ns.items())),
-        Segment("waiting for ranks", r.waiting_ns, "idle"),
-        Segment("waiting for the host", r.host_ns, "declared"),
+        BarSegment("computing", r.compute_ns, "product"),
+        *(
+            BarSegment(f"over {axes}", ns, colours[axes])
+            for axes, ns in sorted(r.exposed_ns.items())
+        ),
+        BarSegment("waiting for ranks", r.waiting_ns, "idle"),
+        BarSegment("waiting for the host", r.host_ns, "declared"),
         # Below a millionth of the step it is what additions round.
-        Segment("other", other if other > 1e-6 * r.step_time_ns else 0.0, "move"),
+        BarSegment("other", other if other > 1e-6 * r.step_time_ns else 0.0, "move"),
     ]
 
 
-def _part_cells(stack: Stack, names: Sequence[str]) -> list[str]:
+def _part_cells(stack: StackedBar, names: Sequence[str]) -> list[str]:
     found = {s.name: s.value for s in stack.segments}
     return [format_duration(found[name]) if found.get(name) else "-" for name in names]

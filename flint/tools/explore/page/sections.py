@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from flint.text import format_count
-from flint.tools.explore.answers.objectives import OBJECTIVES, Objective, Unit
+from flint.tools.explore.answers.objectives import OBJECTIVES, Objective, QuantityUnit
 from flint.tools.explore.choices import choices
 from flint.tools.explore.result import Result
 from flint.tools.report.page.charts.bars import legend
-from flint.tools.report.page.charts.heat import Cell, heat_map
+from flint.tools.report.page.charts.heat import HeatCell, heat_map
 from flint.tools.report.page.charts.parallel import Thread, Upright, parallel_chart
-from flint.tools.report.page.charts.scatter import Axis, Dot, scatter_chart
+from flint.tools.report.page.charts.scatter import Axis, ScatterDot, scatter_chart
 from flint.tools.report.page.markup import Heading, Markup, folded, join, table, tag
 from flint.tools.report.page.section import Section
 
@@ -56,9 +56,9 @@ def front(
     others = [r for r in ranked if r.point not in edge and beside.value(r) is not None]
     drawn = _spread(others, DOTS)
 
-    def dot(r: Result, colour: str, radius: float) -> Dot:
+    def dot(r: Result, colour: str, radius: float) -> ScatterDot:
         said = f"{named(r, chosen)}: {goal.text(r)}, {beside.text(r)}"
-        return Dot(number(beside, r), number(goal, r), colour, said, radius)
+        return ScatterDot(number(beside, r), number(goal, r), colour, said, radius)
 
     label = f"{goal.title} against {beside.title}: {len(best)} of {len(ranked)} points on the front"
     picture = scatter_chart(
@@ -81,7 +81,7 @@ def front(
 
 
 def _axis(objective: Objective) -> Axis:
-    base = 2.0 if objective.unit is Unit.BYTES else 10.0
+    base = 2.0 if objective.unit is QuantityUnit.BYTES else 10.0
     return Axis(objective.title, objective.unit.text, base)
 
 
@@ -204,13 +204,13 @@ def _map(
     best: dict[tuple[str, str], Result] = {}
     for r in ranked:
         best.setdefault(place(r), r)
-    cells = {place(r): Cell(0.0, "-", f"{' '.join(place(r))}: none fits") for r in results}
+    cells = {place(r): HeatCell(0.0, "-", f"{' '.join(place(r))}: none fits") for r in results}
     good = abs(goal.order(ranked[0]))
     for where, r in best.items():
         value = abs(goal.order(r))
         share = _share(value, good) if goal.maximize else _share(good, value)
         said = f"{goal.text(r)}, {named(r, chosen)}"
-        cells[where] = Cell(share**2, goal.text(r), said)
+        cells[where] = HeatCell(share**2, goal.text(r), said)
     rows, columns = ([value or "-" for value in chosen[name]] for name in pair)
     label = f"Best {goal.title} by {pair[0]} and {pair[1]}"
     return heat_map(pair, rows, columns, cells, label)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from flint.errors import FlintError, nearest
-from flint.tools.explore.space.dimension import Dimension, Field
+from flint.tools.explore.space.dimension import PointField, SpaceDimension
 
 
-def check_values(dimensions: Sequence[Dimension]) -> None:
+def check_values(dimensions: Sequence[SpaceDimension]) -> None:
     """Raise what `flint capture` and `flint estimate` would for values of dimensions.
 
     FlintError FL860 (numbers of microbatches and chunks), FL246 (schedules), FL701 and FL702 (clusters), FL703
@@ -69,12 +69,12 @@ def _routing(name: str, value: str) -> None:
         find_routing(value)
 
 
-def _refuse_same_clusters(dimensions: Sequence[Dimension]) -> None:
+def _refuse_same_clusters(dimensions: Sequence[SpaceDimension]) -> None:
     """Raise FlintError FL860 for two names of one cluster: its points would count twice."""
     from flint.cluster.named import load_cluster
 
     names: dict[str, str] = {}
-    for name in (v for d in dimensions if d.field == Field.CLUSTER for v in d.values):
+    for name in (v for d in dimensions if d.field == PointField.CLUSTER for v in d.values):
         content = load_cluster(name).model_dump_json()
         if content in names:
             raise FlintError(
@@ -85,14 +85,16 @@ def _refuse_same_clusters(dimensions: Sequence[Dimension]) -> None:
         names[content] = name
 
 
-def _check_changes(dimensions: Sequence[Dimension]) -> None:
+def _check_changes(dimensions: Sequence[SpaceDimension]) -> None:
     """A change that one of the clusters can have may stay; the others are refused one by one."""
     from flint.cluster.named import load_cluster
     from flint.tools.explore.machine.cluster_changes import PARTS, changed
     from flint.tools.explore.machine.values import read_change
 
-    clusters = [load_cluster(v) for d in dimensions if d.field == Field.CLUSTER for v in d.values]
-    changes = [d for d in dimensions if d.field == Field.CHANGE]
+    clusters = [
+        load_cluster(v) for d in dimensions if d.field == PointField.CLUSTER for v in d.values
+    ]
+    changes = [d for d in dimensions if d.field == PointField.CHANGE]
     parts = [(d.name, v) for d in changes if d.name in PARTS for v in d.values]
     clusters += [changed(cluster, (part,)) for part in parts for cluster in clusters]
     for dimension in changes:
@@ -108,8 +110,8 @@ def _check_changes(dimensions: Sequence[Dimension]) -> None:
 
 
 _CHECKS: Mapping[str, Callable[[str, str], None]] = {
-    Field.PIPELINE: _pipeline,
-    Field.CLUSTER: _cluster,
+    PointField.PIPELINE: _pipeline,
+    PointField.CLUSTER: _cluster,
     "stack": _stack,
     "policy": _policy,
     "routing": _routing,

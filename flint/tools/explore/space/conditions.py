@@ -11,9 +11,9 @@ from flint.tools.explore.space.expression import (
     Arithmetic,
     CannotTell,
     Compared,
-    Constant,
+    ConstantExpression,
     Expression,
-    Joined,
+    JoinedExpression,
     Measure,
     Name,
     Negated,
@@ -73,7 +73,7 @@ def parse_conditions(
 def _condition(text: str, scope: Scope, words: Words) -> Condition:
     known = scope.known
     found = _quoted(parse_expression(text, "--where"), known, words)
-    if not isinstance(found, Compared | OneOf | Joined | Not | Name):
+    if not isinstance(found, Compared | OneOf | JoinedExpression | Not | Name):
         raise _not_a_condition(text)
     names = names_in(found)
     for name in names:
@@ -118,7 +118,7 @@ def _quoted(found: Expression, known: Mapping[str, object], words: Words) -> Exp
     def text(side: Expression, beside: Expression) -> Expression:
         if isinstance(side, Name) and isinstance(beside, Name) and side.name not in known:
             values = words.get(beside.name.removeprefix("set."), ())
-            return Constant(side.name) if side.name in values else side
+            return ConstantExpression(side.name) if side.name in values else side
         return side
 
     match found:
@@ -126,7 +126,7 @@ def _quoted(found: Expression, known: Mapping[str, object], words: Words) -> Exp
             return Compared(text(first, second), ((symbol, text(second, first)),))
         case OneOf(inner, choices):
             return replace(found, choices=tuple(text(c, inner) for c in choices))
-        case Joined(_, parts):
+        case JoinedExpression(_, parts):
             return replace(found, parts=tuple(_quoted(p, known, words) for p in parts))
         case Not(inner):
             return Not(_quoted(inner, known, words))
@@ -139,7 +139,7 @@ def _measures(found: Expression, text: str, known: Mapping[str, Measure | None])
     match found:
         case Name(name):
             return _measures_of_name(name, known)
-        case Constant(constant, measure):
+        case ConstantExpression(constant, measure):
             if measure is None and constant and isinstance(constant, int | float):
                 return frozenset((_PLAIN,))
             return frozenset((measure,)) if measure else _ANY

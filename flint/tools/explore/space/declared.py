@@ -14,7 +14,7 @@ from flint.steps.choices import option_choices, spelled
 from flint.steps.input_kind import InputKind, input_kind
 from flint.steps.options import options_of
 from flint.tools.explore.point import Pairs
-from flint.tools.explore.space.dimension import Dimension, Field
+from flint.tools.explore.space.dimension import PointField, SpaceDimension
 from flint.tools.explore.subject import Subject
 
 DECLARED = "declared"
@@ -79,13 +79,13 @@ class Declared:
         found = {n: p.default for n, p in self._parameters().items() if p.default is not p.empty}
         return tuple(sorted((name, spelled(value)) for name, value in found.items()))
 
-    def dimensions(self, fixed: Mapping[str, object]) -> tuple[Dimension, ...]:
+    def dimensions(self, fixed: Mapping[str, object]) -> tuple[SpaceDimension, ...]:
         """Options that list their choices and are not in `fixed`, in the order of the function."""
         if self.taker is None or self.taker.function is None:
             return ()
         choices = option_choices(self.taker.function)
         return tuple(
-            Dimension(name, Field.SETTING, choices[name].texts, DECLARED)
+            SpaceDimension(name, PointField.SETTING, choices[name].texts, DECLARED)
             for name in self._parameters()
             if name in choices and name not in fixed
         )

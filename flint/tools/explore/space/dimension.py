@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 from flint.requests.estimate import EstimateRequest
 
 
-class Field(StrEnum):
+class PointField(StrEnum):
     """The part of a point that a dimension sets, if it is no option of an estimate."""
 
     MESH = "mesh"
@@ -24,7 +24,7 @@ class Field(StrEnum):
 #: Options of an estimate in which points may differ, by the fields of its request.
 SWEPT = {name: o for name, o in EstimateRequest.options().items() if o.swept}
 #: Every part of a point. Points of one program come one after the other: what is captured is slowest.
-FIELDS = (*Field, *SWEPT)
+FIELDS = (*PointField, *SWEPT)
 
 
 def _known(field: str) -> str:
@@ -37,7 +37,7 @@ FieldName: TypeAlias = Annotated[str, AfterValidator(_known)]
 
 
 @dataclass(frozen=True, slots=True)
-class Dimension:
+class SpaceDimension:
     """`values` as the command line takes them, at least one, each once."""
 
     name: str

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from flint.errors import FlintError, nearest
 from flint.tools.explore.space.checked import check_values
 from flint.tools.explore.space.declared import Declared, ModelKind
-from flint.tools.explore.space.dimension import FIELDS, SWEPT, Dimension, Field
+from flint.tools.explore.space.dimension import FIELDS, SWEPT, PointField, SpaceDimension
 from flint.tools.explore.space.meshes import AxisLimit, meshes_of, parse_axes
 from flint.tools.explore.space.sweep import parse_sweeps
 from flint.tools.explore.subject import Subject
@@ -30,7 +30,7 @@ def axes_of(declared: Declared, mesh: str | None) -> tuple[AxisLimit, ...]:
 
 def mesh_dimension(
     declared: Declared, axes: Sequence[AxisLimit], devices: Sequence[int], mesh: str | None
-) -> Dimension:
+) -> SpaceDimension:
     """All meshes. Raises FlintError FL863 as `meshes_of` does, and for a program that has one mesh."""
     if declared.kind is ModelKind.PROGRAM:
         if devices or any(axis.least != axis.most for axis in axes):
@@ -39,18 +39,22 @@ def mesh_dimension(
                 f"{declared.name} was captured for one mesh: there is no other",
                 help="leave out --devices, and give the sizes of all axes in --mesh, or no --mesh",
             )
-        return Dimension("mesh", Field.MESH, meshes_of((), axes) if axes else ("",), "default")
+        return SpaceDimension(
+            "mesh", PointField.MESH, meshes_of((), axes) if axes else ("",), "default"
+        )
     origin = "declared" if declared.axes else "default"
-    return Dimension("mesh", Field.MESH, meshes_of(devices, axes), "--mesh" if mesh else origin)
+    return SpaceDimension(
+        "mesh", PointField.MESH, meshes_of(devices, axes), "--mesh" if mesh else origin
+    )
 
 
 def dimensions_of(
     subject: Subject,
     declared: Declared,
-    meshes: Dimension,
+    meshes: SpaceDimension,
     clusters: Sequence[str],
     sweeps: Sequence[str],
-) -> tuple[Dimension, ...]:
+) -> tuple[SpaceDimension, ...]:
     """Every dimension, in the order of `FIELDS`.
 
     Raises FlintError FL860 for a sweep that cannot be, or no cluster, and for values what the
@@ -62,15 +66,15 @@ def dimensions_of(
     fixed = {**given, **{d.name: d for d in found}}
     found += [meshes, *declared.dimensions(fixed)]
     if clusters:
-        found.append(Dimension("cluster", Field.CLUSTER, tuple(clusters), "-c"))
-    elif not any(d.field == Field.CLUSTER for d in found):
+        found.append(SpaceDimension("cluster", PointField.CLUSTER, tuple(clusters), "-c"))
+    elif not any(d.field == PointField.CLUSTER for d in found):
         raise FlintError("FL860", "no cluster is given", help="add -c h100-dgx")
     _check_options(subject, declared, found)
     check_values(found)
     return tuple(sorted(found, key=lambda d: FIELDS.index(d.field)))
 
 
-def _dimension(name: str, values: tuple[str, ...], declared: Declared) -> Dimension:
+def _dimension(name: str, values: tuple[str, ...], declared: Declared) -> SpaceDimension:
     """What a sweep of this name sets. Raises FlintError FL860 for none, or several."""
     meant = list(_meant(name, declared))
     if not meant:
@@ -81,22 +85,22 @@ def _dimension(name: str, values: tuple[str, ...], declared: Declared) -> Dimens
             f"--sweep {name}: {declared.name} has an option of this name, and so has the estimate",
             help="give the option another name",
         )
-    return Dimension(name.removeprefix(_CHANGE), meant[0], values, _SWEPT)
+    return SpaceDimension(name.removeprefix(_CHANGE), meant[0], values, _SWEPT)
 
 
 def _meant(name: str, declared: Declared) -> list[str]:
     is_option = name in declared.options or declared.kind is ModelKind.SCRIPT
     known: list[str] = []
     if name.startswith(_CHANGE):
-        return [Field.CHANGE]
+        return [PointField.CHANGE]
     if name == "cluster" or name in _ESTIMATED_ON:
-        known = [_ESTIMATED_ON.get(name, Field.CLUSTER)]
+        known = [_ESTIMATED_ON.get(name, PointField.CLUSTER)]
         is_option = name in declared.options
     elif name in _PIPELINE and not is_option and declared.kind is ModelKind.ENTRY:
-        known = [Field.PIPELINE]
+        known = [PointField.PIPELINE]
     # An option of the entry called `schedule` is set: the entry may make more of it than a schedule.
     if is_option or (not known and declared.takes_anything):
-        known.append(Field.SETTING)
+        known.append(PointField.SETTING)
     return known
 
 
@@ -117,10 +121,10 @@ def _unknown(name: str, declared: Declared) -> FlintError:
 
 
 def _refuse_twice(
-    found: Sequence[Dimension], given: Mapping[str, str], clusters: Sequence[str]
+    found: Sequence[SpaceDimension], given: Mapping[str, str], clusters: Sequence[str]
 ) -> None:
     """Raise FlintError FL860 for what is swept and given, and for clusters that are there twice."""
-    fields = (Field.SETTING, Field.PIPELINE)
+    fields = (PointField.SETTING, PointField.PIPELINE)
     fixed = next((d for d in found if d.field in fields and d.name in given), None)
     if fixed is not None:
         raise FlintError(
@@ -128,7 +132,7 @@ def _refuse_twice(
             f"'{fixed.name}' is swept, and is given as {given[fixed.name]}",
             help="leave out one of them",
         )
-    if clusters and any(d.field == Field.CLUSTER for d in found):
+    if clusters and any(d.field == PointField.CLUSTER for d in found):
         raise FlintError("FL860", "clusters are swept, and are given", help="leave out one of them")
     again = next((c for c in clusters if list(clusters).count(c) > 1), None)
     if again is not None:
@@ -141,9 +145,9 @@ def _refuse_twice(
         )
 
 
-def _check_options(subject: Subject, declared: Declared, found: Sequence[Dimension]) -> None:
+def _check_options(subject: Subject, declared: Declared, found: Sequence[SpaceDimension]) -> None:
     """Raise FlintError FL216 for options that are unknown, missing, or do not take their value."""
-    swept = {d.name: d.values for d in found if d.field == Field.SETTING}
+    swept = {d.name: d.values for d in found if d.field == PointField.SETTING}
     pipeline = {n: t for n, t in subject.pipeline if n in declared.options}
     first = {**pipeline, **dict(subject.settings), **{n: v[0] for n, v in swept.items()}}
     declared.check(first)

@@ -32,7 +32,7 @@ class Measure(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantExpression:
     """A number or a text. `measure` is that of its unit: numbers are in bytes or ns then."""
 
     constant: Value
@@ -128,7 +128,7 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedExpression:
     """`and` or `or` of several."""
 
     symbol: str
@@ -151,7 +151,9 @@ class Not:
         return not _truth(self.inner, names)
 
 
-Expression: TypeAlias = Constant | Name | Arithmetic | Negated | Compared | OneOf | Joined | Not
+Expression: TypeAlias = (
+    ConstantExpression | Name | Arithmetic | Negated | Compared | OneOf | JoinedExpression | Not
+)
 
 ARITHMETIC: Mapping[str, Callable[[int | float, int | float], int | float]] = {
     "+": operator.add,
@@ -183,7 +185,7 @@ def parts_of(expression: Expression) -> tuple[Expression, ...]:
             return first, *(side for _, side in rest)
         case OneOf(inner, choices):
             return inner, *choices
-        case Joined(_, parts):
+        case JoinedExpression(_, parts):
             return parts
         case _:
             return ()

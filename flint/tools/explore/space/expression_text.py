@@ -9,9 +9,9 @@ from flint.errors import FlintError
 from flint.tools.explore.space.expression import (
     Arithmetic,
     Compared,
-    Constant,
+    ConstantExpression,
     Expression,
-    Joined,
+    JoinedExpression,
     Measure,
     Name,
     Negated,
@@ -69,7 +69,7 @@ def parse_expression(text: str, option: str) -> Expression:
     """
     if len(text) > MOST_LETTERS:
         raise FlintError("FL861", f"{option} has more than {MOST_LETTERS:,} letters")
-    constants: dict[str, Constant] = {}
+    constants: dict[str, ConstantExpression] = {}
     try:
         tree = ast.parse(_without_units(text.strip(), option, constants), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -78,7 +78,7 @@ def parse_expression(text: str, option: str) -> Expression:
     return _Reader(text, option, constants).read(tree.body, 0)
 
 
-def _without_units(text: str, option: str, constants: dict[str, Constant]) -> str:
+def _without_units(text: str, option: str, constants: dict[str, ConstantExpression]) -> str:
     """`text` with a name for each number that has a unit; `constants` gets what it stands for."""
 
     def replaced(found: re.Match[str]) -> str:
@@ -94,7 +94,7 @@ def _without_units(text: str, option: str, constants: dict[str, Constant]) -> st
         factor, measure = _UNITS[unit]
         value = float(number.replace("_", "")) * factor
         name = f"_number_{len(constants)}_"
-        constants[name] = Constant(int(value) if value.is_integer() else value, measure)
+        constants[name] = ConstantExpression(int(value) if value.is_integer() else value, measure)
         return name
 
     return _TOKEN.sub(replaced, text)
@@ -103,7 +103,7 @@ def _without_units(text: str, option: str, constants: dict[str, Constant]) -> st
 class _Reader:
     """Python's tree of a text, made into an expression."""
 
-    def __init__(self, text: str, option: str, constants: dict[str, Constant]) -> None:
+    def __init__(self, text: str, option: str, constants: dict[str, ConstantExpression]) -> None:
         self.text, self.option, self.constants = text, option, constants
 
     def read(self, node: ast.expr, depth: int) -> Expression:
@@ -111,7 +111,7 @@ class _Reader:
             raise self.refused("is nested too deeply")
         match node:
             case ast.Constant(value=bool() | int() | float() | str() | None as value):
-                return Constant(value)
+                return ConstantExpression(value)
             case ast.Name(id=name):
                 return self.constants.get(name) or self.name(name)
             case ast.Attribute():
@@ -127,14 +127,14 @@ class _Reader:
                 return Not(self.read(inner, depth + 1))
             case ast.BoolOp(op, parts):
                 symbol = "and" if isinstance(op, ast.And) else "or"
-                return Joined(symbol, tuple(self.read(p, depth + 1) for p in parts))
+                return JoinedExpression(symbol, tuple(self.read(p, depth + 1) for p in parts))
             case ast.Compare():
                 return self.compared(node, depth + 1)
             case _:
                 raise self.refused(f"has '{self.written(node)}', which is no part of a condition")
 
     def name(self, name: str) -> Expression:
-        return Constant(_WORDS[name.lower()]) if name in ("true", "false") else Name(name)
+        return ConstantExpression(_WORDS[name.lower()]) if name in ("true", "false") else Name(name)
 
     def compared(self, node: ast.Compare, depth: int) -> Expression:
         first = self.read(node.left, depth)

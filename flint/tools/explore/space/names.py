@@ -8,7 +8,7 @@ from functools import cached_property
 
 from flint.ir.mesh import Mesh
 from flint.tools.explore.point import Pairs, Point
-from flint.tools.explore.space.dimension import SWEPT, Field
+from flint.tools.explore.space.dimension import SWEPT, PointField
 from flint.tools.explore.space.expression import Measure, Value
 
 #: What an estimate says of a point. Names that end in their unit take plain numbers, too.
@@ -33,7 +33,7 @@ RESULTS: Mapping[str, Measure | None] = {
 DEVICES = "devices"
 #: Names of what a point is estimated on, as the command line calls it.
 _ESTIMATED_ON: Mapping[str, str] = {
-    Field.CLUSTER: "cluster",
+    PointField.CLUSTER: "cluster",
     **{name: option.typed for name, option in SWEPT.items()},
 }
 _POINT_NAMES = (DEVICES, *_ESTIMATED_ON.values())
@@ -66,18 +66,18 @@ class Scope:
 
     def of(self, field: str, name: str, value: str) -> dict[str, Value]:
         """What the names that depend on a value of a dimension stand for."""
-        if field == Field.MESH:
+        if field == PointField.MESH:
             return self._of_mesh(value)
-        if field in (Field.SETTING, Field.PIPELINE):
+        if field in (PointField.SETTING, PointField.PIPELINE):
             return self._named("set", {as_name(name): value})
-        if field == Field.CHANGE:
+        if field == PointField.CHANGE:
             return {}
         return self._named("", {_ESTIMATED_ON[field]: value})
 
     def at(self, point: Point, fixed: Pairs) -> dict[str, Value]:
         """Every name but those of results. `fixed` are options that are equal over all points."""
         found = self.fixed((*fixed, *point.pipeline, *point.settings))
-        chosen: dict[str, str] = {Field.MESH: point.mesh, Field.CLUSTER: point.cluster}
+        chosen: dict[str, str] = {PointField.MESH: point.mesh, PointField.CLUSTER: point.cluster}
         chosen |= {**dict.fromkeys(SWEPT, ""), **dict(point.estimate)}
         for field, value in chosen.items():
             found |= self.of(field, "", value)
@@ -87,7 +87,7 @@ class Scope:
         """What the names of options stand for, later ones in the place of earlier ones."""
         found: dict[str, Value] = {}
         for name, value in options:
-            found |= self.of(Field.SETTING, name, value)
+            found |= self.of(PointField.SETTING, name, value)
         return found
 
     def results(self, values: Mapping[str, Value]) -> dict[str, Value]:

@@ -14,7 +14,7 @@ from flint.tools.explore.evaluation.tokens import require_tokens
 from flint.tools.explore.point import Pairs, Point
 from flint.tools.explore.space.conditions import Condition, parse_conditions
 from flint.tools.explore.space.declared import Declared
-from flint.tools.explore.space.dimension import SWEPT, Dimension, Field
+from flint.tools.explore.space.dimension import SWEPT, PointField, SpaceDimension
 from flint.tools.explore.space.dimensions import axes_of, dimensions_of, mesh_dimension
 from flint.tools.explore.space.expression import Value
 from flint.tools.explore.space.names import Scope, as_name
@@ -26,9 +26,9 @@ MOST_TRIED = 100_000
 #: Points of a study that nobody has asked for by a budget.
 MOST_POINTS = 200_000
 _PAIRS: dict[str, str] = {
-    Field.SETTING: "settings",
-    Field.PIPELINE: "pipeline",
-    Field.CHANGE: "changes",
+    PointField.SETTING: "settings",
+    PointField.PIPELINE: "pipeline",
+    PointField.CHANGE: "changes",
 }
 
 
@@ -41,7 +41,7 @@ class Space:
     """
 
     subject: Subject
-    dimensions: tuple[Dimension, ...]
+    dimensions: tuple[SpaceDimension, ...]
     devices: tuple[int, ...]  #: as asked for; none for a mesh that is given whole
     axes: tuple[str, ...]
     conditions: tuple[Condition, ...] = ()  #: of points
@@ -51,7 +51,7 @@ class Space:
     @cached_property
     def scope(self) -> Scope:
         """The names that conditions, limits and other expressions may have."""
-        asked = (Field.SETTING, Field.PIPELINE)
+        asked = (PointField.SETTING, PointField.PIPELINE)
         options = [d.name for d in self.dimensions if d.field in asked]
         return Scope(self.axes, (*(n for n, _ in self.fixed), *options))
 
@@ -182,7 +182,7 @@ def space_of(
     axes = axes_of(declared, mesh)
     meshes = mesh_dimension(declared, axes, devices, mesh)
     dimensions = dimensions_of(subject, declared, meshes, clusters, sweeps)
-    explored = {d.name for d in dimensions if d.field in (Field.SETTING, Field.PIPELINE)}
+    explored = {d.name for d in dimensions if d.field in (PointField.SETTING, PointField.PIPELINE)}
     given = {**dict(declared.defaults()), **dict(subject.pipeline), **dict(subject.settings)}
     fixed = tuple(sorted((n, v) for n, v in given.items() if n not in explored))
     space = Space(subject, dimensions, tuple(devices), tuple(a.name for a in axes), fixed=fixed)
@@ -198,5 +198,5 @@ def space_of(
     return found
 
 
-def _name(chosen: tuple[Dimension, str]) -> str:
+def _name(chosen: tuple[SpaceDimension, str]) -> str:
     return chosen[0].name

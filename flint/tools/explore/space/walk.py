@@ -11,7 +11,7 @@ from functools import cached_property
 from flint.errors import FlintError
 from flint.tools.explore.point import Pairs
 from flint.tools.explore.space.conditions import Condition
-from flint.tools.explore.space.dimension import Dimension
+from flint.tools.explore.space.dimension import SpaceDimension
 from flint.tools.explore.space.expression import Value
 from flint.tools.explore.space.names import Scope
 
@@ -26,7 +26,7 @@ class Walk:
     It raises FlintError FL862 where conditions forbid more than `MOST_FORBIDDEN` values one by one.
     """
 
-    dimensions: Sequence[Dimension]
+    dimensions: Sequence[SpaceDimension]
     conditions: Sequence[Condition]
     scope: Scope
     fixed: Pairs

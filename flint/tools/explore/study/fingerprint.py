@@ -14,7 +14,7 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any
 
-from flint.io.inputs import InputKind, digest, digest_of, environment_of
+from flint.io.inputs import ReadInputKind, digest, digest_of, environment_of
 from flint.tools.explore.machine.cluster_changes import PARTS
 from flint.tools.explore.point import Point
 from flint.tools.explore.space.dimension import SWEPT
@@ -61,7 +61,7 @@ def _stack(name: str) -> str:
 
 def _file(text: str) -> str:
     """The digest of a file of that name; "" for a text that names none."""
-    return digest_of(InputKind.FILE, text) if text and os.path.isfile(text) else ""
+    return digest_of(ReadInputKind.FILE, text) if text and os.path.isfile(text) else ""
 
 
 def files_of(point: Point) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 
 from flint.errors import FlintError
-from flint.io.inputs import CHANGED, Input, InputKind
+from flint.io.inputs import CHANGED, ReadInput, ReadInputKind
 
 _WORDS = {"packages": "installed packages", "python": "Python", "flint": "Flint"}
 
@@ -35,7 +35,7 @@ def generation_of(
     return current, reasons
 
 
-def why_not(then: Mapping[str, str], inputs: Iterable[Input], now: Mapping[str, str]) -> str:
+def why_not(then: Mapping[str, str], inputs: Iterable[ReadInput], now: Mapping[str, str]) -> str:
     """What is not as it was for a generation: "model.py changed"; "" if it still holds."""
     names = sorted(n for n in {*then, *now} if then.get(n, "") != now.get(n, ""))
     if names:
@@ -44,15 +44,15 @@ def why_not(then: Mapping[str, str], inputs: Iterable[Input], now: Mapping[str, 
     return f"{os.path.basename(changed[0])} changed" if changed else ""
 
 
-def inputs_of(connection: sqlite3.Connection, number: int) -> list[Input]:
+def inputs_of(connection: sqlite3.Connection, number: int) -> list[ReadInput]:
     """What the captures of a generation have read: files first."""
     rows = connection.execute(
         "SELECT kind, path, digest FROM inputs WHERE generation=? ORDER BY kind, path", (number,)
     )
-    return [Input(InputKind(kind), path, digest) for kind, path, digest in rows]
+    return [ReadInput(ReadInputKind(kind), path, digest) for kind, path, digest in rows]
 
 
-def add_inputs(connection: sqlite3.Connection, number: int, found: Iterable[Input]) -> None:
+def add_inputs(connection: sqlite3.Connection, number: int, found: Iterable[ReadInput]) -> None:
     """Write down what captures of a generation have read.
 
     Raises FlintError FL872 for a file that had another content when another process read it.
@@ -62,7 +62,7 @@ def add_inputs(connection: sqlite3.Connection, number: int, found: Iterable[Inpu
         before = known.get((one.kind, one.path), one.digest)
         if before == one.digest:
             value = one.digest
-        elif one.kind is InputKind.FILE and CHANGED not in (before, one.digest):
+        elif one.kind is ReadInputKind.FILE and CHANGED not in (before, one.digest):
             raise _changed(one.path)
         else:
             value = CHANGED  # what it was cannot be said: it is never current

@@ -10,11 +10,11 @@ from flint.text import plural
 from flint.tools.explore.point import Point
 from flint.tools.explore.result import Result
 from flint.tools.explore.space.conditions import Condition, parse_conditions
-from flint.tools.explore.space.dimension import SWEPT, Field
+from flint.tools.explore.space.dimension import SWEPT, PointField
 from flint.tools.explore.space.expression import Value
 from flint.tools.explore.space.names import Scope, as_name
 
-_OPTIONS = (Field.SETTING, Field.PIPELINE)
+_OPTIONS = (PointField.SETTING, PointField.PIPELINE)
 #: A dimension: the part of a point that it sets, and its name.
 _Key: TypeAlias = tuple[str, str]
 
@@ -58,15 +58,15 @@ def scope_of(space: Mapping[str, Any]) -> Scope:
 def _chosen(point: Point, asked: Mapping[_Key, Any]) -> Iterator[tuple[_Key, str]]:
     """What a point chose; of what it is estimated on, what it names or an exploration asked for."""
     for field, pairs in (
-        (Field.SETTING, point.settings),
-        (Field.PIPELINE, point.pipeline),
-        (Field.CHANGE, point.changes),
+        (PointField.SETTING, point.settings),
+        (PointField.PIPELINE, point.pipeline),
+        (PointField.CHANGE, point.changes),
     ):
         yield from (((field.value, name), value) for name, value in pairs)
     estimate = dict(point.estimate)
     for part, name, text in (
-        (Field.MESH.value, "mesh", point.mesh),
-        (Field.CLUSTER.value, "cluster", point.cluster),
+        (PointField.MESH.value, "mesh", point.mesh),
+        (PointField.CLUSTER.value, "cluster", point.cluster),
         *((n, option.typed, estimate.get(n, "")) for n, option in SWEPT.items()),
     ):
         if text or (part, name) in asked:

@@ -11,13 +11,13 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field, StrictInt
 from typing_extensions import TypedDict
 
-from flint.io.inputs import Input, InputKind
+from flint.io.inputs import ReadInput, ReadInputKind
 from flint.io.malformed import Malformed
 from flint.io.records import Count, Positive, Texts, record, record_of
 from flint.io.sqlite import Tables
 from flint.tools.explore.point import Point
 from flint.tools.explore.result import Result
-from flint.tools.explore.space.dimension import Dimension
+from flint.tools.explore.space.dimension import SpaceDimension
 from flint.tools.explore.study.study_format import POINT_COLUMNS, open_stored
 from flint.tools.explore.subject import Subject
 
@@ -30,7 +30,7 @@ _MOST_POINTS = 1 << 20
 class SpaceRecord(TypedDict):
     """What `Space.to_json` gives."""
 
-    dimensions: list[Dimension]
+    dimensions: list[SpaceDimension]
     devices: list[Positive]
     axes: list[str]
     conditions: list[str]
@@ -63,7 +63,7 @@ class PointRow:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredStudy:
     """All of a file. `about` is None where its first process was killed before it said that.
 
     `rows` and `results` go by the keys of points.
@@ -73,16 +73,18 @@ class Stored:
     rows: Mapping[str, PointRow]
     results: Mapping[str, Result]
     generations: Mapping[int, Mapping[str, str]]
-    inputs: Mapping[int, tuple[Input, ...]]
+    inputs: Mapping[int, tuple[ReadInput, ...]]
 
 
-def read_stored(path: Path) -> Stored:
+def read_stored(path: Path) -> StoredStudy:
     """The content of a study file. Raises FlintError FL864 for a file that is no study."""
     with open_stored(path) as tables:
         rows, results = {}, {}
         for key, row, result in _points(tables):
             rows[key], results[key] = row, result
-        return Stored(_about(tables), rows, results, dict(_generations(tables)), _inputs(tables))
+        return StoredStudy(
+            _about(tables), rows, results, dict(_generations(tables)), _inputs(tables)
+        )
 
 
 def _about(tables: Tables) -> About | None:
@@ -131,9 +133,9 @@ def _generations(tables: Tables) -> Iterator[tuple[int, dict[str, str]]]:
         yield record_of(_Number, number), record(dict[str, str], shared)
 
 
-def _inputs(tables: Tables) -> dict[int, tuple[Input, ...]]:
-    found: dict[int, list[Input]] = defaultdict(list)
+def _inputs(tables: Tables) -> dict[int, tuple[ReadInput, ...]]:
+    found: dict[int, list[ReadInput]] = defaultdict(list)
     for generation, *said in tables.rows("inputs", "generation", "kind", "path", "digest"):
-        kind, path, digest = record_of(tuple[InputKind, str, str], tuple(said))
-        found[record_of(Count, generation)].append(Input(kind, path, digest))
+        kind, path, digest = record_of(tuple[ReadInputKind, str, str], tuple(said))
+        found[record_of(Count, generation)].append(ReadInput(kind, path, digest))
     return {number: tuple(inputs) for number, inputs in found.items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.tools.explore.result import Result
-from flint.tools.explore.space.dimension import Dimension
+from flint.tools.explore.space.dimension import SpaceDimension
 from flint.tools.explore.study.spaces import of_all
 from flint.tools.explore.study.stored import read_stored
 from flint.tools.explore.subject import Subject
@@ -36,10 +36,10 @@ class Study:
     not_explored: int = 0
 
     @property
-    def dimensions(self) -> tuple[Dimension, ...]:
+    def dimensions(self) -> tuple[SpaceDimension, ...]:
         """What differs among points, with the values that were asked for."""
         return tuple(
-            Dimension(d["name"], d["field"], tuple(d["values"]), d["origin"])
+            SpaceDimension(d["name"], d["field"], tuple(d["values"]), d["origin"])
             for d in self.space["dimensions"]
         )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flint.errors import FlintError
 from flint.io.endings import endings
-from flint.io.inputs import Input
+from flint.io.inputs import ReadInput
 from flint.io.locks import locked
 from flint.io.records import record
 from flint.text import plural
@@ -72,7 +72,7 @@ class StudyFile:
             with contextlib.suppress(FlintError):  # the point is refused for it
                 self._fingerprints.of(point)
 
-    def add(self, results: Iterable[Result], inputs: Iterable[Input] = ()) -> None:
+    def add(self, results: Iterable[Result], inputs: Iterable[ReadInput] = ()) -> None:
         """Write what became of points, and what was read for them: all of it or nothing.
 
         Raises FlintError FL502 where the file cannot be written, FL872 for an input that changed.

@@ -18,7 +18,13 @@ from flint.errors import FlintError, nearest
 from flint.tools.explore.study.fingerprint import versions
 from flint.tools.explore.workers.local import processors
 from flint.tools.explore.workers.schedule import KILLED_TWICE, failed
-from flint.tools.explore.workers.work import Done, Group, Work, evaluate_group, limit_of
+from flint.tools.explore.workers.work import (
+    Done,
+    EvaluationWork,
+    PointGroup,
+    evaluate_group,
+    limit_of,
+)
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -41,11 +47,11 @@ class DaskKind(StrEnum):
 class DaskExecutor:
     """Evaluates groups on the workers of a client. Made by `dask_executor`."""
 
-    def __init__(self, work: Work, client: Client) -> None:
+    def __init__(self, work: EvaluationWork, client: Client) -> None:
         self._work, self._client = work, client
         self._checked: set[str] = set()
 
-    def run(self, groups: Iterable[Group]) -> Iterator[Done]:
+    def run(self, groups: Iterable[PointGroup]) -> Iterator[Done]:
         """What became of each group, as they finish.
 
         Raises FlintError FL867 where the scheduler ends, or a worker has other versions.
@@ -53,7 +59,7 @@ class DaskExecutor:
         from distributed import as_completed
 
         waiting, running = iter(groups), as_completed()
-        begun: dict[Any, Group] = {}
+        begun: dict[Any, PointGroup] = {}
         try:
             while True:
                 for group in islice(waiting, max(0, self._room() - len(begun))):
@@ -77,7 +83,7 @@ class DaskExecutor:
         found: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
         return found
 
-    def _ended(self, future: Any, group: Group) -> Done:
+    def _ended(self, future: Any, group: PointGroup) -> Done:
         from concurrent.futures import CancelledError
 
         from distributed import KilledWorker
@@ -110,7 +116,7 @@ class DaskExecutor:
 
 @contextlib.contextmanager
 def dask_executor(
-    work: Work, *, kind: DaskKind | None = None, scheduler: str = "", jobs: int = 0
+    work: EvaluationWork, *, kind: DaskKind | None = None, scheduler: str = "", jobs: int = 0
 ) -> Iterator[DaskExecutor]:
     """An executor on the workers of a scheduler ("tcp://HOST:8786"), or on `jobs` that are started.
 

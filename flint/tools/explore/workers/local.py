@@ -23,7 +23,14 @@ from flint.errors import FlintError
 from flint.io.processes import end_with, family, kill_group
 from flint.io.scratch import scratch_folder
 from flint.tools.explore.workers.schedule import KILLED_TWICE, failed
-from flint.tools.explore.workers.work import Done, Group, Work, evaluate_group, late_file, limit_of
+from flint.tools.explore.workers.work import (
+    Done,
+    EvaluationWork,
+    PointGroup,
+    evaluate_group,
+    late_file,
+    limit_of,
+)
 
 #: How often a group is tried alone before it is given up: what killed it may have been meant for others.
 _TRIES_ALONE = 2
@@ -43,7 +50,7 @@ class LocalExecutor:
     it is `verbose`.
     """
 
-    def __init__(self, work: Work, jobs: int = 0, verbose: bool = False) -> None:
+    def __init__(self, work: EvaluationWork, jobs: int = 0, verbose: bool = False) -> None:
         self.jobs = jobs or processors()
         self._work, self._verbose = work, verbose
         self._open = contextlib.ExitStack()
@@ -64,14 +71,14 @@ class LocalExecutor:
         self._end(kill=kind is not None)
         self._open.close()
 
-    def run(self, groups: Iterable[Group]) -> Iterator[Done]:
+    def run(self, groups: Iterable[PointGroup]) -> Iterator[Done]:
         """What became of each group, as they finish.
 
         After a process was killed, the groups under way are tried again, one at a time. Raises
         FlintError FL871 where no process can start.
         """
         waiting = iter(groups)
-        running: dict[Future[Done], Group] = {}
+        running: dict[Future[Done], PointGroup] = {}
         try:
             while True:
                 for group in islice(waiting, 2 * self.jobs - len(running)):
@@ -87,9 +94,9 @@ class LocalExecutor:
                 self._end(kill=True)
 
     def _ended(
-        self, finished: dict[Future[Done], Group], running: dict[Future[Done], Group]
+        self, finished: dict[Future[Done], PointGroup], running: dict[Future[Done], PointGroup]
     ) -> Iterator[Done]:
-        suspects: list[Group] = []
+        suspects: list[PointGroup] = []
         for future, group in finished.items():
             try:
                 yield future.result()
@@ -102,7 +109,7 @@ class LocalExecutor:
             for group in suspects:
                 yield self._alone(group)
 
-    def _alone(self, group: Group) -> Done:
+    def _alone(self, group: PointGroup) -> Done:
         for _ in range(_TRIES_ALONE):
             if self._was_late(group):
                 limit = limit_of(self._work, group)
@@ -115,11 +122,11 @@ class LocalExecutor:
             raise _cannot_start()
         return failed(group, KILLED_TWICE)
 
-    def _was_late(self, group: Group) -> bool:
+    def _was_late(self, group: PointGroup) -> bool:
         path = late_file(self._work.folder, group)
         return path.exists() and path.stat().st_size > 0
 
-    def _submit(self, group: Group) -> Future[Done]:
+    def _submit(self, group: PointGroup) -> Future[Done]:
         if self._pool is None:
             self._pool = self._started()
         try:

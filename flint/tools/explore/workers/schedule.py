@@ -9,7 +9,7 @@ from typing import Protocol
 from flint.ir.mesh import Mesh
 from flint.tools.explore.point import Point
 from flint.tools.explore.result import Result, Status
-from flint.tools.explore.workers.work import Done, Group
+from flint.tools.explore.workers.work import Done, PointGroup
 
 #: Points of a group: what a process that is killed loses.
 MOST_POINTS = 100
@@ -18,7 +18,7 @@ MOST_POINTS = 100
 class Executor(Protocol):
     """Evaluates groups somewhere, several at a time."""
 
-    def run(self, groups: Iterable[Group]) -> Iterator[Done]:
+    def run(self, groups: Iterable[PointGroup]) -> Iterator[Done]:
         """What became of each group, as they finish. Groups are asked for when there is room.
 
         A group whose process ends twice becomes results that FAILED.
@@ -26,7 +26,7 @@ class Executor(Protocol):
         ...
 
 
-def groups_of(points: Iterable[Point], first: int = 0) -> Iterator[Group]:
+def groups_of(points: Iterable[Point], first: int = 0) -> Iterator[PointGroup]:
     """Points of one program that stand together, at most `MOST_POINTS` each.
 
     The first point of each of the `first` programs at the beginning is a group of its own: something
@@ -36,7 +36,7 @@ def groups_of(points: Iterable[Point], first: int = 0) -> Iterator[Group]:
     early: list[list[Point]] = []
     for _, of_program in islice(programs, first):
         head, *rest = of_program
-        yield Group((head,))
+        yield PointGroup((head,))
         early.append(rest)
     for rest in early:
         yield from _pieces(rest)
@@ -44,13 +44,13 @@ def groups_of(points: Iterable[Point], first: int = 0) -> Iterator[Group]:
         yield from _pieces(of_program)
 
 
-def _pieces(points: Iterable[Point]) -> Iterator[Group]:
+def _pieces(points: Iterable[Point]) -> Iterator[PointGroup]:
     waiting = iter(points)
     while piece := tuple(islice(waiting, MOST_POINTS)):
-        yield Group(piece)
+        yield PointGroup(piece)
 
 
-def failed(group: Group, reason: str) -> Done:
+def failed(group: PointGroup, reason: str) -> Done:
     """Results of a group that no process has finished."""
     return Done(tuple(_failed(point, reason) for point in group.points))
 

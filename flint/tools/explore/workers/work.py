@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from flint.io.inputs import RECORD, ROOT, Input, record_if_asked, recorded
+from flint.io.inputs import RECORD, ROOT, ReadInput, record_if_asked, recorded
 from flint.io.scratch import scratch_folder
 from flint.tools.explore.evaluation.evaluate import Evaluator
 from flint.tools.explore.point import Point
@@ -55,7 +55,7 @@ class EvaluatorOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PointGroup:
     """Points of one program, evaluated one after the other in one process."""
 
     points: tuple[Point, ...]
@@ -66,11 +66,11 @@ class Done:
     """What became of a group; `inputs` is what its process has read since it said so last."""
 
     results: tuple[Result, ...]
-    inputs: tuple[Input, ...] = ()
+    inputs: tuple[ReadInput, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class EvaluationWork:
     """How groups are evaluated: the same for all of a study. It is sent to workers."""
 
     factory: EvaluatorFactory
@@ -81,19 +81,19 @@ class Work:
     run: str = ""
 
 
-def work_of(subject: Subject) -> Work:
+def work_of(subject: Subject) -> EvaluationWork:
     """The work of evaluating points of a subject."""
     model = Path(os.path.abspath(subject.model)).parent
     root = next((p for p in (model, *model.parents) if (p / ".git").exists()), model)
-    return Work(EvaluatorOf(subject), str(root), subject.limit_seconds)
+    return EvaluationWork(EvaluatorOf(subject), str(root), subject.limit_seconds)
 
 
-def limit_of(work: Work, group: Group) -> float:
+def limit_of(work: EvaluationWork, group: PointGroup) -> float:
     """Seconds after which a group is given up."""
     return work.limit_seconds + SECONDS_OF_A_POINT * (len(group.points) - 1)
 
 
-def evaluate_group(work: Work, group: Group) -> Done:
+def evaluate_group(work: EvaluationWork, group: PointGroup) -> Done:
     """Evaluate a group in this process, which keeps the evaluator for the next one.
 
     A group that takes longer than its limit ends the process, and leaves a file `late_file` in the
@@ -106,13 +106,13 @@ def evaluate_group(work: Work, group: Group) -> Done:
         return Done(tuple(results), record.news())
 
 
-def late_file(folder: str, group: Group) -> Path:
+def late_file(folder: str, group: PointGroup) -> Path:
     """Where a process that gave a group up has left its stacks."""
     return Path(folder) / f"late-{group.points[0].key}"
 
 
 @contextlib.contextmanager
-def _limited(work: Work, group: Group) -> Iterator[None]:
+def _limited(work: EvaluationWork, group: PointGroup) -> Iterator[None]:
     """A watch that Python's own lock cannot keep waiting."""
     if not work.folder:  # of a scheduler's worker: its own log has the stacks
         with _stacks_to_stderr() as file, _ends_late(work, group, file):
@@ -125,7 +125,7 @@ def _limited(work: Work, group: Group) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _ends_late(work: Work, group: Group, file: TextIO) -> Iterator[None]:
+def _ends_late(work: EvaluationWork, group: PointGroup, file: TextIO) -> Iterator[None]:
     faulthandler.dump_traceback_later(limit_of(work, group), exit=True, file=file)
     try:
         yield
@@ -164,7 +164,7 @@ class _Record:
         os.environ[RECORD], os.environ[ROOT] = str(self._file), root or os.getcwd()
         record_if_asked()
 
-    def news(self) -> tuple[Input, ...]:
+    def news(self) -> tuple[ReadInput, ...]:
         """All that was read, if that is more than last time; else nothing."""
         size = self._file.stat().st_size
         if size == self._size:

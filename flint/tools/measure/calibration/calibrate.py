@@ -15,7 +15,7 @@ from flint.cluster.named import load_cluster
 from flint.cluster.stack import Stack
 from flint.errors import FlintError
 from flint.tools.measure.calibration.data import TRACE, Data, read_data
-from flint.tools.measure.calibration.fitted import Fitted, Problem, Rows, fitted
+from flint.tools.measure.calibration.fitted import FitRows, Fitted, Problem, fitted
 from flint.tools.measure.calibration.result import Calibration
 from flint.tools.measure.fitting.fit import Predict, halves
 from flint.tools.measure.fitting.kernels import (
@@ -28,7 +28,7 @@ from flint.tools.measure.fitting.kernels import (
     settled,
     with_constants,
 )
-from flint.tools.measure.fitting.networks import MeasuredCalls, Pricing, measured_calls
+from flint.tools.measure.fitting.networks import MeasuredCalls, NetworkPricing, measured_calls
 from flint.tools.measure.fitting.networks import roofline_ns as wire_ns
 from flint.tools.measure.fitting.traces import TraceRows
 
@@ -99,20 +99,20 @@ def _class(
         return lambda values: latencies(some, with_constants(chip, values), exact=check)
 
     half = np.ones_like(data.hashes) if check else halves(data.hashes.tolist())
-    rows = Rows(data.measured_ns, data.weight, data.count, half)
+    rows = FitRows(data.measured_ns, data.weight, data.count, half)
     bounds = {} if check or not prefixes else bounds_of(chip, prefixes, data)
     return fitted(name, rows, Problem(bounds, predict, roofline_ns(data, chip)))
 
 
 def _tier(data: MeasuredCalls, cluster: Cluster, tier: int, *, check: bool) -> Fitted:
-    whole = Pricing(data.calls, cluster, tier)
+    whole = NetworkPricing(data.calls, cluster, tier)
 
     def predict(rows: NDArray[np.int64]) -> Predict:
         return whole.of(rows).predict
 
     half = np.ones_like(data.hashes) if check else halves(data.hashes.tolist())
     ones = np.ones(len(data))
-    rows = Rows(data.measured_ns, ones, ones.astype(np.int64), half)
+    rows = FitRows(data.measured_ns, ones, ones.astype(np.int64), half)
     bounds = {} if check else whole.bounds()
     problem = Problem(bounds, predict, wire_ns(data, cluster))
     return fitted(cluster.network[tier].name, rows, problem)

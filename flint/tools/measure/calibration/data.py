@@ -20,7 +20,7 @@ TRACE = "measured trace"
 
 
 @dataclass(frozen=True)
-class Source:
+class CalibrationFile:
     """One file that was read."""
 
     name: str  #: Its name, without folders.
@@ -37,7 +37,7 @@ class Source:
 class Data:
     """All rows, and the files that they are from."""
 
-    sources: list[Source] = field(default_factory=list)
+    sources: list[CalibrationFile] = field(default_factory=list)
     kernels: list[KernelTime] = field(default_factory=list)
     collectives: list[CollectiveTime] = field(default_factory=list)
     launches_ns: list[float] = field(default_factory=list)
@@ -91,7 +91,7 @@ def _take(read: Measurements, found: Data) -> None:
     found.kernels += read.kernels
     found.collectives += read.collectives
     found.sources.append(
-        Source(
+        CalibrationFile(
             read.name,
             read.format,
             len(read.kernels),
@@ -115,7 +115,7 @@ def _take_trace(name: str, rows: TraceRows, found: Data) -> None:
     found.launches_ns += rows.launches_ns
     total = rows.known_ns + rows.unknown_ns
     found.sources.append(
-        Source(
+        CalibrationFile(
             name,
             TRACE,
             len(rows.kernels),

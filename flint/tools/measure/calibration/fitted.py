@@ -79,7 +79,7 @@ class Fitted:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class FitRows:
     """What a fit is made of: times, how much rows count, which half they are in, how often they ran."""
 
     measured_ns: Float64s
@@ -88,7 +88,7 @@ class Rows:
     half: NDArray[np.int64]
 
 
-def error_of(predicted: Float64s, rows: Rows, chosen: NDArray[np.int64]) -> Error | None:
+def error_of(predicted: Float64s, rows: FitRows, chosen: NDArray[np.int64]) -> Error | None:
     """The error of prices on the chosen rows; None for no rows."""
     if not len(chosen):
         return None
@@ -119,7 +119,7 @@ class Problem:
         return self.predict(rows)({**self.start, **values})
 
     def solve(
-        self, rows: Rows, chosen: NDArray[np.int64]
+        self, rows: FitRows, chosen: NDArray[np.int64]
     ) -> tuple[dict[str, float], dict[str, str]]:
         """The constants that the chosen rows determine, and why not the others."""
         some = chosen[:: -(-len(chosen) // MOST_FITTED)]
@@ -133,7 +133,7 @@ class Problem:
         return values, kept
 
 
-def fitted(name: str, rows: Rows, problem: Problem) -> Fitted:
+def fitted(name: str, rows: FitRows, problem: Problem) -> Fitted:
     """Fit what rows determine, and hold it against rows that it was not fitted on.
 
     Of `FEW` rows or more half 0 is fitted on and half 1 is held out. Of fewer each is held out once in
@@ -177,7 +177,7 @@ def fitted(name: str, rows: Rows, problem: Problem) -> Fitted:
 
 
 def _each_in_turn(
-    rows: Rows, problem: Problem, every: NDArray[np.int64]
+    rows: FitRows, problem: Problem, every: NDArray[np.int64]
 ) -> tuple[Float64s, Float64s]:
     """Each row's time with constants that were fitted on the others; and by one constant."""
     after, one = np.zeros(len(every)), np.zeros(len(every))
@@ -189,7 +189,7 @@ def _each_in_turn(
     return after, one
 
 
-def _one_constant(rows: Rows, problem: Problem, inside: NDArray[np.int64]) -> Float64s:
+def _one_constant(rows: FitRows, problem: Problem, inside: NDArray[np.int64]) -> Float64s:
     ratio = float(np.median(rows.measured_ns[inside] / problem.roofline[inside]))
     return ratio * problem.roofline
 

@@ -22,7 +22,7 @@ from flint.errors import FlintError
 from flint.io.documents import as_object
 from flint.io.outputs import OutputKind, refuse_to_replace, write_output
 from flint.text import Column, format_duration, plural, text_table
-from flint.tools.measure.calibration.data import Source
+from flint.tools.measure.calibration.data import CalibrationFile
 from flint.tools.measure.calibration.fitted import (
     FEW,
     Changed,
@@ -61,7 +61,7 @@ class CalibrationDocument(TypedDict):
 
     schema: Literal["flint.calibration/1"]  #: Kind and version of this document.
     base: str  #: The cluster whose constants were fitted.
-    sources: tuple[Source, ...]  #: What was read.
+    sources: tuple[CalibrationFile, ...]  #: What was read.
     kernels: list[FittedDocument]  #: Classes of kernels.
     tiers: list[FittedDocument]  #: Tiers of the network.
     left_out: dict[str, int]  #: Collectives that the cluster has no place for, by reason.
@@ -79,7 +79,7 @@ class Calibration:
 
     base: Cluster
     base_name: str
-    sources: tuple[Source, ...]
+    sources: tuple[CalibrationFile, ...]
     kernels: tuple[Fitted, ...]
     tiers: tuple[tuple[int, Fitted], ...]
     measured: MeasuredKernels
@@ -195,7 +195,7 @@ def _results(found: Calibration) -> list[Fitted]:
     return [*found.kernels, *(f for _, f in found.tiers)]
 
 
-def _read(source: Source) -> str:
+def _read(source: CalibrationFile) -> str:
     rows = source.kernels + source.collectives
     line = f"read       {source.name}: {source.format}, {plural(rows, 'row')}"
     left = ", ".join(f"{n:,} {why}" for why, n in source.left_out.items())

@@ -15,8 +15,8 @@ from flint.ir.workload import Workload
 from flint.requests.estimate import EstimateRequest
 from flint.tools.measure.comparison.pairing import Pairing, pair
 from flint.tools.measure.comparison.parts import causes, modelled
-from flint.tools.measure.comparison.result import Alone, KindRow, MeasuredComparison, Totals
-from flint.tools.measure.comparison.units import Unit, total_ns, units_of
+from flint.tools.measure.comparison.result import Alone, CallTotals, KindRow, MeasuredComparison
+from flint.tools.measure.comparison.units import ExecutedCall, total_ns, units_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,17 +131,19 @@ def _whole(facts: ClassFacts) -> Attribution:
     return Attribution(a.compute_ns, a.wire_ns, a.waiting_ns, a.launch_ns, a.unknown_ns + missing)
 
 
-def _communication_ns(units: Sequence[Unit]) -> float:
+def _communication_ns(units: Sequence[ExecutedCall]) -> float:
     return total_ns([u for u in units if u.communicates])
 
 
-def _kinds(measured: Sequence[Unit], captured: Sequence[Unit]) -> tuple[KindRow, ...]:
+def _kinds(
+    measured: Sequence[ExecutedCall], captured: Sequence[ExecutedCall]
+) -> tuple[KindRow, ...]:
     names = {u.kind for u in (*measured, *captured)}
     rows = [
         KindRow.of(
             name,
-            Totals.of([u for u in measured if u.kind == name]),
-            Totals.of([u for u in captured if u.kind == name]),
+            CallTotals.of([u for u in measured if u.kind == name]),
+            CallTotals.of([u for u in captured if u.kind == name]),
         )
         for name in sorted(names)
     ]
@@ -149,10 +151,10 @@ def _kinds(measured: Sequence[Unit], captured: Sequence[Unit]) -> tuple[KindRow,
 
 
 def _resized(
-    measured: Sequence[Unit], captured: Sequence[Unit], pairing: Pairing
+    measured: Sequence[ExecutedCall], captured: Sequence[ExecutedCall], pairing: Pairing
 ) -> tuple[tuple[Alone, Alone], ...]:
     """Calls in one place with other sizes, by what both sides call them; the longest first."""
-    by_titles: dict[tuple[str, str], list[tuple[Unit, Unit]]] = {}
+    by_titles: dict[tuple[str, str], list[tuple[ExecutedCall, ExecutedCall]]] = {}
     for i, j in pairing.resized:
         both = measured[i], captured[j]
         by_titles.setdefault((both[0].title, both[1].title), []).append(both)
@@ -163,11 +165,11 @@ def _resized(
     return tuple(sorted(found, key=lambda both: -both[0].totals.time_ns))
 
 
-def _alone(units: Sequence[Unit]) -> tuple[Alone, ...]:
-    by_title: dict[tuple[str, str], list[Unit]] = {}
+def _alone(units: Sequence[ExecutedCall]) -> tuple[Alone, ...]:
+    by_title: dict[tuple[str, str], list[ExecutedCall]] = {}
     for unit in units:
         by_title.setdefault((unit.title, unit.kind), []).append(unit)
-    found = [Alone(title, kind, Totals.of(group)) for (title, kind), group in by_title.items()]
+    found = [Alone(title, kind, CallTotals.of(group)) for (title, kind), group in by_title.items()]
     return tuple(sorted(found, key=lambda a: (-a.totals.time_ns, a.title)))
 
 

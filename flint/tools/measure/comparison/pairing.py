@@ -15,7 +15,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from flint.tools.change.diff.align import Pair, align
-from flint.tools.measure.comparison.units import Unit
+from flint.tools.measure.comparison.units import ExecutedCall
 
 #: Sizes of results, and FLOPs of products, of two forms of one operation differ by less.
 _ALIKE = 2.0
@@ -27,7 +27,7 @@ _PRODUCTS = ("gemm", "convolution", "attention", "attention_backward")
 
 
 @dataclass(frozen=True)
-class Form:
+class PairedForm:
     """Calls of both sides that do one thing in two ways."""
 
     measured: tuple[int, ...]
@@ -43,12 +43,12 @@ class Pairing:
 
     pairs: tuple[Pair, ...]
     resized: tuple[Pair, ...]
-    forms: tuple[Form, ...]
+    forms: tuple[PairedForm, ...]
     only_measured: tuple[int, ...]
     only_captured: tuple[int, ...]
 
 
-def pair(measured: Sequence[Unit], captured: Sequence[Unit]) -> Pairing:
+def pair(measured: Sequence[ExecutedCall], captured: Sequence[ExecutedCall]) -> Pairing:
     """Match two steps."""
     levels = _levels(measured, captured)
     found = align(levels)
@@ -64,7 +64,7 @@ def pair(measured: Sequence[Unit], captured: Sequence[Unit]) -> Pairing:
     return Pairing(same, resized, tuple(forms), *alone)
 
 
-def is_same(measured: Unit, captured: Unit) -> bool:
+def is_same(measured: ExecutedCall, captured: ExecutedCall) -> bool:
     """Whether two calls of one class have one size; of what has no known size, one name."""
     if measured.kind == "other":
         return measured.opcode == captured.opcode
@@ -80,13 +80,13 @@ def _close(a: int, b: int) -> bool:
 
 
 def _levels(
-    measured: Sequence[Unit], captured: Sequence[Unit]
+    measured: Sequence[ExecutedCall], captured: Sequence[ExecutedCall]
 ) -> list[tuple[list[Hashable], list[Hashable]]]:
     """Tokens of both sides, the finest first. Scopes count where both sides have any."""
     scoped = all(any(u.scope for u in side) for side in (measured, captured))
     phased = all(any(u.phase for u in side) for side in (measured, captured))
 
-    def tokens(units: Sequence[Unit]) -> list[list[Hashable]]:
+    def tokens(units: Sequence[ExecutedCall]) -> list[list[Hashable]]:
         exact: list[Hashable] = [
             (u.kind, u.op, _shape(u), u.dtype, u.flops, u.bytes if u.communicates else 0)
             for u in units
@@ -103,7 +103,7 @@ def _levels(
     return list(zip(tokens(measured), tokens(captured), strict=True))
 
 
-def _shape(unit: Unit) -> tuple[int, ...]:
+def _shape(unit: ExecutedCall) -> tuple[int, ...]:
     """Without dimensions of one, and with the outer ones of a product as one: forms of a view."""
     shape = tuple(s for s in unit.shape if s != 1)
     if unit.kind == "gemm" and len(shape) > 1:
@@ -112,16 +112,16 @@ def _shape(unit: Unit) -> tuple[int, ...]:
 
 
 def _forms(
-    measured: Sequence[Unit], captured: Sequence[Unit], pairs: Sequence[Pair]
-) -> tuple[list[Form], tuple[tuple[int, ...], tuple[int, ...]]]:
+    measured: Sequence[ExecutedCall], captured: Sequence[ExecutedCall], pairs: Sequence[Pair]
+) -> tuple[list[PairedForm], tuple[tuple[int, ...], tuple[int, ...]]]:
     """What lies on both sides between two pairs, if it may be the same; and all else."""
     taken = {i for i, _ in pairs}, {j for _, j in pairs}
-    found: list[Form] = []
+    found: list[PairedForm] = []
     for i, j in _gaps(len(measured), len(captured), pairs):
         mine = tuple(n for n in i if n not in taken[0])
         theirs = tuple(n for n in j if n not in taken[1])
         if _alike([measured[n] for n in mine], [captured[n] for n in theirs]):
-            found.append(Form(mine, theirs))
+            found.append(PairedForm(mine, theirs))
     for form in found:
         taken[0].update(form.measured)
         taken[1].update(form.captured)
@@ -155,7 +155,7 @@ def _rising(pairs: Sequence[Pair]) -> list[Pair]:
     return kept
 
 
-def _alike(measured: Sequence[Unit], captured: Sequence[Unit]) -> bool:
+def _alike(measured: Sequence[ExecutedCall], captured: Sequence[ExecutedCall]) -> bool:
     if not measured or not captured or max(len(measured), len(captured)) > _MOST_IN_FORM:
         return False
     if any(u.communicates for u in (*measured, *captured)):

@@ -11,14 +11,14 @@ from flint.backends.cost.replay.kinds import HOST
 from flint.io.documents import Thousandths
 from flint.text import format_duration, plural
 from flint.tools.measure.comparison.pairing import Pairing
-from flint.tools.measure.comparison.units import Unit, total_ns
+from flint.tools.measure.comparison.units import ExecutedCall, total_ns
 
 _WAIT = "wait"
-Units = Sequence[Unit]
+Units = Sequence[ExecutedCall]
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class DifferencePart:
     """A part of the difference of the step times."""
 
     name: str  #: A kind of kernels, or launch, wire, waiting, unknown, overlap, forms.
@@ -39,7 +39,7 @@ def modelled(priced: Estimate, number: int) -> Attribution:
 
 def causes(
     parts: tuple[Attribution, Attribution], units: tuple[Units, Units], pairing: Pairing
-) -> tuple[Cause, ...]:
+) -> tuple[DifferencePart, ...]:
     """All causes, the largest first. They add up to the difference of the step times."""
     measured, estimated = parts
     found = [
@@ -51,17 +51,19 @@ def causes(
     ]
     kernels = [total_ns([u for u in side if not u.communicates]) for side in units]
     beside = (measured.compute_ns - kernels[0]) - (estimated.compute_ns - kernels[1])
-    found.append(Cause("overlap", "kernels that run beside each other", beside))
+    found.append(DifferencePart("overlap", "kernels that run beside each other", beside))
     return tuple(sorted((c for c in found if c.delta_ns), key=lambda c: -abs(c.delta_ns)))
 
 
-def _of_part(name: str, what: str, parts: tuple[Attribution, Attribution], field: str) -> Cause:
+def _of_part(
+    name: str, what: str, parts: tuple[Attribution, Attribution], field: str
+) -> DifferencePart:
     mine, theirs = (float(getattr(p, field)) for p in parts)
     times = f"{format_duration(mine)} measured, {format_duration(theirs)} in the model"
-    return Cause(name, f"{what}: {times}", mine - theirs)
+    return DifferencePart(name, f"{what}: {times}", mine - theirs)
 
 
-def _of_kernels(units: tuple[Units, Units], pairing: Pairing) -> list[Cause]:
+def _of_kernels(units: tuple[Units, Units], pairing: Pairing) -> list[DifferencePart]:
     """Time of kernels: of those that both have by kind, and of those that one alone has."""
     mine, theirs = units
     found = [
@@ -77,15 +79,17 @@ def _of_kernels(units: tuple[Units, Units], pairing: Pairing) -> list[Cause]:
             f"({plural(len(forming), 'call')}): {format_duration(times[0])} against "
             f"{format_duration(times[1])}"
         )
-        found.append(Cause("forms", sentence, times[0] - times[1]))
+        found.append(DifferencePart("forms", sentence, times[0] - times[1]))
     found += _of_alone("only measured", [mine[n] for n in pairing.only_measured], 1)
     found += _of_alone("only captured", [theirs[n] for n in pairing.only_captured], -1)
     return found
 
 
-def _of_pairs(which: str, pairs: Sequence[tuple[Unit, Unit]]) -> list[Cause]:
+def _of_pairs(
+    which: str, pairs: Sequence[tuple[ExecutedCall, ExecutedCall]]
+) -> list[DifferencePart]:
     """Kernels that both sides have, by kind."""
-    by_kind: dict[str, list[tuple[Unit, Unit]]] = {}
+    by_kind: dict[str, list[tuple[ExecutedCall, ExecutedCall]]] = {}
     for measured, captured in pairs:
         if not measured.communicates:
             by_kind.setdefault(measured.kind, []).append((measured, captured))
@@ -97,17 +101,17 @@ def _of_pairs(which: str, pairs: Sequence[tuple[Unit, Unit]]) -> list[Cause]:
             f"{plural(len(both), 'call')} of {kind}{which} take {format_duration(times[0])}, the "
             f"model says {format_duration(times[1])}{ratio}"
         )
-        found.append(Cause(kind + which, sentence, times[0] - times[1]))
+        found.append(DifferencePart(kind + which, sentence, times[0] - times[1]))
     return found
 
 
-def _of_alone(name: str, units: Units, sign: int) -> list[Cause]:
-    by_kind: dict[str, list[Unit]] = {}
+def _of_alone(name: str, units: Units, sign: int) -> list[DifferencePart]:
+    by_kind: dict[str, list[ExecutedCall]] = {}
     for unit in units:
         if not unit.communicates:
             by_kind.setdefault(unit.kind, []).append(unit)
     return [
-        Cause(
+        DifferencePart(
             f"{kind}, {name}",
             f"{plural(len(group), 'call')} of {kind} are {name}: {_names(group)}",
             sign * total_ns(group),

@@ -13,14 +13,14 @@ from flint.io.documents import Millionths, Thousandths, as_object
 from flint.text import Column, format_bytes, format_count, format_duration, format_flops, plural
 from flint.text import text_table as table
 from flint.tools.measure.comparison.pairing import Pairing
-from flint.tools.measure.comparison.parts import Cause
-from flint.tools.measure.comparison.units import Unit, total_ns
+from flint.tools.measure.comparison.parts import DifferencePart
+from flint.tools.measure.comparison.units import ExecutedCall, total_ns
 
 SCHEMA: Final = "flint.compare/1"
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class CallTotals:
     """Calls of one kind on one side, in one step of a device."""
 
     calls: int  #: Calls of operators, or collectives and messages.
@@ -30,7 +30,7 @@ class Totals:
     time_ns: Thousandths  #: How long they run, in all.
 
     @classmethod
-    def of(cls, units: Sequence[Unit]) -> Totals:
+    def of(cls, units: Sequence[ExecutedCall]) -> CallTotals:
         """Of units."""
         return cls(
             len(units),
@@ -46,13 +46,13 @@ class KindRow:
     """One kind of kernel (gemm, elementwise, ...) or communication on both sides."""
 
     kind: str  #: Its name.
-    measured: Totals  #: What was measured.
-    captured: Totals  #: What was captured, with its time on the cluster.
+    measured: CallTotals  #: What was measured.
+    captured: CallTotals  #: What was captured, with its time on the cluster.
 
     ratio: Millionths  #: Measured over estimated time; 0 where the capture has none.
 
     @classmethod
-    def of(cls, kind: str, measured: Totals, captured: Totals) -> KindRow:
+    def of(cls, kind: str, measured: CallTotals, captured: CallTotals) -> KindRow:
         """Of what both sides do."""
         ratio = measured.time_ns / captured.time_ns if captured.time_ns else 0.0
         return cls(kind, measured, captured, ratio)
@@ -64,7 +64,7 @@ class Alone:
 
     title: str  #: Operation, element type and shape.
     kind: str  #: Kind of kernel.
-    totals: Totals  #: What they do.
+    totals: CallTotals  #: What they do.
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +85,13 @@ class MeasuredComparison:
     parts: tuple[Attribution, Attribution]
     kinds: tuple[KindRow, ...]
     pairing: Pairing
-    units: tuple[tuple[Unit, ...], tuple[Unit, ...]]
+    units: tuple[tuple[ExecutedCall, ...], tuple[ExecutedCall, ...]]
     resized: tuple[tuple[Alone, Alone], ...]
     only_measured: tuple[Alone, ...]
     only_captured: tuple[Alone, ...]
     communication_ns: tuple[float, float]
     peak_bytes: tuple[int, int]
-    causes: tuple[Cause, ...]
+    causes: tuple[DifferencePart, ...]
     notes: tuple[str, ...]
 
     @property
@@ -141,7 +141,7 @@ class MeasuredComparison:
         return self.to_text()
 
 
-def _share_with(units: Sequence[Unit], without: Sequence[int]) -> float:
+def _share_with(units: Sequence[ExecutedCall], without: Sequence[int]) -> float:
     return 1 - total_ns([units[n] for n in without]) / (total_ns(units) or 1.0)
 
 
@@ -184,7 +184,7 @@ class CompareDocument(TypedDict):
     measured_peak_bytes: int
     """Most memory of the framework's allocator; 0 where it was not recorded."""
     estimated_peak_bytes: int  #: Peak memory in the model.
-    causes: tuple[Cause, ...]
+    causes: tuple[DifferencePart, ...]
     """They add up to the difference of the step times; the largest first."""
     notes: list[str]  #: What to know of the two sides.
 

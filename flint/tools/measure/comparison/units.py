@@ -19,7 +19,7 @@ MOST_UNITS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class ExecutedCall:
     """One call of an operator, or one communication, as it was executed.
 
     `kind` is that of its kernel, or of the collective; `over` is "" for kernels. `kernels` is how
@@ -57,7 +57,7 @@ class Unit:
         return f"{self.opcode} {self.dtype}{shape}".strip()
 
 
-def units_of(track: ClassTimeline) -> list[Unit]:
+def units_of(track: ClassTimeline) -> list[ExecutedCall]:
     """Units of a rank class in order of execution: a loop's as often as it runs.
 
     Raises FlintError FL841 for more than `MOST_UNITS` kernels.
@@ -73,7 +73,7 @@ def units_of(track: ClassTimeline) -> list[Unit]:
         )
     labels = labels_of(program)
     times = (track.end_ns - track.start_ns)[nodes]
-    found: list[Unit] = []
+    found: list[ExecutedCall] = []
     known: dict[int, Row] = {}
     for group in _calls(program, rows[nodes]):
         members = rows[nodes[group]]
@@ -105,10 +105,10 @@ def _main(program: Program, rows: Int32s) -> int:
     return int(rows[longest[-1]])
 
 
-def _unit(row: Row, label: tuple[str, str, str], kernels: int, time_ns: float) -> Unit:
+def _unit(row: Row, label: tuple[str, str, str], kernels: int, time_ns: float) -> ExecutedCall:
     kind, over, phase = label
     moved = row.comm_bytes if over else row.operand_bytes + row.result_bytes
-    return Unit(
+    return ExecutedCall(
         kind=kind,
         over=over,
         opcode=row.opcode,
@@ -124,6 +124,6 @@ def _unit(row: Row, label: tuple[str, str, str], kernels: int, time_ns: float) -
     )
 
 
-def total_ns(units: Sequence[Unit]) -> float:
+def total_ns(units: Sequence[ExecutedCall]) -> float:
     """Time of all of them."""
     return sum(u.time_ns for u in units)

@@ -106,14 +106,14 @@ def call_of(row: CollectiveTime, cluster: Cluster) -> CollectiveCall | str:
     return CollectiveCall(row.collective, row.comm_bytes, tuple(spans))
 
 
-class Pricing:
+class NetworkPricing:
     """Prices of calls with other constants of one tier: what can run each is found once."""
 
     def __init__(self, calls: Sequence[CollectiveCall], cluster: Cluster, tier: int) -> None:
         self.speeds, self.tier = speeds_of(cluster), tier
         self.plans = [plans(call, cluster, self.speeds) for call in calls]
 
-    def of(self, rows: NDArray[np.int64]) -> Pricing:
+    def of(self, rows: NDArray[np.int64]) -> NetworkPricing:
         """Prices of some of the calls."""
         some = copy(self)
         some.plans = [self.plans[row] for row in rows.tolist()]

@@ -18,7 +18,7 @@ from flint.ir.op_class import Collective
 from flint.tools.measure.measurements import kernel_rows as make
 from flint.tools.measure.measurements.nccl_tests import COLLECTIVES
 from flint.tools.measure.measurements.rows import (
-    Collected,
+    CollectedRows,
     CollectiveTime,
     KernelTime,
     Measurements,
@@ -85,7 +85,7 @@ def read_parquet(data: bytes, name: str) -> Measurements:
 
 def read(rows: Iterable[Row], name: str) -> Measurements:
     """Rows as dictionaries."""
-    found = Collected(name, FORMAT)
+    found = CollectedRows(name, FORMAT)
     for row in rows:
         try:
             made = _taken(row)

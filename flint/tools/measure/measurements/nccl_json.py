@@ -17,7 +17,7 @@ from flint.errors import FlintError
 from flint.io.malformed import Malformed
 from flint.io.records import Count, record_of
 from flint.tools.measure.measurements import nccl_tests
-from flint.tools.measure.measurements.rows import Collected, Measurements
+from flint.tools.measure.measurements.rows import CollectedRows, Measurements
 
 FORMAT = "nccl-tests JSON"
 
@@ -33,7 +33,7 @@ def recognizes(document: Any) -> bool:
 
 def read(document: Mapping[str, Any], name: str) -> Measurements:
     """The rows of a document. Raises FlintError as `nccl_tests.read` does, FL854 for broken ones."""
-    found = Collected(name, FORMAT)
+    found = CollectedRows(name, FORMAT)
     try:
         run = _run(record_of(_Document, document))
     except Malformed as error:
@@ -77,8 +77,8 @@ class _Document(TypedDict):
     results: list[_Result]
 
 
-def _run(document: _Document) -> nccl_tests.Run:
-    run = nccl_tests.Run(unit="us")
+def _run(document: _Document) -> nccl_tests._Run:
+    run = nccl_tests._Run(unit="us")
     arguments = document.get("args") or [""]
     program = PurePosixPath(arguments[0]).name
     run.test = program.removesuffix("_mpi").removesuffix("_perf")
@@ -94,11 +94,11 @@ def _run(document: _Document) -> nccl_tests.Run:
     return run
 
 
-def _row(result: _Result, body: _Times) -> nccl_tests.Row:
+def _row(result: _Result, body: _Times) -> nccl_tests._Row:
     if result["type"] not in nccl_tests.TYPES:
         raise Malformed(f"type {result['type'][:40]!r} is not known")
     time = body.get("time", body.get("cpu_time"))
-    return nccl_tests.Row(
+    return nccl_tests._Row(
         result["size"],
         nccl_tests.TYPES[result["type"]],
         _float(time),

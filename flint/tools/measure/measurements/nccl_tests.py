@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from flint.errors import FlintError
 from flint.ir.op_class import Collective
-from flint.tools.measure.measurements.rows import Collected, CollectiveTime, Measurements
+from flint.tools.measure.measurements.rows import CollectedRows, CollectiveTime, Measurements
 
 FORMAT = "nccl-tests"
 #: What launchers put before a line: Open MPI's --tag-output, Slurm's --label.
@@ -60,7 +60,7 @@ MOST_RANKS = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class _Row:
     size_bytes: int
     dtype: str
     time: float
@@ -70,7 +70,7 @@ class Row:
 
 
 @dataclass
-class Run:
+class _Run:
     """One run of a test: what was said of it, and its rows."""
 
     test: str = ""
@@ -78,7 +78,7 @@ class Run:
     has_root: bool | None = None
     ranks: dict[int, tuple[int, str]] = field(default_factory=dict)
     launched: tuple[int, int] = (0, 0)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[_Row] = field(default_factory=list)
 
     @property
     def members(self) -> tuple[int, int]:
@@ -93,7 +93,7 @@ class Run:
 def recognizes(text: str) -> bool:
     """Whether a text has a row, or the header of a table, of these tests."""
     return any(
-        _HEADER.search(line) or _row_of(line.split(), Run()) for line in _lines(text[:400_000])
+        _HEADER.search(line) or _row_of(line.split(), _Run()) for line in _lines(text[:400_000])
     )
 
 
@@ -103,18 +103,18 @@ def read(text: str, name: str) -> Measurements:
     Raises FlintError FL855 where nothing says which collective ran, FL842 on how many ranks, FL845 for
     times that contradict their bandwidths, FL848 where no row can be used.
     """
-    found = Collected(name, FORMAT)
+    found = CollectedRows(name, FORMAT)
     for run in runs_of(text):
         take(run, found)
     return found.done()
 
 
-def runs_of(text: str) -> list[Run]:
+def runs_of(text: str) -> list[_Run]:
     """The runs of a log, in its order."""
-    runs = [Run()]
+    runs = [_Run()]
     for line in _lines(text):
         if _starts(line, runs[-1]):
-            runs.append(Run())
+            runs.append(_Run())
         _understand(line, runs[-1])
     return [run for run in runs if run.rows]
 
@@ -126,7 +126,7 @@ def _lines(text: str) -> Iterator[str]:
             yield bare
 
 
-def _starts(line: str, run: Run) -> bool:
+def _starts(line: str, run: _Run) -> bool:
     """Whether a line is the first of a further run."""
     if not run.rows:
         return False
@@ -142,7 +142,7 @@ def _program_of(line: str) -> str:
     return found[-1] if found else ""
 
 
-def _understand(line: str, run: Run) -> None:
+def _understand(line: str, run: _Run) -> None:
     if rank := _RANK.search(line):
         if int(rank[1]) < MOST_RANKS:
             run.ranks[int(rank[1])] = (int(rank[2] or 0), rank[3])
@@ -175,7 +175,7 @@ def _count(pattern: re.Pattern[str], line: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _row_of(tokens: Sequence[str], run: Run) -> Row | None:
+def _row_of(tokens: Sequence[str], run: _Run) -> _Row | None:
     """A row, where tokens have the form of one."""
     if len(tokens) < 6 or not (tokens[0].isascii() and tokens[0].isdigit() and tokens[1].isdigit()):
         return None
@@ -193,7 +193,7 @@ def _row_of(tokens: Sequence[str], run: Run) -> Row | None:
     time, algbw, busbw = (n if n is not None else math.nan for n in numbers)
     wrong = _number(rest[3].rstrip("*")) if len(rest) > 3 else None
     is_wrong = wrong is not None and wrong >= 1 or (len(rest) > 3 and rest[3].endswith("*"))
-    return Row(int(tokens[0]), TYPES[tokens[2]], time, algbw, busbw, is_wrong)
+    return _Row(int(tokens[0]), TYPES[tokens[2]], time, algbw, busbw, is_wrong)
 
 
 def _number(text: str) -> float | None:
@@ -203,7 +203,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-def take(run: Run, found: Collected) -> None:
+def take(run: _Run, found: CollectedRows) -> None:
     """Take the rows of a run."""
     test = run.test or _test_of_name(found.name) or _test_of_rows(run)
     if test in OTHERS:
@@ -228,7 +228,7 @@ def take(run: Run, found: Collected) -> None:
 
 
 def _collective(
-    collective: Collective, row: Row, ranks: int, nodes: int, time_ns: float
+    collective: Collective, row: _Row, ranks: int, nodes: int, time_ns: float
 ) -> CollectiveTime:
     shared = collective is Collective.ALL_GATHER and ranks > 0
     size = row.size_bytes // ranks if shared else row.size_bytes
@@ -240,14 +240,14 @@ def _test_of_name(name: str) -> str:
     return next((t for t in (*COLLECTIVES, *OTHERS) if t in lowered), "")
 
 
-def _test_of_rows(run: Run) -> str:
+def _test_of_rows(run: _Run) -> str:
     """An all-reduce is the only one whose busbw is above its algbw."""
     telling = [row for row in run.rows if row.algbw >= _TELLING]
     above = [row for row in telling if row.busbw > 1.1 * row.algbw]
     return "all_reduce" if telling and len(above) == len(telling) else ""
 
 
-def _unit_of(run: Run, name: str) -> str:
+def _unit_of(run: _Run, name: str) -> str:
     """The unit of times, which bandwidths confirm."""
     unit = run.unit or "us"
     telling = [r for r in run.rows if r.algbw >= _TELLING and r.time > 0 and math.isfinite(r.time)]
@@ -262,7 +262,7 @@ def _unit_of(run: Run, name: str) -> str:
     return unit
 
 
-def _ranks_of(run: Run, test: str, found: Collected) -> int:
+def _ranks_of(run: _Run, test: str, found: CollectedRows) -> int:
     """How many ranks bus bandwidths stand for. Raises FlintError FL842 where they do not tell."""
     rounds = 2 if test == "all_reduce" else 1
     fastest = max(run.rows, key=lambda row: row.algbw if math.isfinite(row.algbw) else 0)

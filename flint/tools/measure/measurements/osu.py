@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from flint.errors import FlintError
 from flint.ir.op_class import Collective
-from flint.tools.measure.measurements.rows import Collected, CollectiveTime, Measurements
+from flint.tools.measure.measurements.rows import CollectedRows, CollectiveTime, Measurements
 
 FORMAT = "OSU micro-benchmarks"
 _TITLE = re.compile(r"#\s*OSU\s+\S+\s+(.*?)(?:\s+v?[\d.]+)?\s*$")
@@ -50,7 +50,7 @@ def recognizes(text: str) -> bool:
 
 def read(text: str, name: str) -> Measurements:
     """All tables of a log. Raises FlintError FL842 for collectives of no one knows how many ranks."""
-    found = Collected(name, FORMAT)
+    found = CollectedRows(name, FORMAT)
     table, ranks, nodes = _Table("", 0, 0), _count(_RANKS, name), 0
     for line in text.splitlines():
         line = line[:500]
@@ -71,7 +71,7 @@ def _count(pattern: re.Pattern[str], text: str) -> int:
     return int(digits) if len(digits) < 8 else 0
 
 
-def _take(table: _Table, size: int, value: str, found: Collected) -> None:
+def _take(table: _Table, size: int, value: str, found: CollectedRows) -> None:
     try:
         number = float(value)
     except ValueError:
@@ -99,7 +99,7 @@ def _is_of_messages(title: str) -> bool:
     return title.replace(" test", "") in ("latency", "multi-threaded latency", "multi latency")
 
 
-def _take_bandwidth(table: _Table, size: int, number: float, found: Collected) -> None:
+def _take_bandwidth(table: _Table, size: int, number: float, found: CollectedRows) -> None:
     if "bi-directional" in table.title or "multiple" in table.title:
         found.leave_out("of bandwidths of several messages both ways")
     elif size < _STREAMED:

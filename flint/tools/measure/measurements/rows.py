@@ -101,7 +101,7 @@ class Measurements:
 
 
 @dataclass
-class Collected:
+class CollectedRows:
     """Rows of a file as a reader finds them."""
 
     name: str

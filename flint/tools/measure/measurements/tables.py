@@ -18,7 +18,7 @@ from flint.ir.op_class import Collective, OpClass
 from flint.tools.measure.measurements import kernel_rows as make
 from flint.tools.measure.measurements.nccl_tests import COLLECTIVES
 from flint.tools.measure.measurements.rows import (
-    Collected,
+    CollectedRows,
     CollectiveTime,
     KernelTime,
     Measurements,
@@ -104,7 +104,7 @@ def read(text: str, name: str) -> Measurements:
     Raises FlintError FL843 without a unit, FL844 without a column that its rows need, FL845 for several
     units, FL848 where no row can be used.
     """
-    found = Collected(name, FORMAT)
+    found = CollectedRows(name, FORMAT)
     names = columns_of(text)
     time_of = _time_of(names, name)
     body = _body(text)
@@ -113,12 +113,12 @@ def read(text: str, name: str) -> Measurements:
     return found.done()
 
 
-def take(row: Row, time_ns: float, found: Collected) -> None:
+def take(row: Row, time_ns: float, found: CollectedRows) -> None:
     """Take a row whose time is known. Raises FlintError FL844 without a column that it needs."""
     _take(row, lambda *_: time_ns, found)
 
 
-def _take(row: Row, time_of: TimeOf, found: Collected) -> None:
+def _take(row: Row, time_of: TimeOf, found: CollectedRows) -> None:
     try:
         found.add(_taken(row, time_of, found.name))
     except _Unusable as error:
@@ -129,7 +129,7 @@ class _Unusable(Exception):
     """A row that cannot be used, and why: "without a number for m"."""
 
 
-def _rows(body: str, names: Sequence[str], found: Collected) -> list[Row]:
+def _rows(body: str, names: Sequence[str], found: CollectedRows) -> list[Row]:
     reader = csv.reader(io.StringIO(body), delimiter=_delimiter(body.partition("\n")[0]))
     rows: list[Row] = []
     try:

@@ -14,7 +14,7 @@ from typing import Any
 
 from flint.io.malformed import Malformed
 from flint.tools.measure.measurements import tables
-from flint.tools.measure.measurements.rows import Collected, Measurements, number_of, size_of
+from flint.tools.measure.measurements.rows import CollectedRows, Measurements, number_of, size_of
 
 FORMAT = "torch.utils.benchmark"
 _UNIT = re.compile(r"^Times are in (\w+) \((ns|us|ms|s)\)", re.MULTILINE)
@@ -29,7 +29,7 @@ def recognizes(text: str) -> bool:
 
 def read(text: str, name: str) -> Measurements:
     """The tables of a text. Raises FlintError FL844 and FL848 as `tables.read` does."""
-    found = Collected(name, FORMAT)
+    found = CollectedRows(name, FORMAT)
     columns: list[str] = []
     unit = _UNIT.search(text)
     scale = _IN_NS[unit[2]] if unit else 1.0
@@ -52,7 +52,7 @@ def _number(cell: str) -> float:
     return float(digits[0]) if digits and digits[0].count(".") < 2 else float("nan")
 
 
-def _take(label: str, column: str, time_ns: float, found: Collected) -> None:
+def _take(label: str, column: str, time_ns: float, found: CollectedRows) -> None:
     pairs = {k.lower(): v for k, v in _PAIR.findall(label)}
     if not pairs:
         found.leave_out("whose label has no sizes (m=4096 n=4096 k=1024 dtype=bf16)")
@@ -73,7 +73,7 @@ def recognizes_json(document: Any) -> bool:
 
 def read_json(document: list[Mapping[str, Any]], name: str) -> Measurements:
     """Measurements as their fields: `raw_times` in s for `number_per_run` runs, and `task_spec`."""
-    found = Collected(name, FORMAT)
+    found = CollectedRows(name, FORMAT)
     for one in document:
         try:
             times = (

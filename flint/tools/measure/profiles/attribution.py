@@ -24,7 +24,7 @@ _PLAIN = re.compile(r"[\w .:#=\[\]()+-]{1,80}")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ActivityOrigin:
     """`operator` is the row of the operator that has the work, -1 for none."""
 
     operator: int
@@ -33,13 +33,15 @@ class Origin:
 
 
 @dataclass
-class Origins:
+class ActivityOrigins:
     """Origins of activities of one profile."""
 
     profile: Profile
     _of_operators: dict[int, tuple[int, Phase]] = field(default_factory=dict)
 
-    def of(self, rows: NDArray[np.int64], launched: NDArray[np.float64]) -> dict[int, Origin]:
+    def of(
+        self, rows: NDArray[np.int64], launched: NDArray[np.float64]
+    ) -> dict[int, ActivityOrigin]:
         """For each row its operator, phase and scope. `launched` are times by row."""
         asked = sorted(self._moment(row, float(launched[row])) for row in rows.tolist())
         marks = _Marks(self.profile)
@@ -47,7 +49,7 @@ class Origins:
         for moment, thread, row in asked:
             operator, phase = self._of(int(self.profile.activities.operator[row]))
             scope, in_optimizer = marks.at(moment, thread)
-            found[row] = Origin(operator, Phase.OPTIMIZER if in_optimizer else phase, scope)
+            found[row] = ActivityOrigin(operator, Phase.OPTIMIZER if in_optimizer else phase, scope)
         return found
 
     def _moment(self, row: int, launched_ns: float) -> tuple[float, int, int]:

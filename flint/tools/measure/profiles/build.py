@@ -22,9 +22,9 @@ from flint.tools.measure.profiles.profile import Profile, unexplained
 from flint.tools.measure.profiles.ranks import Aligned, Recorded, align, by_rank
 from flint.tools.measure.profiles.rows import ProgramOfProfile, Shared
 from flint.tools.measure.profiles.step_times import StepTimes, disagreements
-from flint.tools.measure.profiles.steps import Step, Steps, steps_of
+from flint.tools.measure.profiles.steps import ProfiledStep, ProfiledSteps, steps_of
 
-_Chosen = tuple[StepTimes, Step]
+_Chosen = tuple[StepTimes, ProfiledStep]
 
 
 def workload_of(profiles: Sequence[Profile], *, step: int | None = None) -> Workload:
@@ -87,7 +87,7 @@ def _metadata(by: MeasuredBy, warnings: Sequence[str]) -> dict[str, Any]:
 
 
 def _begin_together(
-    begins: dict[int, float], chosen: Mapping[int, tuple[StepTimes, Step]], aligned: Aligned
+    begins: dict[int, float], chosen: Mapping[int, tuple[StepTimes, ProfiledStep]], aligned: Aligned
 ) -> None:
     """No rank begins before the job has ended the step before, but where it works already.
 
@@ -134,7 +134,9 @@ def _chosen(
     return chosen
 
 
-def _say_taken(times: StepTimes, taken: Step, warnings: list[str], *, is_named: bool) -> None:
+def _say_taken(
+    times: StepTimes, taken: ProfiledStep, warnings: list[str], *, is_named: bool
+) -> None:
     """How steps were found, which one is taken, and what says something else.
 
     A step that the user names has its own time, and not the median of all.
@@ -156,7 +158,7 @@ def _say_taken(times: StepTimes, taken: Step, warnings: list[str], *, is_named: 
     warnings += disagreements(times)
 
 
-def _say_left_out(profile: Profile, steps: Steps, warnings: list[str]) -> None:
+def _say_left_out(profile: Profile, steps: ProfiledSteps, warnings: list[str]) -> None:
     """Activities of no step: mostly the end of the step before, launched before the recording."""
     a = profile.activities
     left = np.ones(len(a.start_ns), dtype=np.bool_)
@@ -181,7 +183,7 @@ def _lacking(profile: Profile) -> list[str]:
     return []
 
 
-def _beside(times: StepTimes, taken: Step) -> list[str]:
+def _beside(times: StepTimes, taken: ProfiledStep) -> list[str]:
     """What runs on streams beside the one that computes, and says nothing of what it is."""
     profile, rows = times.profile, taken.activities
     shared = rows[(profile.communicates & ~profile.says_communication)[rows]]

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flint.ir.builder import Table
-from flint.tools.measure.profiles.columns import Columns
+from flint.tools.measure.profiles.columns import PackedColumns
 from flint.tools.measure.profiles.profile import (
     ActivityKind,
     CallKind,
-    Comm,
     Compiled,
     Profile,
+    ProfiledComm,
     Signature,
 )
 from flint.tools.measure.profiles.source import too_large
-from flint.tools.measure.profiles.tables import Tables
+from flint.tools.measure.profiles.tables import ProfileTables
 
 #: Characters of names and of arguments that a profile may have: what repeats counts once.
 MOST_TEXT = 1 << 28
@@ -44,26 +44,26 @@ class ProfileBuilder:
     def __post_init__(self) -> None:
         self._strings: Table[str] = Table({"": 0})
         self._signatures: Table[Signature] = Table()
-        self._comms: Table[Comm] = Table()
+        self._comms: Table[ProfiledComm] = Table()
         self._compiled: Table[Compiled] = Table()
         self._tensors: Table[tuple[tuple[int, ...], tuple[int, ...]]] = Table()
         self._threads: Table[Any] = Table()
-        self._operators = Columns(
+        self._operators = PackedColumns(
             name="i", start="d", duration="d", thread="i", external="q", signature="i",
             sequence="q", backward="B", comm="i", tensors="i", record="q",
         )  # fmt: skip
-        self._calls = Columns(
+        self._calls = PackedColumns(
             kind="B", name="i", start="d", duration="d", thread="i", correlation="q",
             external="q", stream="i", waits="q",
         )  # fmt: skip
-        self._activities = Columns(
+        self._activities = PackedColumns(
             kind="B", name="i", start="d", duration="d", stream="i", bytes="q", correlation="q",
             external="q", comm="i", flops="q", accessed="q", category="i", compiled="i",
         )  # fmt: skip
-        self._waits = Columns(waiter="i", waited="i")
-        self._syncs = Columns(correlation="q", stream="i", waited="i", record="q")
+        self._waits = PackedColumns(waiter="i", waited="i")
+        self._syncs = PackedColumns(correlation="q", stream="i", waited="i", record="q")
         self._characters = 0
-        self._marks = Columns(name="i", start="d", duration="d", thread="i", on_device="B")
+        self._marks = PackedColumns(name="i", start="d", duration="d", thread="i", on_device="B")
 
     @property
     def names(self) -> Iterable[str]:
@@ -91,7 +91,7 @@ class ProfileBuilder:
             found = self._signatures[value] = len(self._signatures)
         return found
 
-    def comm(self, value: Comm) -> int:
+    def comm(self, value: ProfiledComm) -> int:
         """Number of a collective's description."""
         return self._comms.index(value)
 
@@ -191,7 +191,7 @@ class ProfileBuilder:
 
     def build(self, origin_ns: int = 0) -> Profile:
         """The profile, with `origin_ns` the wall clock of time 0, in ns (0: not known)."""
-        tables = Tables(
+        tables = ProfileTables(
             self._operators,
             self._calls,
             self._activities,
@@ -223,7 +223,7 @@ class ProfileBuilder:
             warnings=tuple(self.warnings),
         )
 
-    def _completed(self, comm: Comm) -> Comm:
+    def _completed(self, comm: ProfiledComm) -> ProfiledComm:
         """With the ranks of its group, where only the group is named."""
         ranks = comm.ranks or self.groups.get(comm.group, ())
         if not ranks and comm.group_size > 1 and comm.group_size == self.world_size:

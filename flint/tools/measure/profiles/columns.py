@@ -16,7 +16,7 @@ _NUMPY = {"d": "<f8", "q": "<i8", "i": "<i4", "B": "u1"}
 MOST_ROWS = 1 << 24
 
 
-class Columns:
+class PackedColumns:
     """Rows of numbers, packed one after another.
 
     A row goes in as a whole or not at all, in one call. Columns are views of the packed rows: nothing

@@ -12,7 +12,7 @@ from flint.ir.program import Collective, Kind
 from flint.passes.axes import axes_of_members
 from flint.tools.measure.profiles.comm_kernels import comm_of_kernel, comm_of_operator
 from flint.tools.measure.profiles.operators.types import element_type
-from flint.tools.measure.profiles.profile import Comm, Profile
+from flint.tools.measure.profiles.profile import Profile, ProfiledComm
 
 #: Parts of names of collectives, the first that fits: without underscores, in lower case.
 _NAMES: tuple[tuple[str, Collective], ...] = (
@@ -42,7 +42,7 @@ def message_kind(name: str) -> Kind | None:
     return Kind.RECV if plain.startswith("recv") else None
 
 
-def input_bytes(comm: Comm) -> int:
+def input_bytes(comm: ProfiledComm) -> int:
     """Bytes of the rank's input; 0 where sizes or type are not said."""
     found = element_type(comm.dtype)
     elements = comm.in_elements if comm.in_elements > 0 else comm.out_elements
@@ -51,13 +51,13 @@ def input_bytes(comm: Comm) -> int:
     return max(elements, 0) * found[1] if found else 0
 
 
-def result_bytes(comm: Comm) -> int:
+def result_bytes(comm: ProfiledComm) -> int:
     """Bytes of what the rank has afterwards."""
     found = element_type(comm.dtype)
     return max(comm.out_elements, 0) * found[1] if found else 0
 
 
-def members_of(comm: Comm, profile: Profile, world: int) -> tuple[int, ...]:
+def members_of(comm: ProfiledComm, profile: Profile, world: int) -> tuple[int, ...]:
     """Ranks of a collective's group in ascending order; () where nothing tells them."""
     listed = comm.ranks or profile.groups.get(comm.group, ())
     if not listed and comm.group_size == world > 0:
@@ -66,7 +66,7 @@ def members_of(comm: Comm, profile: Profile, world: int) -> tuple[int, ...]:
     return members if all(0 <= r < world for r in members) else ()
 
 
-def comm_of_own_operator(profile: Profile, operator: int) -> Comm | None:
+def comm_of_own_operator(profile: Profile, operator: int) -> ProfiledComm | None:
     """The collective that an operator of an engine does by itself, None for any other operator.
 
     Its sizes are those of the first tensor; its group is the only one of several ranks that the
@@ -89,7 +89,7 @@ def comm_of_own_operator(profile: Profile, operator: int) -> Comm | None:
     if named.collective is Collective.REDUCE_SCATTER:
         stored //= len(ranks)
     name = named.collective.name.lower()
-    return Comm(name, read, stored, shaped[1], group_size=len(ranks), ranks=ranks)
+    return ProfiledComm(name, read, stored, shaped[1], group_size=len(ranks), ranks=ranks)
 
 
 def _only_group(profile: Profile) -> tuple[int, ...]:
@@ -97,7 +97,7 @@ def _only_group(profile: Profile) -> tuple[int, ...]:
     return groups.pop() if len(groups) == 1 else ()
 
 
-def described(profile: Profile, activity: int, world: int) -> Comm | None:
+def described(profile: Profile, activity: int, world: int) -> ProfiledComm | None:
     """What is known of an activity that communicates: its metadata, else what its name tells."""
     number = int(profile.activities.comm[activity])
     operator = int(profile.activities.operator[activity])
@@ -113,7 +113,7 @@ def described(profile: Profile, activity: int, world: int) -> Comm | None:
         return None
     ranks = _only_group(profile)
     kind = named.collective.name.lower()
-    return Comm(kind, -1, -1, "", group_size=len(ranks), ranks=ranks)
+    return ProfiledComm(kind, -1, -1, "", group_size=len(ranks), ranks=ranks)
 
 
 def library_of(profile: Profile, activity: int) -> str:

@@ -26,7 +26,7 @@ from flint.passes.axes import pairs_to_route
 from flint.passes.extract.tensors import dtype_name
 from flint.passes.hlo.collectives import COLLECTIVES
 from flint.passes.work import host_copies
-from flint.tools.measure.profiles.attribution import Origin
+from flint.tools.measure.profiles.attribution import ActivityOrigin
 from flint.tools.measure.profiles.comms import (
     collective_of,
     comm_of_own_operator,
@@ -39,9 +39,9 @@ from flint.tools.measure.profiles.comms import (
     result_bytes,
 )
 from flint.tools.measure.profiles.kernels import class_of_kernel, element_of_kernel
-from flint.tools.measure.profiles.operators.events import Read, read, recorded_name
+from flint.tools.measure.profiles.operators.events import ReadEvent, read, recorded_name
 from flint.tools.measure.profiles.operators.types import element_type
-from flint.tools.measure.profiles.profile import ActivityKind, Comm
+from flint.tools.measure.profiles.profile import ActivityKind, ProfiledComm
 from flint.tools.measure.profiles.ranks import Recorded
 from flint.tools.measure.profiles.xplane.categories import class_of_category
 
@@ -80,11 +80,11 @@ class Contents:
         self._mesh, self._groups, self._world = mesh, groups, world
         self._messages, self._unmatched, self._problems = messages, unmatched, problems
         self._group_of: dict[tuple[int, ...], Group] = {}
-        self._origins: Mapping[int, Origin] = {}
+        self._origins: Mapping[int, ActivityOrigin] = {}
         self._main: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
 
-    def prepare(self, rows: NDArray[np.int64], origins: Mapping[int, Origin]) -> None:
+    def prepare(self, rows: NDArray[np.int64], origins: Mapping[int, ActivityOrigin]) -> None:
         """Numbers operators' calls and finds the longest kernel of each."""
         self._origins = origins
         duration = self._profile.activities.duration_ns
@@ -232,7 +232,7 @@ class Contents:
             ] += 1
         return Content(opcode, columns={"op": OpClass.COMMUNICATION, "flags": Flag.UNPRICED})
 
-    def _comm_opcode(self, row: int, comm: Comm | None) -> str:
+    def _comm_opcode(self, row: int, comm: ProfiledComm | None) -> str:
         compiled = int(self._profile.activities.compiled[row])
         if compiled >= 0:
             return self._profile.compiled[compiled].opcode
@@ -250,13 +250,13 @@ class Contents:
         library = _WORD.sub("_", library_of(self._profile, row))
         return f"{library}.{comm.name.lstrip('_')}" if comm is not None else f"{library}.kernel"
 
-    def _alone(self, opcode: str, comm: Comm, op: OpClass) -> Content:
+    def _alone(self, opcode: str, comm: ProfiledComm, op: OpClass) -> Content:
         """Of one rank, or without a partner: a kernel that moves its bytes."""
         moved = input_bytes(comm)
         columns = {"op": op, "operand_bytes": moved, "result_bytes": moved, **_typed(comm)}
         return Content(opcode, columns=columns)
 
-    def _permutation(self, opcode: str, comm: Comm, moved: int) -> Content:
+    def _permutation(self, opcode: str, comm: ProfiledComm, moved: int) -> Content:
         """What each of some ranks sends to one other."""
         columns = {
             "collective": Collective.PERMUTE, "route": pairs_to_route(comm.pairs, self._mesh),
@@ -265,7 +265,9 @@ class Contents:
         }  # fmt: skip
         return Content(opcode, Kind.COLLECTIVE, columns)
 
-    def _message(self, row: int, opcode: str, comm: Comm, kind: Kind, moved: int) -> Content:
+    def _message(
+        self, row: int, opcode: str, comm: ProfiledComm, kind: Kind, moved: int
+    ) -> Content:
         if not 0 <= comm.peer < self._world or comm.peer == self._rank or moved < 1:
             return self._unsized(row, opcode)
         sends = kind is Kind.SEND
@@ -293,7 +295,7 @@ class Contents:
 _REDUCING = (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
 
 
-def _typed(comm: Comm) -> dict[str, Any]:
+def _typed(comm: ProfiledComm) -> dict[str, Any]:
     found = element_type(comm.dtype)
     if found is None:
         return {}
@@ -301,7 +303,7 @@ def _typed(comm: Comm) -> dict[str, Any]:
     return {"dtype": dtype_name(found[0]), "shape": (max(elements, 0),)}
 
 
-def _work_columns(found: Read) -> dict[str, Any]:
+def _work_columns(found: ReadEvent) -> dict[str, Any]:
     """Work, class and bytes of an operator."""
     event = found.event
     work, op = found.work, class_of(event.op)

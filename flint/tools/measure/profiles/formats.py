@@ -15,7 +15,7 @@ from flint.tools.measure.profiles.source import head_of
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class ProfileFormat:
     """One way of writing profiles: `recognizes` looks at the first 64 KiB, unpacked.
 
     Packages register others (`flint.readers`).
@@ -27,21 +27,23 @@ class Format:
 
 
 #: The first that recognizes a file reads it. Kineto's takes any JSON, so it is the last.
-FORMATS: tuple[Format, ...] = (
-    Format("JAX and XLA (xplane.pb)", xplane.recognizes, xplane.read),
-    Format("JAX and XLA (Chrome JSON)", xplane.recognizes_chrome, xplane.read_chrome),
-    Format("Nsight Systems (SQLite export)", nsight.recognizes, nsight.read),
-    Format("PyTorch execution trace (JSON)", execution_trace.recognizes, execution_trace.read),
-    Format(
+FORMATS: tuple[ProfileFormat, ...] = (
+    ProfileFormat("JAX and XLA (xplane.pb)", xplane.recognizes, xplane.read),
+    ProfileFormat("JAX and XLA (Chrome JSON)", xplane.recognizes_chrome, xplane.read_chrome),
+    ProfileFormat("Nsight Systems (SQLite export)", nsight.recognizes, nsight.read),
+    ProfileFormat(
+        "PyTorch execution trace (JSON)", execution_trace.recognizes, execution_trace.read
+    ),
+    ProfileFormat(
         "Chakra execution trace (.et, JSON)",
         execution_trace.recognizes_chakra,
         execution_trace.read_chakra,
     ),
-    Format("PyTorch profiler (Kineto JSON)", kineto.recognizes, kineto.read),
+    ProfileFormat("PyTorch profiler (Kineto JSON)", kineto.recognizes, kineto.read),
 )
 
 
-def formats() -> tuple[Format, ...]:
+def formats() -> tuple[ProfileFormat, ...]:
     """Those of other packages, by their names, and then Flint's own."""
     return (*(load(READERS, name) for name in registered(READERS)), *FORMATS)
 
@@ -65,7 +67,7 @@ def holds_profile(path: Path) -> bool:
     return any(f.recognizes(head) and (f.read is not kineto.read or says_kineto) for f in formats())
 
 
-def format_of(path: Path) -> Format:
+def format_of(path: Path) -> ProfileFormat:
     """How a file is written. Raises FlintError FL801 if nothing here reads it, FL828 if it is known."""
     head = head_of(path)
     if error := foreign(path, head):

@@ -68,7 +68,7 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
-class Comm:
+class ProfiledComm:
     """What a collective or message says of itself.
 
     `name` is the framework's ("allreduce", "_allgather_base", "send", ...), sizes are in elements of
@@ -134,7 +134,7 @@ class Operators:
 
 
 @dataclass(frozen=True, eq=False)
-class Calls:
+class HostCalls:
     """Calls of the driver and the runtime on the host.
 
     `operator` is the innermost operator that made the call. `stream` is the stream that waits or is
@@ -211,11 +211,11 @@ class Profile:
     origin_ns: int
     strings: tuple[str, ...]
     operators: Operators
-    calls: Calls
+    calls: HostCalls
     activities: Activities
     marks: Marks
     signatures: tuple[Signature, ...] = ()
-    comms: tuple[Comm, ...] = ()
+    comms: tuple[ProfiledComm, ...] = ()
     tensors: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
     compiled: tuple[Compiled, ...] = ()
     waits: Int32s = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int32))
@@ -237,7 +237,7 @@ class Profile:
         return np.asarray(said | _on_its_stream(self, said))
 
 
-T = TypeVar("T", Operators, Calls, Activities, Marks)
+T = TypeVar("T", Operators, HostCalls, Activities, Marks)
 
 
 def select(table: T, rows: NDArray[np.int64] | NDArray[np.bool_]) -> T:

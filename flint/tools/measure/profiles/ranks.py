@@ -18,8 +18,8 @@ from flint.tools.measure.profiles.comms import (
     members_of,
     message_kind,
 )
-from flint.tools.measure.profiles.profile import Comm, Profile
-from flint.tools.measure.profiles.steps import Step
+from flint.tools.measure.profiles.profile import Profile, ProfiledComm
+from flint.tools.measure.profiles.steps import ProfiledStep
 
 #: Clocks that differ by more are worth a sentence.
 _WORTH_SAYING_NS = 1e6
@@ -37,7 +37,7 @@ class Recorded:
 
     rank: int
     profile: Profile
-    step: Step
+    step: ProfiledStep
 
 
 def by_rank(profiles: Sequence[Profile], warnings: list[str]) -> dict[int, Profile]:
@@ -97,7 +97,9 @@ def communication_of(recorded: Recorded, world: int) -> dict[Key, int]:
     return found
 
 
-def _ends(comm: Comm, recorded: Recorded, world: int) -> tuple[tuple[int, ...], bool] | None:
+def _ends(
+    comm: ProfiledComm, recorded: Recorded, world: int
+) -> tuple[tuple[int, ...], bool] | None:
     """Ranks of a collective's group, or source and target of a message; None where unknown."""
     kind = message_kind(comm.name)
     if kind is not None:

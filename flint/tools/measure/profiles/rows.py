@@ -14,7 +14,7 @@ from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Program
-from flint.tools.measure.profiles.attribution import Origins
+from flint.tools.measure.profiles.attribution import ActivityOrigins
 from flint.tools.measure.profiles.contents import Contents
 from flint.tools.measure.profiles.host import HostEvent, host_events, ready_ns
 from flint.tools.measure.profiles.ranks import Aligned, Recorded
@@ -90,7 +90,7 @@ class ProgramOfProfile:
         self._before = self._device_order(order, by_start, waits.of)
         ready = ready_ns(self._profile, order, self._before, self._begin_here)
         events = host_events(self._profile, order, keys, ready)
-        origins = Origins(self._profile).of(self._rows, self._launched)
+        origins = ActivityOrigins(self._profile).of(self._rows, self._launched)
         self._contents.prepare(self._rows, origins)
         self._emit(order, events)
         ends = a.end_ns[self._rows]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flint.tools.measure.profiles.profile import Profile
-from flint.tools.measure.profiles.steps import Rule, Step, Steps, found_by
+from flint.tools.measure.profiles.steps import ProfiledStep, ProfiledSteps, StepRule, found_by
 from flint.tools.measure.profiles.streams import main_stream
 
 #: A kernel that starts so long after its launch, on an idle device, waited for what was not recorded.
@@ -33,13 +33,13 @@ class StepTimes:
     """
 
     profile: Profile
-    steps: Steps
+    steps: ProfiledSteps
     main: int
     ends_ns: dict[int, float]
     periods_ns: dict[int, float]
 
     @classmethod
-    def of(cls, profile: Profile, steps: Steps) -> StepTimes:
+    def of(cls, profile: Profile, steps: ProfiledSteps) -> StepTimes:
         """Ends and periods of all steps."""
         main = main_stream(profile, np.concatenate([s.activities for s in steps.found]))
         a = profile.activities
@@ -61,7 +61,7 @@ class StepTimes:
         order = sorted(known, key=lambda n: (known[n], n))
         return order[len(order) // 2]
 
-    def begin_ns(self, step: Step) -> float:
+    def begin_ns(self, step: ProfiledStep) -> float:
         """When a step begins: at the end of the one before, if it follows one.
 
         Else at its first moment on the host, but not before the device is done with what was launched
@@ -81,11 +81,11 @@ class StepTimes:
         busy = float(a.end_ns[earlier].max()) if earlier.any() else -np.inf
         return min(first, max(host, busy, first if self.lag_ns(step) else -np.inf))
 
-    def span_ns(self, step: Step) -> float:
+    def span_ns(self, step: ProfiledStep) -> float:
         """From a step's begin to the end of its last activity on any stream."""
         return float(self.profile.activities.end_ns[step.activities].max()) - self.begin_ns(step)
 
-    def lag_ns(self, step: Step) -> float:
+    def lag_ns(self, step: ProfiledStep) -> float:
         """How long the first kernel that computes waited for nothing that was recorded, else 0."""
         a, calls = self.profile.activities, self.profile.calls
         own = _on(self.profile, step, self.main)
@@ -99,13 +99,15 @@ class StepTimes:
         return start - quiet if start - quiet > _LAG_NS else 0.0
 
 
-def _on(profile: Profile, step: Step, stream: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _on(
+    profile: Profile, step: ProfiledStep, stream: int
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """A step's activities on a stream; all of them if none is there."""
     there = step.activities[profile.activities.stream[step.activities] == stream]
     return there if len(there) else step.activities
 
 
-def _first_moment(profile: Profile, step: Step) -> float:
+def _first_moment(profile: Profile, step: ProfiledStep) -> float:
     a = profile.activities
     calls = a.call[step.activities]
     launched = profile.calls.start_ns[calls[calls >= 0]]
@@ -118,7 +120,7 @@ def disagreements(times: StepTimes) -> list[str]:
     said: list[str] = []
     if not period:
         return said
-    for rule in Rule:
+    for rule in StepRule:
         if rule is times.steps.rule or rule.value < times.steps.rule.value:
             continue
         other = found_by(rule, times.profile)
@@ -126,7 +128,7 @@ def disagreements(times: StepTimes) -> list[str]:
             continue
         theirs = StepTimes.of(times.profile, other).period_ns
         # what repeats within a step is a layer or a microbatch, and says nothing of steps
-        apart = abs(theirs - period) if rule is not Rule.REPETITION else theirs - period
+        apart = abs(theirs - period) if rule is not StepRule.REPETITION else theirs - period
         if theirs and apart > _DISAGREE * period:
             said.append(
                 f"{other.how}, if those are taken: {_ms(theirs)} a step, where {_ms(period)} are given"
@@ -134,7 +136,7 @@ def disagreements(times: StepTimes) -> list[str]:
     return said + _uncovered(times.steps.found, period)
 
 
-def _uncovered(steps: Sequence[Step], period: float) -> list[str]:
+def _uncovered(steps: Sequence[ProfiledStep], period: float) -> list[str]:
     lengths = [s.end_ns - s.start_ns for s in steps if np.isfinite([s.start_ns, s.end_ns]).all()]
     if not lengths or np.median(lengths) >= _COVERED * period:
         return []

@@ -37,7 +37,7 @@ _MOST_COMPARED = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ProfiledStep:
     """One step: its number, the host's time that it begins and ends at, and its activities' rows.
 
     `start_ns` is -inf where nothing of the host says when it begins.
@@ -57,7 +57,7 @@ class Step:
         return float(ends.max() - a.start_ns[self.activities].min())
 
 
-class Rule(IntEnum):
+class StepRule(IntEnum):
     """What says where steps begin and end, in the order in which it is believed."""
 
     ANNOTATIONS = 0
@@ -67,19 +67,19 @@ class Rule(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class ProfiledSteps:
     """The steps of a profile in order of time, and the sentence that says how they were found."""
 
-    found: tuple[Step, ...]
+    found: tuple[ProfiledStep, ...]
     how: str
-    rule: Rule = Rule.NOTHING
+    rule: StepRule = StepRule.NOTHING
 
     @property
     def annotated(self) -> bool:
         """Whether the program itself marked them."""
-        return self.rule is Rule.ANNOTATIONS
+        return self.rule is StepRule.ANNOTATIONS
 
-    def numbered(self, number: int) -> Step:
+    def numbered(self, number: int) -> ProfiledStep:
         """The step with a number. Raises FlintError FL811 if there is none."""
         for step in self.found:
             if step.number == number:
@@ -97,7 +97,7 @@ def _listed(numbers: Sequence[int]) -> str:
     return f"step{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
-def steps_of(profile: Profile) -> Steps:
+def steps_of(profile: Profile) -> ProfiledSteps:
     """The steps of a profile, at least one. Raises FlintError FL804 if nothing ran on the device."""
     if not len(profile.activities.start_ns):
         raise FlintError(
@@ -105,25 +105,25 @@ def steps_of(profile: Profile) -> Steps:
             "the profile has no kernels: nothing was recorded on the device",
             help="record with the activities of its accelerator, see docs/import.md",
         )
-    for rule in Rule:
+    for rule in StepRule:
         if (found := found_by(rule, profile)) is not None:
             return found
     raise AssertionError("the whole profile is a step")
 
 
-def found_by(rule: Rule, profile: Profile) -> Steps | None:
+def found_by(rule: StepRule, profile: Profile) -> ProfiledSteps | None:
     """The steps that one rule finds, None if it says nothing of this profile."""
     match rule:
-        case Rule.ANNOTATIONS:
+        case StepRule.ANNOTATIONS:
             return _profiler_steps(profile) or _framework_steps(profile)
-        case Rule.OPTIMIZERS:
+        case StepRule.OPTIMIZERS:
             return _optimizer_steps(profile)
-        case Rule.REPETITION:
+        case StepRule.REPETITION:
             return _repeated(profile)
-        case Rule.NOTHING:
+        case StepRule.NOTHING:
             everything = np.arange(len(profile.activities.start_ns))
-            return Steps(
-                (Step(0, -np.inf, np.inf, everything),),
+            return ProfiledSteps(
+                (ProfiledStep(0, -np.inf, np.inf, everything),),
                 "nothing says what a step is: the whole profile is one",
             )
 
@@ -158,13 +158,13 @@ def issued_at(profile: Profile) -> NDArray[np.float64]:
     return found
 
 
-def _profiler_steps(profile: Profile) -> Steps | None:
+def _profiler_steps(profile: Profile) -> ProfiledSteps | None:
     named = any(s.startswith("ProfilerStep#") for s in profile.strings)
     what = "those of ProfilerStep annotations" if named else "numbered in the profile"
     return _marked(profile, _STEP.match, lambda m, i: int(m[1]), f"steps are {what}")
 
 
-def _framework_steps(profile: Profile) -> Steps | None:
+def _framework_steps(profile: Profile) -> ProfiledSteps | None:
     for pattern in _FRAMEWORK:
         found = _marked(profile, pattern.search, lambda m, i: i, "steps are those of annotations")
         if found is not None:
@@ -177,13 +177,13 @@ def _marked(
     matches: Callable[[str], re.Match[str] | None],
     number: Callable[[re.Match[str], int], int],
     how: str,
-) -> Steps | None:
+) -> ProfiledSteps | None:
     """A step for each annotation of the host that matches and launched something."""
     marks = profile.marks
     named = {i: m for i, s in enumerate(profile.strings) if (m := matches(s))}
     if not named:
         return None
-    found: list[Step] = []
+    found: list[ProfiledStep] = []
     matching = np.isin(marks.name, list(named))
     for on_device in (False, True):
         times = profile.activities.start_ns if on_device else issued_at(profile)
@@ -195,13 +195,13 @@ def _marked(
             if len(inside):
                 name = named[int(marks.name[row])]
                 begin = -np.inf if on_device else start
-                found.append(Step(number(name, len(found)), begin, end, inside))
+                found.append(ProfiledStep(number(name, len(found)), begin, end, inside))
         if found:
             break
-    return Steps(_told_apart(found), how, Rule.ANNOTATIONS) if found else None
+    return ProfiledSteps(_told_apart(found), how, StepRule.ANNOTATIONS) if found else None
 
 
-def _told_apart(steps: list[Step]) -> tuple[Step, ...]:
+def _told_apart(steps: list[ProfiledStep]) -> tuple[ProfiledStep, ...]:
     """Steps whose numbers differ: where two have one number all are counted from 0."""
     if len({s.number for s in steps}) == len(steps):
         return tuple(steps)
@@ -221,7 +221,7 @@ class _Between:
         return np.sort(self._order[first:last])
 
 
-def _optimizer_steps(profile: Profile) -> Steps | None:
+def _optimizer_steps(profile: Profile) -> ProfiledSteps | None:
     """From the end of one optimizer's step to the end of the next; several that follow are one."""
     ends = _optimizer_ends(profile)
     if len(ends) < 2:
@@ -231,9 +231,9 @@ def _optimizer_steps(profile: Profile) -> Steps | None:
     for number, (begin, end) in enumerate(pairwise(ends)):
         inside = between.rows(begin, end)
         if len(inside):
-            found.append(Step(number, begin, end, inside))
+            found.append(ProfiledStep(number, begin, end, inside))
     how = "steps end with those of optimizers"
-    return Steps(tuple(found), how, Rule.OPTIMIZERS) if found else None
+    return ProfiledSteps(tuple(found), how, StepRule.OPTIMIZERS) if found else None
 
 
 def _optimizer_ends(profile: Profile) -> list[float]:
@@ -251,7 +251,7 @@ def _optimizer_ends(profile: Profile) -> list[float]:
     return ends
 
 
-def _repeated(profile: Profile) -> Steps | None:
+def _repeated(profile: Profile) -> ProfiledSteps | None:
     """The period of the names of activities in the order of their launch, if there is one."""
     a = profile.activities
     launched = launched_at(profile)
@@ -265,11 +265,11 @@ def _repeated(profile: Profile) -> Steps | None:
         rows = np.sort(order[at : at + period])
         starts = launched[rows]
         begin = float(np.nanmin(starts)) if np.isfinite(starts).any() else -np.inf
-        found.append(Step(number, begin, np.inf, rows))
-    return Steps(
+        found.append(ProfiledStep(number, begin, np.inf, rows))
+    return ProfiledSteps(
         tuple(found),
         f"no annotation says what a step is: the same {period} activities come again and again",
-        Rule.REPETITION,
+        StepRule.REPETITION,
     )
 
 

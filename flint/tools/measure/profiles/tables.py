@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.ir.arrays import Int32s, Int64s
-from flint.tools.measure.profiles.columns import Columns
+from flint.tools.measure.profiles.columns import PackedColumns
 from flint.tools.measure.profiles.nesting import innermost, innermost_at
 from flint.tools.measure.profiles.profile import (
     Activities,
-    Calls,
+    HostCalls,
     Marks,
     Operators,
 )
@@ -21,15 +21,15 @@ from flint.tools.measure.profiles.waits import Sync, waits_of_calls
 
 
 @dataclass(frozen=True)
-class Tables:
+class ProfileTables:
     """What was added, by table. `syncs` say what calls wait for, by their correlation."""
 
-    added_operators: Columns
-    added_calls: Columns
-    added_activities: Columns
-    added_marks: Columns
-    added_syncs: Columns
-    added_waits: Columns
+    added_operators: PackedColumns
+    added_calls: PackedColumns
+    added_activities: PackedColumns
+    added_marks: PackedColumns
+    added_syncs: PackedColumns
+    added_waits: PackedColumns
     pageable: tuple[
         int, ...
     ]  #: names of copies from or to memory that the device cannot read itself
@@ -55,10 +55,10 @@ class Tables:
         )
 
     @cached_property
-    def calls(self) -> Calls:
+    def calls(self) -> HostCalls:
         """Calls, with what they wait for as far as it is said or seen."""
         c, at = self.added_calls, self._order_of_calls
-        calls = Calls(
+        calls = HostCalls(
             kind=c.column("kind")[at],
             name=c.column("name")[at],
             start_ns=c.column("start")[at],

@@ -12,7 +12,7 @@ from flint.tools.measure.profiles.profile import (
     Activities,
     ActivityKind,
     CallKind,
-    Calls,
+    HostCalls,
 )
 
 #: Between the clocks of the host and of the device as profilers align them.
@@ -36,8 +36,8 @@ class Sync:
 
 
 def waits_of_calls(
-    calls: Calls, activities: Activities, syncs: Sync, pageable: tuple[int, ...]
-) -> Calls:
+    calls: HostCalls, activities: Activities, syncs: Sync, pageable: tuple[int, ...]
+) -> HostCalls:
     """Calls with `stream` and `waits_for` filled in.
 
     A wait for a stream or an event is for what was last launched there before the call, or before the
@@ -76,7 +76,7 @@ def _key(stream: Int32s, call: Int32s) -> Int64s:
     return np.asarray((stream.astype(np.int64) << 32) | call)
 
 
-def _said(calls: Calls, syncs: Sync, tails: _Tails, stream: Int32s, waits: Int32s) -> None:
+def _said(calls: HostCalls, syncs: Sync, tails: _Tails, stream: Int32s, waits: Int32s) -> None:
     for row, own, waited, record in zip(
         syncs.call.tolist(), syncs.stream.tolist(), syncs.waited_stream.tolist(),
         syncs.record.tolist(), strict=True,
@@ -90,7 +90,7 @@ def _said(calls: Calls, syncs: Sync, tails: _Tails, stream: Int32s, waits: Int32
             waits[row] = tails.before(waited, record)
 
 
-def _seen(calls: Calls, activities: Activities, stream: Int32s, waits: Int32s) -> None:
+def _seen(calls: HostCalls, activities: Activities, stream: Int32s, waits: Int32s) -> None:
     """Waits whose stream nothing says: the latest end within the wait, of what was launched before."""
     kinds = (CallKind.WAIT_DEVICE, CallKind.WAIT_STREAM, CallKind.WAIT_EVENT)
     rows = np.flatnonzero(np.isin(calls.kind, kinds) & (waits < 0))
@@ -109,7 +109,9 @@ def _seen(calls: Calls, activities: Activities, stream: Int32s, waits: Int32s) -
                 break
 
 
-def _copies(calls: Calls, activities: Activities, pageable: tuple[int, ...], waits: Int32s) -> None:
+def _copies(
+    calls: HostCalls, activities: Activities, pageable: tuple[int, ...], waits: Int32s
+) -> None:
     """Synchronous copies: those that say so, and those of pageable memory, if the host did wait."""
     if not len(calls.kind):
         return

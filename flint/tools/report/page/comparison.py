@@ -10,14 +10,14 @@ from flint.text import format_duration
 from flint.tools.change.diff import difference as diff
 from flint.tools.change.diff.show import cause_text, delta_text, source, verdict
 from flint.tools.report.page import facts
-from flint.tools.report.page.charts.bars import Segment, bar, sample
+from flint.tools.report.page.charts.bars import BarSegment, bar, sample
 from flint.tools.report.page.charts.memory import memory_chart
 from flint.tools.report.page.charts.timeline import timeline
 from flint.tools.report.page.colours import MEMORY, PHASES
 from flint.tools.report.page.differences import (
+    DifferenceRow,
     Good,
-    Row,
-    Side,
+    PageSide,
     arrow,
     both,
     cells,
@@ -32,8 +32,8 @@ from flint.tools.report.page.differences import (
 from flint.tools.report.page.document import document, one_class, report_html
 from flint.tools.report.page.markup import Heading, Markup, folded, join, table, tag
 from flint.tools.report.page.section import Section, kind_colours, layered
-from flint.tools.report.page.time_sections import Alike, alike, axis_colours, pipeline
-from flint.tools.report.views.breakdown import Part, by_axes, by_kind, by_phase
+from flint.tools.report.page.time_sections import AlikeCommunication, alike, axis_colours, pipeline
+from flint.tools.report.views.breakdown import TimePart, by_axes, by_kind, by_phase
 from flint.tools.report.views.communication import communication
 from flint.tools.report.views.slices import SLICE_LIMIT, Slices, timeline_slices
 
@@ -76,7 +76,7 @@ def comparison_html(
     """
     labels = [f"{a}: {name}" if name != a else name for a, name in zip("AB", names, strict=True)]
     sides = [
-        Side(label, e, one_class(e, rank_class))
+        PageSide(label, e, one_class(e, rank_class))
         for label, e in zip(labels, (first, second), strict=True)
     ]
     on = dict.fromkeys(e.cluster.name for e in (first, second))
@@ -128,7 +128,7 @@ def _causes(difference: Difference) -> Section:
     return Section("causes", "Causes", join((tag("div", causes, cls="causes"), changes)))
 
 
-def _verdict(sides: Sequence[Side], found: Difference | None) -> Markup:
+def _verdict(sides: Sequence[PageSide], found: Difference | None) -> Markup:
     a, b = (s.estimate for s in sides)
     if a.to_json() == b.to_json():
         said = f" ({verdict(found)})" if found is not None else ""
@@ -142,23 +142,25 @@ def _peak(e: Estimate) -> int:
     return max(c.memory.peak_bytes for c in e.classes)
 
 
-def _total_rows(a: Estimate, b: Estimate, classes: Sequence[ClassEstimate]) -> Iterable[Row]:
+def _total_rows(
+    a: Estimate, b: Estimate, classes: Sequence[ClassEstimate]
+) -> Iterable[DifferenceRow]:
     x, y = classes
-    yield Row("step time", a.step_time_ns, b.step_time_ns, format_duration)
-    yield Row("computing", x.compute_ns, y.compute_ns, format_duration)
-    yield Row("exposed communication", x.exposed_ns, y.exposed_ns, format_duration)
+    yield DifferenceRow("step time", a.step_time_ns, b.step_time_ns, format_duration)
+    yield DifferenceRow("computing", x.compute_ns, y.compute_ns, format_duration)
+    yield DifferenceRow("exposed communication", x.exposed_ns, y.exposed_ns, format_duration)
     idle = [max(0.0, round(c.end_ns - c.compute_ns - c.exposed_ns, 3)) for c in classes]
     if max(idle) >= 1:
-        yield Row("waiting", idle[0], idle[1], format_duration)
-    yield Row("MFU", a.mfu, b.mfu, in_percent, Good.MORE)
-    yield Row("HFU", a.hfu, b.hfu, in_percent, Good.MORE)
-    yield Row("model FLOPs", a.model_flops, b.model_flops, in_flops, Good.NEITHER)
-    yield Row("peak memory", _peak(a), _peak(b), in_bytes)
+        yield DifferenceRow("waiting", idle[0], idle[1], format_duration)
+    yield DifferenceRow("MFU", a.mfu, b.mfu, in_percent, Good.MORE)
+    yield DifferenceRow("HFU", a.hfu, b.hfu, in_percent, Good.MORE)
+    yield DifferenceRow("model FLOPs", a.model_flops, b.model_flops, in_flops, Good.NEITHER)
+    yield DifferenceRow("peak memory", _peak(a), _peak(b), in_bytes)
     ranks = [sum(c.ranks for c in e.classes) for e in (a, b)]
-    yield Row("devices", ranks[0], ranks[1], in_count, Good.NEITHER)
+    yield DifferenceRow("devices", ranks[0], ranks[1], in_count, Good.NEITHER)
 
 
-def _totals(sides: Sequence[Side]) -> Section:
+def _totals(sides: Sequence[PageSide]) -> Section:
     a, b = (s.estimate for s in sides)
     rows = _total_rows(a, b, [s.rank_class for s in sides])
     about = [
@@ -189,7 +191,7 @@ def _placed(e: Estimate) -> str:
     )
 
 
-def _time(sides: Sequence[Side]) -> Section:
+def _time(sides: Sequence[PageSide]) -> Section:
     kinds = [by_kind(s.rank_class) for s in sides]
     phases = [by_phase(s.rank_class) for s in sides]
     axes = [by_axes(s.rank_class) for s in sides]
@@ -212,8 +214,8 @@ def _time(sides: Sequence[Side]) -> Section:
 
 
 def _bars(
-    sides: Sequence[Side],
-    parts: Sequence[Sequence[Part]],
+    sides: Sequence[PageSide],
+    parts: Sequence[Sequence[TimePart]],
     whole: float,
     colours: Sequence[Sequence[str]],
 ) -> Markup:
@@ -221,7 +223,7 @@ def _bars(
     drawn = []
     for side, found, chosen in zip(sides, parts, colours, strict=True):
         segments = [
-            Segment(p.name.replace("_", " "), p.exposed_ns, c)
+            BarSegment(p.name.replace("_", " "), p.exposed_ns, c)
             for p, c in zip(found, chosen, strict=True)
         ]
         label = f"{side.name}: {format_duration(sum(s.value for s in segments))}"
@@ -229,15 +231,16 @@ def _bars(
     return join(drawn)
 
 
-def _parts(caption: str, sides: Sequence[Side], parts: Sequence[Sequence[Part]]) -> Markup:
+def _parts(caption: str, sides: Sequence[PageSide], parts: Sequence[Sequence[TimePart]]) -> Markup:
     times = [{p.name: p.exposed_ns for p in found} for found in parts]
     rows = [
-        cells(Row(name.replace("_", " "), a, b, format_duration)) for name, a, b in joined(times)
+        cells(DifferenceRow(name.replace("_", " "), a, b, format_duration))
+        for name, a, b in joined(times)
     ]
     return both(caption, sides, rows)
 
 
-def _timelines(sides: Sequence[Side]) -> Section:
+def _timelines(sides: Sequence[PageSide]) -> Section:
     shown: list[Markup] = []
     for letter, side in zip("ab", sides, strict=True):
         e = side.estimate
@@ -248,14 +251,14 @@ def _timelines(sides: Sequence[Side]) -> Section:
     return Section("timeline", "Timelines", join(shown))
 
 
-def _pipelines(sides: Sequence[Side]) -> list[Section]:
+def _pipelines(sides: Sequence[PageSide]) -> list[Section]:
     """The schedules of the sides that have one."""
     found = [(s.name, pipeline(s.estimate)) for s in sides]
     shown = [join((tag("h3", name), section.body)) for name, section in found if section]
     return [Section("pipeline", "Pipeline schedules", join(shown))] if shown else []
 
 
-def _memory(sides: Sequence[Side]) -> Section:
+def _memory(sides: Sequence[PageSide]) -> Section:
     found: list[MemoryOverTime] = []
     charts: list[Markup] = []
     for side in sides:
@@ -268,18 +271,21 @@ def _memory(sides: Sequence[Side]) -> Section:
         )
     kinds = joined([dict(m.breakdown) for m in found])
     rows = [
-        (join((sample(MEMORY[n]), " ", n.replace("_", " "))), *cells(Row("", a, b, in_bytes))[1:])
+        (
+            join((sample(MEMORY[n]), " ", n.replace("_", " "))),
+            *cells(DifferenceRow("", a, b, in_bytes))[1:],
+        )
         for n, a, b in kinds
     ]
     body = (tag("div", *charts, cls="pair"), both("memory at the peak by kind", sides, rows))
     return Section("memory", "Memory", join(body))
 
 
-def _collectives(sides: Sequence[Side]) -> Section:
+def _collectives(sides: Sequence[PageSide]) -> Section:
     """Collectives that are alike on both sides in one row."""
-    found: list[dict[tuple[str, ...], list[Alike]]] = []
+    found: list[dict[tuple[str, ...], list[AlikeCommunication]]] = []
     for side in sides:
-        by: dict[tuple[str, ...], list[Alike]] = {}
+        by: dict[tuple[str, ...], list[AlikeCommunication]] = {}
         for a in alike(communication(side.estimate, side.number)):
             by.setdefault(_same(a), []).append(a)
         found.append(by)
@@ -309,13 +315,13 @@ def _collectives(sides: Sequence[Side]) -> Section:
     return Section("collectives", "Collectives", table(headings, differs[:ROWS], caption))
 
 
-def _same(a: Alike) -> tuple[str, ...]:
+def _same(a: AlikeCommunication) -> tuple[str, ...]:
     """What makes collectives of two programs one: lines of the source may have moved."""
     return a.first.kind, a.first.over, a.first.phase, layered(a.first.scope)
 
 
 def _collective(
-    key: tuple[str, ...], a: Sequence[Alike], b: Sequence[Alike]
+    key: tuple[str, ...], a: Sequence[AlikeCommunication], b: Sequence[AlikeCommunication]
 ) -> tuple[tuple[float, tuple[str, ...]], tuple[object, ...]]:
     """What rows are sorted by (0 for what is equal), and their cells."""
     counts = [sum(x.executions for x in side) for side in (a, b)]
@@ -340,7 +346,7 @@ def _collective(
     return (rank, key), row
 
 
-def _foundations(sides: Sequence[Side]) -> list[Section]:
+def _foundations(sides: Sequence[PageSide]) -> list[Section]:
     """Notes of both, and constants: of one cluster once."""
     a, b = (s.estimate for s in sides)
     notes = [join((tag("h3", s.name), facts.notes(s.estimate).body)) for s in sides]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flint.backends.cost.estimate_numbers import ClassEstimate
 
 
-class Side(NamedTuple):
+class PageSide(NamedTuple):
     """One of the two: its name, and the rank class that is looked at."""
 
     name: str
@@ -56,7 +56,7 @@ def changed(a: float, b: float, written: Callable[[float], str], good: Good = Go
     return tag("span", said, cls="good" if (b > a) == (good is Good.MORE) else "bad")
 
 
-class Row(NamedTuple):
+class DifferenceRow(NamedTuple):
     """A number of both sides, and how it is written."""
 
     name: str
@@ -86,14 +86,14 @@ def in_flops(count: float) -> str:
     return format_flops(int(count))
 
 
-def cells(row: Row) -> tuple[object, ...]:
+def cells(row: DifferenceRow) -> tuple[object, ...]:
     """Name, both numbers, and the difference."""
     change = changed(row.a, row.b, row.written, row.good)
     written = [row.written(value) if value else "-" for value in (row.a, row.b)]
     return row.name, *written, change
 
 
-def both(caption: str, sides: Sequence[Side], rows: Sequence[Sequence[object]]) -> Markup:
+def both(caption: str, sides: Sequence[PageSide], rows: Sequence[Sequence[object]]) -> Markup:
     """A table of numbers of both sides."""
     names = (Heading(s.name, right=True) for s in sides)
     return table(

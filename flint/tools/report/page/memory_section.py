@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from flint.backends.cost.memory.over_time import MemoryOverTime
 from flint.text import format_bytes, format_count, format_duration
-from flint.tools.report.page.charts.bars import Segment, bar_and_table
+from flint.tools.report.page.charts.bars import BarSegment, bar_and_table
 from flint.tools.report.page.charts.memory import memory_chart
 from flint.tools.report.page.colours import MEMORY
 from flint.tools.report.page.facts import known_capacity
@@ -50,7 +50,7 @@ def _said(memory: MemoryOverTime, who: str) -> Markup:
 def breakdown_bar(memory: MemoryOverTime) -> Markup:
     """What the memory at the peak is for."""
     segments = [
-        Segment(kind.replace("_", " "), size, MEMORY[kind], (format_bytes(size),))
+        BarSegment(kind.replace("_", " "), size, MEMORY[kind], (format_bytes(size),))
         for kind, size in memory.breakdown.items()
     ]
     headings = (Heading("kind"), Heading("bytes", right=True))

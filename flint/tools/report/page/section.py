@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from flint.backends.chakra.writing.encode import short_scope
 from flint.text import format_count, format_duration
-from flint.tools.report.page.charts.bars import Segment, bar_and_table
+from flint.tools.report.page.charts.bars import BarSegment, bar_and_table
 from flint.tools.report.page.colours import TITLES, families, family, series
 from flint.tools.report.page.markup import Heading, Markup, tag
-from flint.tools.report.views.breakdown import Part, of_all_layers
+from flint.tools.report.views.breakdown import TimePart, of_all_layers
 
 NAME = Heading("what")
 TIMES = (
@@ -43,7 +43,7 @@ def share(value: float, whole: float) -> str:
     return f"{value / whole:.1%}" if whole else "-"
 
 
-def time_cells(part: Part) -> tuple[str, ...]:
+def time_cells(part: TimePart) -> tuple[str, ...]:
     """Exposed and busy time of a part, and its count."""
     return (
         format_duration(part.exposed_ns) if part.exposed_ns else "-",
@@ -53,18 +53,18 @@ def time_cells(part: Part) -> tuple[str, ...]:
 
 
 def parts_bar(
-    parts: Sequence[Part], whole: float, caption: str, colours: Sequence[str] | None = None
+    parts: Sequence[TimePart], whole: float, caption: str, colours: Sequence[str] | None = None
 ) -> Markup:
     """Parts of a time as a bar and a table; without `colours` each has one of its own."""
     chosen = colours or [series(n) for n in range(len(parts))]
     segments = [
-        Segment(p.name.replace("_", " "), p.exposed_ns, colour, time_cells(p))
+        BarSegment(p.name.replace("_", " "), p.exposed_ns, colour, time_cells(p))
         for p, colour in zip(parts, chosen, strict=True)
     ]
     return bar_and_table(segments, whole, (NAME, *TIMES), caption)
 
 
-def kind_colours(parts: Sequence[Part]) -> list[str]:
+def kind_colours(parts: Sequence[TimePart]) -> list[str]:
     """The colour of the family of each part, which is named by its kind and axes."""
     return [family(p.name.partition(" over ")[0]) for p in parts]
 

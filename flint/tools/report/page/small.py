@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flint.backends.summary.summary import COLLECTIVE_COLUMNS, collective_cells
 from flint.text import Column, format_bytes, format_duration, warning_lines
 from flint.tools.report.page import facts
-from flint.tools.report.page.charts.bars import Segment, bar, legend
+from flint.tools.report.page.charts.bars import BarSegment, bar, legend
 from flint.tools.report.page.colours import MEMORY
 from flint.tools.report.page.document import asset
 from flint.tools.report.page.markup import Heading, Markup, folded, join, table, tag
@@ -60,7 +60,7 @@ def _time(c: ClassEstimate) -> Markup:
     colours = kind_colours(kinds)
     label = f"time of the step, {format_duration(c.end_ns)}"
     segments = [
-        Segment(p.name.replace("_", " "), p.exposed_ns, colour)
+        BarSegment(p.name.replace("_", " "), p.exposed_ns, colour)
         for p, colour in zip(kinds, colours, strict=True)
     ]
     numbers = folded("time by kind of work", parts_bar(kinds, c.end_ns, label, colours))
@@ -72,7 +72,7 @@ def _time(c: ClassEstimate) -> Markup:
 def _memory(c: ClassEstimate) -> Markup:
     named = [(k.replace("_", " "), MEMORY[k], size) for k, size in c.memory.breakdown.items()]
     label = f"memory at the peak, {format_bytes(c.memory.peak_bytes)}"
-    segments = [Segment(name, size, colour) for name, colour, size in named]
+    segments = [BarSegment(name, size, colour) for name, colour, size in named]
     shown = [(f"{name} {format_bytes(size)}", colour) for name, colour, size in named]
     return join((bar(segments, c.memory.peak_bytes, label), legend(shown)))
 

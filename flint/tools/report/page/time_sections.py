@@ -23,16 +23,16 @@ from flint.tools.report.page.section import (
     share,
 )
 from flint.tools.report.views.breakdown import (
-    Scope,
+    ScopeTime,
     by_axes,
     by_kind,
     by_phase,
     by_resource,
     scope_tree,
 )
-from flint.tools.report.views.communication import Communication
-from flint.tools.report.views.pipeline import PipelineSchedule, pipeline_schedule
-from flint.tools.report.views.roofline import Roofline, RooflinePoint, roofline
+from flint.tools.report.views.communication import CommunicationRow
+from flint.tools.report.views.pipeline import PipelineTimeline, pipeline_schedule
+from flint.tools.report.views.roofline import RooflinePoint, RooflineView, roofline
 from flint.tools.report.views.row_times import row_times
 from flint.tools.report.views.slices import SLICE_LIMIT, timeline_slices
 
@@ -91,10 +91,10 @@ def _whose(e: Estimate, number: int) -> Markup:
     return tag("p", said, cls="small")
 
 
-def _scope_table(tree: Scope, whole: float) -> Markup:
+def _scope_table(tree: ScopeTime, whole: float) -> Markup:
     rows: list[tuple[object, ...]] = []
 
-    def visit(scope: Scope) -> None:
+    def visit(scope: ScopeTime) -> None:
         for part in scope.parts:
             times = (format_duration(part.busy_ns), format_duration(part.exposed_ns))
             rows.append((part.path, *times, share(part.exposed_ns, whole)))
@@ -119,22 +119,22 @@ def timeline_section(e: Estimate, number: int, memory: MemoryOverTime) -> Sectio
     )
 
 
-class Alike(NamedTuple):
+class AlikeCommunication(NamedTuple):
     """Communication that differs in its layer only: the first of it, and what all are together."""
 
-    first: Communication
+    first: CommunicationRow
     executions: int
     busy_ns: float
     exposed_ns: float
 
 
-def alike(rows: Sequence[Communication]) -> list[Alike]:
+def alike(rows: Sequence[CommunicationRow]) -> list[AlikeCommunication]:
     """Communication of one kind, size, source and phase, most exposed first."""
-    found: dict[tuple[object, ...], Alike] = {}
+    found: dict[tuple[object, ...], AlikeCommunication] = {}
     for c in rows:
         key = (c.kind, c.over, c.payload_bytes, layered(c.scope), c.location, c.phase, c.cause)
-        before = found.get(key, Alike(c, 0, 0.0, 0.0))
-        found[key] = Alike(
+        before = found.get(key, AlikeCommunication(c, 0, 0.0, 0.0))
+        found[key] = AlikeCommunication(
             before.first,
             before.executions + c.count,
             before.busy_ns + c.busy_ns,
@@ -143,7 +143,7 @@ def alike(rows: Sequence[Communication]) -> list[Alike]:
     return sorted(found.values(), key=lambda a: (-a.exposed_ns, -a.busy_ns, a.first.row))
 
 
-def exposed(e: Estimate, number: int, rows: Sequence[Alike]) -> Section:
+def exposed(e: Estimate, number: int, rows: Sequence[AlikeCommunication]) -> Section:
     """Communication that nothing hides, by axes and by cause."""
     c, title = e.classes[number], "Exposed communication"
     axes = by_axes(c)
@@ -168,7 +168,7 @@ def exposed(e: Estimate, number: int, rows: Sequence[Alike]) -> Section:
     return Section("exposed", title, join(body))
 
 
-def _causes(rows: Sequence[Alike], whole: float) -> Markup:
+def _causes(rows: Sequence[AlikeCommunication], whole: float) -> Markup:
     causes = [
         (
             *_collective_cells(a),
@@ -196,11 +196,11 @@ def _causes(rows: Sequence[Alike], whole: float) -> Markup:
 _COLLECTIVE = (Heading("collective"), Heading("over"))
 
 
-def _collective_cells(a: Alike) -> tuple[object, ...]:
+def _collective_cells(a: AlikeCommunication) -> tuple[object, ...]:
     return a.first.kind.replace("_", " "), a.first.over
 
 
-def _cause(c: Communication) -> Markup:
+def _cause(c: CommunicationRow) -> Markup:
     """What made the partitioner communicate, and its rule when asked for."""
     cause, _, rule = c.cause.partition(" #sdy")
     where = layered(c.scope)
@@ -210,7 +210,7 @@ def _cause(c: Communication) -> Markup:
     return join(parts)
 
 
-def collectives(rows: Sequence[Alike]) -> Section:
+def collectives(rows: Sequence[AlikeCommunication]) -> Section:
     """Every collective and message with its source line."""
     headings = (
         *_COLLECTIVE,
@@ -328,7 +328,7 @@ def _of(points: Sequence[RooflinePoint], whole: float) -> str:
     return f"{share(sum(p.total_ns for p in points), whole)} of the time"
 
 
-def _kernel_table(found: Roofline, whole: float) -> Markup:
+def _kernel_table(found: RooflineView, whole: float) -> Markup:
     headings = (
         Heading("kernel"),
         Heading("type"),
@@ -373,7 +373,7 @@ def pipeline(e: Estimate) -> Section | None:
     return Section("pipeline", "Pipeline schedule", join(body))
 
 
-def _schedule_text(found: PipelineSchedule) -> Markup:
+def _schedule_text(found: PipelineTimeline) -> Markup:
     what = (
         f"Schedule {found.schedule} with {found.microbatches:,} microbatches, as it runs: numbers are "
         "microbatches, boxes of another shade later chunks."
@@ -390,7 +390,7 @@ def _schedule_text(found: PipelineSchedule) -> Markup:
     return tag("p", what + cut)
 
 
-def _lane_table(found: PipelineSchedule) -> Markup:
+def _lane_table(found: PipelineTimeline) -> Markup:
     headings = (
         Heading("rank class", wide=True),
         Heading("ranks", right=True),

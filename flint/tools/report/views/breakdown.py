@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"(?<![^/])\d+(?![^/])")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TimePart:
     """Some of the time of a step. `exposed_ns` of all parts add up to the class's end."""
 
     name: str
@@ -31,38 +31,38 @@ class Part:
     exposed_ns: float
 
 
-def by_kind(c: ClassEstimate) -> tuple[Part, ...]:
+def by_kind(c: ClassEstimate) -> tuple[TimePart, ...]:
     """By what runs: `gemm`, `all_reduce over data`, `wait`; most of the step first."""
     return _added(c.shares, lambda s: f"{s.kind} over {s.over}" if s.over else s.kind)
 
 
-def by_phase(c: ClassEstimate) -> tuple[Part, ...]:
+def by_phase(c: ClassEstimate) -> tuple[TimePart, ...]:
     """By phase, what has none as `other`, and time in which nothing runs as `waiting`."""
     return _added(c.shares, lambda s: "waiting" if s.kind in IDLE else s.phase or "other")
 
 
-def by_axes(c: ClassEstimate) -> tuple[Part, ...]:
+def by_axes(c: ClassEstimate) -> tuple[TimePart, ...]:
     """By the mesh axes of communication, without computation and waits."""
     return _added((s for s in c.shares if s.over), lambda s: s.over)
 
 
-def by_resource(c: ClassEstimate) -> tuple[Part, ...]:
+def by_resource(c: ClassEstimate) -> tuple[TimePart, ...]:
     """By what is busy: `computing`, `waiting`, or the mesh axes of communication that is seen."""
     return _added(c.shares, lambda s: s.over or ("waiting" if s.kind in IDLE else "computing"))
 
 
-def _added(shares: Iterable[Share], name: Callable[[Share], str]) -> tuple[Part, ...]:
+def _added(shares: Iterable[Share], name: Callable[[Share], str]) -> tuple[TimePart, ...]:
     found: dict[str, list[float]] = {}
     for share in shares:
         entry = found.setdefault(name(share), [0, 0.0, 0.0])
         for at, value in enumerate((share.count, share.busy_ns, share.exposed_ns)):
             entry[at] += value
-    parts = (Part(k, int(n), round(b, 3), round(e, 3)) for k, (n, b, e) in found.items())
+    parts = (TimePart(k, int(n), round(b, 3), round(e, 3)) for k, (n, b, e) in found.items())
     return tuple(sorted(parts, key=lambda p: (-p.exposed_ns, -p.busy_ns, p.name)))
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class ScopeTime:
     """A part of the source. Layers that differ in their number only are one, `*`."""
 
     name: str  #: Last component of its path; "" for the root.
@@ -70,7 +70,7 @@ class Scope:
     busy_ns: float  #: How long its kernels and communication run, in ns, with what is inside.
     exposed_ns: float  #: Time of the step that it takes, in ns, with what is inside.
     own_ns: float  #: The same without what is inside, in ns.
-    parts: tuple[Scope, ...]  #: What lies inside of it, most of the step first.
+    parts: tuple[ScopeTime, ...]  #: What lies inside of it, most of the step first.
 
 
 def of_all_layers(scope: str) -> str:
@@ -78,7 +78,7 @@ def of_all_layers(scope: str) -> str:
     return _NUMBER.sub("*", scope)
 
 
-def scope_tree(estimate: Estimate, number: int) -> Scope:
+def scope_tree(estimate: Estimate, number: int) -> ScopeTime:
     """The scopes of the rank class `number`: the root's time and idle time are its end."""
     timeline = estimate.timeline.classes[number]
     program, times = timeline.work.program, row_times(timeline)
@@ -110,10 +110,10 @@ class _Grown:
         at.own[0] += busy
         at.own[1] += exposed
 
-    def done(self, above: str) -> Scope:
+    def done(self, above: str) -> ScopeTime:
         path = f"{above}/{self.name}".strip("/")
         parts = [p.done(path) for p in self.parts.values()]
-        return Scope(
+        return ScopeTime(
             self.name,
             path,
             round(self.own[0] + sum(p.busy_ns for p in parts), 3),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Communication:
+class CommunicationRow:
     """One communication row of a program, in one step of a rank.
 
     What a RECV waits for is exposed, and its transfer is the sender's.
@@ -38,7 +38,7 @@ class Communication:
     row: int  #: Its row in the program of kernels.
 
 
-def communication(estimate: Estimate, number: int) -> tuple[Communication, ...]:
+def communication(estimate: Estimate, number: int) -> tuple[CommunicationRow, ...]:
     """The communication of the rank class `number`, most exposed first.
 
     Busy and exposed times by kind, axes and phase add up to the class's shares of communication.
@@ -47,7 +47,7 @@ def communication(estimate: Estimate, number: int) -> tuple[Communication, ...]:
     program, labels = timeline.work.program, labels_of(timeline.work.program)
     times = row_times(timeline)
     found = [
-        Communication(
+        CommunicationRow(
             kind=labels[row][0],
             over=labels[row][1],
             group_size=_group_size(program, row),

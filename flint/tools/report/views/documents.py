@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NotRequired
 
 from flint.backends.cost.estimate_json import ClassEstimateDocument, EstimateDocument
 from flint.errors import FlintError, nearest
-from flint.tools.report.views.breakdown import Scope, scope_tree
-from flint.tools.report.views.communication import Communication, communication
-from flint.tools.report.views.pipeline import PipelineSchedule, pipeline_schedule
-from flint.tools.report.views.roofline import Roofline, roofline
+from flint.tools.report.views.breakdown import ScopeTime, scope_tree
+from flint.tools.report.views.communication import CommunicationRow, communication
+from flint.tools.report.views.pipeline import PipelineTimeline, pipeline_schedule
+from flint.tools.report.views.roofline import RooflineView, roofline
 from flint.tools.report.views.slices import Slices, timeline_slices
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SLICES_IN_JSON = 100_000
 
 
-class View(StrEnum):
+class DocumentView(StrEnum):
     """What an estimate's JSON form holds if it is asked for."""
 
     SLICES = "slices"  #: the timeline of a rank class
@@ -35,11 +35,11 @@ class ViewedClass(ClassEstimateDocument):
     """The step of one rank class."""
 
     slices: NotRequired[Slices]  #: Its timeline (--view slices).
-    roofline: NotRequired[Roofline]
+    roofline: NotRequired[RooflineView]
     """Its kernels against what the chip could do (--view roofline)."""
-    communication: NotRequired[tuple[Communication, ...]]
+    communication: NotRequired[tuple[CommunicationRow, ...]]
     """Its communication, most exposed first (--view communication)."""
-    scopes: NotRequired[Scope]  #: Its time as a tree of source scopes (--view scopes).
+    scopes: NotRequired[ScopeTime]  #: Its time as a tree of source scopes (--view scopes).
 
 
 class ViewedEstimate(EstimateDocument):
@@ -47,13 +47,13 @@ class ViewedEstimate(EstimateDocument):
 
     classes: list[ViewedClass]  # type: ignore[misc]
     """One entry for each rank class."""
-    pipeline: NotRequired[PipelineSchedule | None]
+    pipeline: NotRequired[PipelineTimeline | None]
     """What the classes of a pipeline run when (--view pipeline); null for what is no pipeline."""
 
 
-def find_views(names: Collection[str]) -> tuple[View, ...]:
-    """The views of these names, in the order of `View`. Raises FlintError FL504 for another."""
-    known = [v.value for v in View]
+def find_views(names: Collection[str]) -> tuple[DocumentView, ...]:
+    """The views of these names, in the order of `DocumentView`. Raises FlintError FL504 for another."""
+    known = [v.value for v in DocumentView]
     for name in names:
         if name not in known:
             raise FlintError(
@@ -61,7 +61,7 @@ def find_views(names: Collection[str]) -> tuple[View, ...]:
                 f"there is no view '{name}'{nearest(str(name), known)}",
                 help=f"the views are {', '.join(known)}",
             )
-    return tuple(v for v in View if v in names)
+    return tuple(v for v in DocumentView if v in names)
 
 
 def with_views(
@@ -79,17 +79,17 @@ def with_views(
     return {**document, "classes": classes, **_estimate_json(estimate, views)}
 
 
-def _class_json(estimate: Estimate, number: int, views: Collection[View]) -> dict[str, Any]:
+def _class_json(estimate: Estimate, number: int, views: Collection[DocumentView]) -> dict[str, Any]:
     """The views of a rank class that are asked for, by their names."""
-    makers: Mapping[View, Callable[[], object]] = {
-        View.SLICES: lambda: timeline_slices(estimate, number, limit=SLICES_IN_JSON),
-        View.ROOFLINE: lambda: roofline(estimate, number),
-        View.COMMUNICATION: lambda: communication(estimate, number),
-        View.SCOPES: lambda: scope_tree(estimate, number),
+    makers: Mapping[DocumentView, Callable[[], object]] = {
+        DocumentView.SLICES: lambda: timeline_slices(estimate, number, limit=SLICES_IN_JSON),
+        DocumentView.ROOFLINE: lambda: roofline(estimate, number),
+        DocumentView.COMMUNICATION: lambda: communication(estimate, number),
+        DocumentView.SCOPES: lambda: scope_tree(estimate, number),
     }
     return {str(v): make() for v, make in makers.items() if v in views}
 
 
-def _estimate_json(estimate: Estimate, views: Collection[View]) -> Mapping[str, Any]:
+def _estimate_json(estimate: Estimate, views: Collection[DocumentView]) -> Mapping[str, Any]:
     """The views that are of no one class; without a pipeline, that view is None."""
-    return {"pipeline": pipeline_schedule(estimate)} if View.PIPELINE in views else {}
+    return {"pipeline": pipeline_schedule(estimate)} if DocumentView.PIPELINE in views else {}

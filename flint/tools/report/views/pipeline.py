@@ -44,7 +44,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class PipelineLane:
     """One rank class of a pipeline."""
 
     name: str  #: Name of the class.
@@ -54,16 +54,16 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class PipelineSchedule:
+class PipelineTimeline:
     """What the classes of a pipeline run when."""
 
     schedule: str  #: Name of the schedule; "" where it is not known.
     microbatches: int  #: Microbatches of a step; 0 where that is not known.
     end_ns: float  #: When the step ends, in ns.
-    lanes: tuple[Lane, ...]  #: One entry for each rank class.
+    lanes: tuple[PipelineLane, ...]  #: One entry for each rank class.
 
 
-def pipeline_schedule(estimate: Estimate) -> PipelineSchedule | None:
+def pipeline_schedule(estimate: Estimate) -> PipelineTimeline | None:
     """The schedule of a workload whose rank classes send to each other; None for any other."""
     timelines = estimate.timeline.classes
     if len(timelines) < 2 or not any(_sends(t.work.program) for t in timelines):
@@ -71,7 +71,7 @@ def pipeline_schedule(estimate: Estimate) -> PipelineSchedule | None:
     about: Mapping[str, Any] = estimate.workload.metadata.get("pipeline") or {}
     known = _orders(about, len(timelines))
     lanes = [
-        Lane(
+        PipelineLane(
             c.name,
             c.ranks,
             _boxes(t, known[number] if known else (), GAP_SHARE * estimate.step_time_ns),
@@ -79,7 +79,7 @@ def pipeline_schedule(estimate: Estimate) -> PipelineSchedule | None:
         )
         for number, (c, t) in enumerate(zip(estimate.classes, timelines, strict=True))
     ]
-    return PipelineSchedule(
+    return PipelineTimeline(
         str(about.get("schedule", "")),
         int(about.get("microbatches", 0)),
         round(estimate.step_time_ns, 3),

@@ -53,7 +53,7 @@ class RooflinePoint:
 
 
 @dataclass(frozen=True)
-class Roofline:
+class RooflineView:
     """Kernels of a rank class, most time first, and the chip's roofs."""
 
     name: str  #: Name of the class.
@@ -63,10 +63,10 @@ class Roofline:
     points: tuple[RooflinePoint, ...]  #: The kernels.
 
 
-def roofline(estimate: Estimate, number: int) -> Roofline:
+def roofline(estimate: Estimate, number: int) -> RooflineView:
     """The kernels that the rank class `number` launches in a step."""
     chip = estimate.cluster.chip
-    return Roofline(
+    return RooflineView(
         name=estimate.classes[number].name,
         chip=chip.name,
         peak_flops_per_s={k: v.value for k, v in chip.peak_flops_per_s.items()},

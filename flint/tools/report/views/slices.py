@@ -20,7 +20,7 @@ SLICE_LIMIT = 5000
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class TimelineSlice:
     """One execution of one row of a program."""
 
     start_ns: float  #: When it starts, in ns of the step.
@@ -42,7 +42,7 @@ class Slices:
 
     name: str  #: Name of the class.
     streams: tuple[str, ...]  #: Streams on which something runs.
-    slices: tuple[Slice, ...]  #: At most 100,000; what takes no time has none.
+    slices: tuple[TimelineSlice, ...]  #: At most 100,000; what takes no time has none.
     left_out: int  #: How many shorter ones there are.
     left_out_ns: float  #: How long those run together, in ns.
 
@@ -61,7 +61,7 @@ def timeline_slices(estimate: Estimate, number: int, *, limit: int = SLICE_LIMIT
         kind, over, phase = labels[row]
         start = float(timeline.start_ns[node])
         found.append(
-            Slice(
+            TimelineSlice(
                 start_ns=round(start, 3),
                 duration_ns=round(float(timeline.end_ns[node]) - start, 3),
                 stream=names[int(timeline.work.stream[row])],

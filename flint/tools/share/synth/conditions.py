@@ -19,7 +19,7 @@ from flint.ir.program import MOST_INT64, Kind, Phase, Program, Region, RegionKin
 from flint.ir.verify import exact_sum
 from flint.ir.workload import Workload
 from flint.passes.work.totals import total
-from flint.tools.explore.machine.quantities import EXAMPLES, Unit, amount_of
+from flint.tools.explore.machine.quantities import EXAMPLES, KeyUnit, amount_of
 from flint.tools.share.totals import BETWEEN, LISTED, comm_bytes_by_label
 
 # How many layers a program has: how often the body that does most of its work repeats.
@@ -244,8 +244,8 @@ def conditions_from_text(
 
 def flops_from_text(text: str) -> float:
     """FLOPs: a number (`1e15`), or one with a unit (`1.2PFLOP`). Raises FlintError FL950."""
-    amount = amount_of(text, Unit.NONE, needs_unit=False)
-    amount = amount or amount_of(f"{text.strip()}/s", Unit.FLOPS_PER_S, needs_unit=True)
+    amount = amount_of(text, KeyUnit.NONE, needs_unit=False)
+    amount = amount or amount_of(f"{text.strip()}/s", KeyUnit.FLOPS_PER_S, needs_unit=True)
     if amount is None or amount.is_factor:
         raise _unreadable("--flops", text, "1e15 or 1.2PFLOP")
     return amount.value
@@ -268,7 +268,7 @@ def phases_from_text(text: str) -> Mapping[Phase, float]:
                 f"there is no phase '{key}'{nearest(key, tuple(_PHASES))}",
                 help=f"phases are {', '.join(_PHASES)}",
             )
-        amount = amount_of(value, Unit.NONE, needs_unit=False)
+        amount = amount_of(value, KeyUnit.NONE, needs_unit=False)
         if amount is None or amount.is_factor:
             raise _unreadable("--phases", f"{key}={value}", example)
         found[_PHASES[key]] = amount.value
@@ -278,9 +278,9 @@ def phases_from_text(text: str) -> Mapping[Phase, float]:
 
 
 def _bytes(option: str, text: str) -> float:
-    amount = amount_of(text, Unit.BYTES, needs_unit=False)
+    amount = amount_of(text, KeyUnit.BYTES, needs_unit=False)
     if amount is None or amount.is_factor:
-        raise _unreadable(option, text, EXAMPLES[Unit.BYTES])
+        raise _unreadable(option, text, EXAMPLES[KeyUnit.BYTES])
     return amount.value
 
 

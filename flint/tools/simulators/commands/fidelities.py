@@ -100,10 +100,10 @@ class _Columns:
         return of_estimate("compiled", by, self._estimate(place))
 
     def _simulated(self, workload: Workload, place: Path) -> Fidelity:
-        from flint.tools.simulators.traced import Traced
+        from flint.tools.simulators.traced import TracedWorkload
 
         q = self._question.request
-        traced = Traced(
+        traced = TracedWorkload(
             workload, self.cluster, q.profile or "", q.mapping, q.unpriced_is_zero, self._simulator
         )
         return traced.simulated(self._estimate(place))

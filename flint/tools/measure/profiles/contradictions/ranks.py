@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from flint.tools.measure.profiles.comms import message_kind
 from flint.tools.measure.profiles.contradictions.finding import Checked, some
-from flint.tools.measure.profiles.profile import Comm
+from flint.tools.measure.profiles.profile import ProfiledComm
 
 #: No job has more ranks.
 MOST_RANKS = 1 << 24
@@ -99,5 +99,5 @@ def _groups(c: Checked) -> Iterator[tuple[str, tuple[int, ...], int]]:
         yield _name(comm), comm.ranks, comm.group_size
 
 
-def _name(comm: Comm) -> str:
+def _name(comm: ProfiledComm) -> str:
     return f"'{comm.group[:40]}'" if comm.group else f"of {comm.name}"

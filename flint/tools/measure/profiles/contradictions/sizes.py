@@ -13,7 +13,7 @@ from flint.ir.program import Collective
 from flint.tools.measure.profiles.comms import collective_of, input_bytes, message_kind
 from flint.tools.measure.profiles.contradictions.finding import Checked, some
 from flint.tools.measure.profiles.operators.types import element_type
-from flint.tools.measure.profiles.profile import Comm, Signature
+from flint.tools.measure.profiles.profile import ProfiledComm, Signature
 
 #: No memory of a device, and no link, moves more: ten times what HBM of 2026 does.
 _MOST_BYTES_PER_S = 2e14
@@ -35,7 +35,7 @@ def sizes_of_collective_differ(c: Checked) -> Iterator[str]:
         )
 
 
-def _in_and_out_differ(m: Comm) -> bool:
+def _in_and_out_differ(m: ProfiledComm) -> bool:
     read, stored, size = m.in_elements, m.out_elements, m.group_size
     if read <= 0 or stored <= 0 or size < 2 or message_kind(m.name):
         return False

@@ -33,7 +33,7 @@ from flint.tools.measure.profiles.execution_trace.raw import WORKLOAD_GRAPH, Raw
 from flint.tools.measure.profiles.execution_trace.schedule import scheduled
 from flint.tools.measure.profiles.kineto.fields import integer
 from flint.tools.measure.profiles.kineto.stream import JsonStream
-from flint.tools.measure.profiles.profile import Comm, Profile
+from flint.tools.measure.profiles.profile import Profile, ProfiledComm
 from flint.tools.measure.profiles.source import head_of, open_profile, whole_profile
 
 _FILE = re.compile(r"(.+)\.(\d{1,7})\.et(?:\.json)?(?:\.gz)?")
@@ -330,14 +330,16 @@ def _listed(text: object) -> object:
         return None
 
 
-def _comm(raw: RawNode, world: _World) -> Comm:
+def _comm(raw: RawNode, world: _World) -> ProfiledComm:
     """Sizes in the traces are bytes of the rank's input."""
     size, group = integer(raw.attributes.get("comm_size")), str(raw.attributes.get("pg_name") or "")
     members = world.members(group)
     if raw.kind is NodeType.COMM_COLL:
         kind = integer(raw.attributes.get("comm_type"))
         name = _NAMES.get(CommType(kind), "") if kind in CommType._value2member_map_ else ""
-        return Comm(name or "unknown", size, -1, "Byte", group, len(members), members)
+        return ProfiledComm(name or "unknown", size, -1, "Byte", group, len(members), members)
     sends = raw.kind is NodeType.COMM_SEND
     peer = integer(raw.attributes.get("comm_dst" if sends else "comm_src"))
-    return Comm("send" if sends else "recv", size, size, "Byte", group, len(members), members, peer)
+    return ProfiledComm(
+        "send" if sends else "recv", size, size, "Byte", group, len(members), members, peer
+    )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flint.errors import FlintError
 from flint.tools.measure.profiles.execution_trace.build import HOST_ALONE
-from flint.tools.measure.profiles.profile import Comm, Profile, Signature
+from flint.tools.measure.profiles.profile import Profile, ProfiledComm, Signature
 
 #: Two files are of one run if so many of the numbers that both have name the same operators.
 _SAME = 0.95
@@ -179,7 +179,7 @@ def _merged(mine: Signature | None, theirs: Signature) -> Signature:
     return replace(mine, outputs=theirs.outputs, lists=mine.lists or lists, types=types)
 
 
-def _placed(comm: Comm, groups: dict[str, tuple[int, ...]]) -> Comm:
+def _placed(comm: ProfiledComm, groups: dict[str, tuple[int, ...]]) -> ProfiledComm:
     """With the ranks of its group, which a profile lists up to 30 of."""
     ranks = comm.ranks or groups.get(comm.group, ())
     if not ranks or (comm.group_size and comm.group_size != len(ranks)):

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from flint.io.malformed import Malformed
 from flint.tools.measure.profiles.kineto.fields import integer
-from flint.tools.measure.profiles.profile import Comm, Signature
+from flint.tools.measure.profiles.profile import ProfiledComm, Signature
 
 #: What a trace can hold of arguments: a list of tensors in a list of lists is none.
 _MOST_ITEMS = 1 << 14
@@ -70,7 +70,7 @@ class Node:
     duration_us: float | None = None
     stream: int = 0
     on_device: bool = False
-    comm: Comm | None = None
+    comm: ProfiledComm | None = None
     category: str = ""
     data_deps: tuple[int, ...] = ()
 
@@ -162,7 +162,7 @@ class Interned:
         return signature, self.one((storages(into), storages(out_of)))
 
 
-def comm_of(node: Node, groups: Mapping[str, tuple[int, ...]]) -> Comm | None:
+def comm_of(node: Node, groups: Mapping[str, tuple[int, ...]]) -> ProfiledComm | None:
     """The collective or message that PyTorch says a node is."""
     if node.comm is not None:
         return node.comm
@@ -174,7 +174,7 @@ def comm_of(node: Node, groups: Mapping[str, tuple[int, ...]]) -> Comm | None:
     ranks = groups.get(group, ())
     if not ranks and start >= 0 and stride > 0 and 0 < size <= 1 << 20:
         ranks = tuple(range(start, start + size * stride, stride))
-    return Comm(
+    return ProfiledComm(
         name=name,
         in_elements=node.integer("in_msg_nelems"),
         out_elements=node.integer("out_msg_nelems"),

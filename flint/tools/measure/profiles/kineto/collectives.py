@@ -14,7 +14,7 @@ import numpy as np
 
 from flint.tools.measure.profiles.builder import ProfileBuilder
 from flint.tools.measure.profiles.kineto.fields import integer, integers
-from flint.tools.measure.profiles.profile import Comm, Operators, Profile
+from flint.tools.measure.profiles.profile import Operators, Profile, ProfiledComm
 
 _KEYS = (
     "Collective name", "In msg nelems", "Out msg nelems", "dtype", "Process Group Name",
@@ -57,13 +57,13 @@ class Comms:
         if not isinstance(dtype, str) or not elements:
             return -1
         plain = name.removeprefix(ANNOTATION).partition(" ")[0]
-        return self._builder.comm(Comm(plain, elements, -1, dtype))
+        return self._builder.comm(ProfiledComm(plain, elements, -1, dtype))
 
-    def _read(self, name: str, args: dict[str, Any]) -> Comm:
+    def _read(self, name: str, args: dict[str, Any]) -> ProfiledComm:
         group = args.get("Process Group Name", args.get("Process Group ID", ""))
         size = max(0, integer(args.get("Group size"), 0))
         ranks = integers(args.get("Process Group Ranks")) or ()
-        comm = Comm(
+        comm = ProfiledComm(
             name=name,
             in_elements=integer(args.get("In msg nelems")),
             out_elements=integer(args.get("Out msg nelems")),
@@ -79,7 +79,7 @@ class Comms:
         self._learn(comm, args, ranks)
         return comm
 
-    def _learn(self, comm: Comm, args: dict[str, Any], ranks: tuple[int, ...]) -> None:
+    def _learn(self, comm: ProfiledComm, args: dict[str, Any], ranks: tuple[int, ...]) -> None:
         if ranks and comm.group:
             self._builder.groups.setdefault(comm.group, ranks)
         at = integer(args.get("Rank"))
@@ -132,7 +132,7 @@ def with_comms_of_operators(profile: Profile) -> Profile:
     )
 
 
-def _around(operators: Operators, at: int, comms: tuple[Comm, ...]) -> int:
+def _around(operators: Operators, at: int, comms: tuple[ProfiledComm, ...]) -> int:
     """What the operators around one say of a collective: rather with a group, rather the inner one."""
     found = -1
     while at >= 0:

@@ -20,7 +20,7 @@ _YEARS_NS = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class _Call:
     """A call of the runtime or the driver."""
 
     name: str
@@ -42,7 +42,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
+class _Sync:
     """What a synchronisation is about."""
 
     kind: int
@@ -51,34 +51,34 @@ class Sync:
 
 
 @dataclass
-class Host:
+class HostActivity:
     """Calls, ranges and synchronisations, by process. `records` are calls that recorded an event."""
 
-    calls: dict[int, list[Call]] = field(default_factory=lambda: defaultdict(list))
+    calls: dict[int, list[_Call]] = field(default_factory=lambda: defaultdict(list))
     ranges: dict[int, list[Range]] = field(default_factory=lambda: defaultdict(list))
-    syncs: dict[tuple[int, int], Sync] = field(default_factory=dict)
+    syncs: dict[tuple[int, int], _Sync] = field(default_factory=dict)
     records: dict[tuple[int, int], list[tuple[int, int]]] = field(
         default_factory=lambda: defaultdict(list)
     )
 
 
-def read_host(database: Database) -> Host:
+def read_host(database: Database) -> HostActivity:
     """Everything of the host, of all processes."""
-    host = Host()
+    host = HostActivity()
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
         for start, end, thread, correlation, name in database.rows(
             table, "start", "end", "globalTid", "correlationId", "nameId"
         ):
             if _are_times(start, end) and isinstance(thread, int):
                 host.calls[thread >> _PROCESS_SHIFT].append(
-                    Call(database.string(name), start, end - start, thread, _id(correlation))
+                    _Call(database.string(name), start, end - start, thread, _id(correlation))
                 )
     _read_ranges(database, host)
     _read_syncs(database, host)
     return host
 
 
-def _read_ranges(database: Database, host: Host) -> None:
+def _read_ranges(database: Database, host: HostActivity) -> None:
     for start, end, kind, thread, text, number, payload, json_number in database.rows(
         "NVTX_EVENTS", "start", "end", "eventType", "globalTid", "text", "textId", "jsonText",
         "jsonTextId",
@@ -93,7 +93,7 @@ def _read_ranges(database: Database, host: Host) -> None:
             )
 
 
-def _read_syncs(database: Database, host: Host) -> None:
+def _read_syncs(database: Database, host: HostActivity) -> None:
     """Which stream and event a call is about. Events are recorded again and again."""
     for correlation, process, kind, stream, event in database.rows(
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "correlationId", "globalPid", "syncType", "streamId",
@@ -101,7 +101,7 @@ def _read_syncs(database: Database, host: Host) -> None:
     ):  # fmt: skip
         if isinstance(correlation, int):
             key = (_id(process) >> _PROCESS_SHIFT, correlation)
-            host.syncs[key] = Sync(_id(kind), _stream(stream), _id(event))
+            host.syncs[key] = _Sync(_id(kind), _stream(stream), _id(event))
     for correlation, process, stream, event in database.rows(
         "CUPTI_ACTIVITY_KIND_CUDA_EVENT", "correlationId", "globalPid", "streamId", "eventId"
     ):
@@ -111,7 +111,7 @@ def _read_syncs(database: Database, host: Host) -> None:
 
 
 def add_host(
-    builder: ProfileBuilder, host: Host, process: int, launched: Counter[int], zero_ns: int
+    builder: ProfileBuilder, host: HostActivity, process: int, launched: Counter[int], zero_ns: int
 ) -> None:
     """Calls, synchronisations and ranges of a process; of launches those of `launched` alone."""
     for call in host.calls.get(process, ()):
@@ -130,7 +130,7 @@ def add_host(
         _add_range(builder, found, zero_ns)
 
 
-def _add_sync(builder: ProfileBuilder, host: Host, process: int, call: Call) -> None:
+def _add_sync(builder: ProfileBuilder, host: HostActivity, process: int, call: _Call) -> None:
     sync = host.syncs.get((process, call.correlation))
     if sync is None:
         return

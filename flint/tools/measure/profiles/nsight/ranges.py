@@ -11,7 +11,7 @@ import numpy as np
 from flint.io.malformed import Malformed
 from flint.io.records import Count, record
 from flint.tools.measure.profiles.kineto.fields import without_paths
-from flint.tools.measure.profiles.profile import Comm, Profile, Signature
+from flint.tools.measure.profiles.profile import Profile, ProfiledComm, Signature
 
 #: `aten::mm, seq = 12, op_id = 3, sizes = [[8, 16], [16, 4]], input_op_ids = [(1,0)]`
 _EMITTED = re.compile(
@@ -38,7 +38,7 @@ _KERNEL = re.compile(r"(?:nccl|rccl)\w*?(?:Kernel|Generic)_(\w+?)(?:_|$|\()")
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class _RangeOperator:
     """An operator of PyTorch that a range names."""
 
     name: str
@@ -47,14 +47,14 @@ class Operator:
     signature: Signature | None
 
 
-def operator_of(text: str) -> Operator | None:
+def operator_of(text: str) -> _RangeOperator | None:
     """The operator that emit_nvtx wrote, None for other ranges. Types are not in them."""
     found = _EMITTED.match(text)
     if found is None and not text.startswith(("aten::", "c10d::", "nccl:")):
         return None
     name, rest = (found["name"], found["rest"]) if found else (text, "")
     sequence = _SEQUENCE.search(rest)
-    return Operator(
+    return _RangeOperator(
         name=name,
         sequence=int(sequence[1]) if sequence else -1,
         is_backward=_BACKWARD.search(name) is not None,
@@ -73,18 +73,18 @@ def _signature(rest: str) -> Signature | None:
     return Signature(shapes, ("",) * len(shapes))
 
 
-def comm_of(text: str, payload: str) -> Comm | None:
+def comm_of(text: str, payload: str) -> ProfiledComm | None:
     """The collective of a range of NCCL's, with the bytes that its payload says, as elements of 1."""
     found = _NCCL.match(text)
     name = _COMMS.get(found[1]) if found else None
-    return Comm(name, _sent(payload), -1, "Byte") if name else None
+    return ProfiledComm(name, _sent(payload), -1, "Byte") if name else None
 
 
-def comm_of_kernel(name: str) -> Comm | None:
+def comm_of_kernel(name: str) -> ProfiledComm | None:
     """The collective of a kernel of NCCL's by its name: nothing else is said there."""
     found = _KERNEL.search(name)
     known = _COMMS.get(found[1]) if found else None
-    return Comm(known, -1, -1, "") if known else None
+    return ProfiledComm(known, -1, -1, "") if known else None
 
 
 def with_comms_of_kernels(profile: Profile) -> Profile:

@@ -18,7 +18,7 @@ from flint.tools.measure.profiles.builder import ProfileBuilder
 from flint.tools.measure.profiles.foreign import no_rocprof
 from flint.tools.measure.profiles.kineto.collectives import with_comms_of_operators
 from flint.tools.measure.profiles.nsight.database import Database, open_export
-from flint.tools.measure.profiles.nsight.events import Host, add_host, read_host
+from flint.tools.measure.profiles.nsight.events import HostActivity, add_host, read_host
 from flint.tools.measure.profiles.nsight.ranges import with_comms_of_kernels
 from flint.tools.measure.profiles.nsight.types import with_types_of_kernels
 from flint.tools.measure.profiles.profile import ActivityKind, Profile
@@ -58,7 +58,7 @@ class Ran:
 
 
 @dataclass
-class Exported:
+class _Exported:
     """What is read of an export: by process and device, what ran there."""
 
     ran: dict[tuple[int, int], list[Ran]] = field(default_factory=dict)
@@ -111,8 +111,8 @@ def _check(database: Database) -> list[str]:
     return []
 
 
-def _activities(database: Database) -> Exported:
-    exported = Exported()
+def _activities(database: Database) -> _Exported:
+    exported = _Exported()
     for table, kind in _TABLES:
         for row in database.rows(
             table, "start", "end", "deviceId", "streamId", "correlationId", "globalPid",
@@ -156,7 +156,7 @@ def _profile(
     database: Database,
     key: tuple[int, int],
     rows: list[Ran],
-    host: Host,
+    host: HostActivity,
     zero_ns: int,
     origin_ns: int,
     warnings: list[str],

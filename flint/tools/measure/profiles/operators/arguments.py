@@ -16,7 +16,7 @@ _MOST_DIGITS = 19
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class GivenTensor:
     """A tensor that was given: its shape, StableHLO's type, and bytes of the memory that it covers.
 
     `covered_bytes` counts an element once that strides of 0 repeat (an expanded tensor). `order` is
@@ -38,7 +38,7 @@ class Tensor:
         return TensorInfo(storage, self.shape, self.dtype, self.num_bytes, self.order)
 
 
-class Arguments:
+class SignatureArguments:
     """Arguments of one signature. `tensors` are all tensors in order, lists flattened.
 
     `in_lists` is the type of tensors in lists where the format does not say it.
@@ -46,20 +46,20 @@ class Arguments:
 
     def __init__(self, signature: Signature, in_lists: str = "f32") -> None:
         self._signature = signature
-        self._at: list[tuple[Tensor, ...]] = [
+        self._at: list[tuple[GivenTensor, ...]] = [
             _tensors_at(signature, i, in_lists) for i in range(len(signature.shapes))
         ]
-        self.tensors: tuple[Tensor, ...] = tuple(t for some in self._at for t in some)
+        self.tensors: tuple[GivenTensor, ...] = tuple(t for some in self._at for t in some)
 
     def __len__(self) -> int:
         return len(self._at)
 
-    def tensor(self, at: int) -> Tensor | None:
+    def tensor(self, at: int) -> GivenTensor | None:
         """The tensor at a position, if one is there."""
         found = self._at[at] if 0 <= at < len(self._at) else ()
         return found[0] if found else None
 
-    def list_at(self, at: int) -> tuple[Tensor, ...]:
+    def list_at(self, at: int) -> tuple[GivenTensor, ...]:
         """The tensors of the list at a position."""
         return self._at[at] if 0 <= at < len(self._at) else ()
 
@@ -92,7 +92,7 @@ class Arguments:
         return [t.lower() == "true" for t in found] or None
 
 
-def _tensors_at(signature: Signature, at: int, in_lists: str) -> tuple[Tensor, ...]:
+def _tensors_at(signature: Signature, at: int, in_lists: str) -> tuple[GivenTensor, ...]:
     lists = signature.lists[at] if at < len(signature.lists) else ()
     named = signature.types[at] if at < len(signature.types) else ""
     if lists:
@@ -111,10 +111,10 @@ def _type_in_list(named: str, otherwise: str) -> str:
     return found[0] if found else otherwise
 
 
-def _tensor(shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Tensor:
+def _tensor(shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> GivenTensor:
     covered = math.prod(
         s for i, s in enumerate(shape) if len(strides) != len(shape) or strides[i] != 0
     )
     if 0 in shape:
         covered = 0
-    return Tensor(shape, dtype, covered * item_bytes(dtype), order_of(shape, strides))
+    return GivenTensor(shape, dtype, covered * item_bytes(dtype), order_of(shape, strides))

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from flint.tools.measure.profiles.operators.arguments import Tensor
-from flint.tools.measure.profiles.operators.call import Call, Found, broadcast, lies_as, tensor
+from flint.tools.measure.profiles.operators.arguments import GivenTensor
+from flint.tools.measure.profiles.operators.call import (
+    CallEffects,
+    OperatorCall,
+    broadcast,
+    lies_as,
+    tensor,
+)
 from flint.tools.measure.profiles.operators.types import promoted
 
 #: Operators whose results are truth values.
@@ -18,19 +24,19 @@ _FLOATING = frozenset(
 )
 
 
-def element_by_element(call: Call) -> Found | None:
+def element_by_element(call: OperatorCall) -> CallEffects | None:
     """Operands are stretched to one shape; `where` reads its condition, too."""
     tensors = call.given.tensors
     if not tensors:
         return None
     if call.in_place:
-        return Found(tensors, (tensors[0],), (0,))
+        return CallEffects(tensors, (tensors[0],), (0,))
     valued = tensors[1:] if call.base == "where" and len(tensors) > 1 else tensors
     made = tensor(broadcast(tensors), _result_type(call, valued))
-    return Found(tensors, (lies_as(made, tensors),))
+    return CallEffects(tensors, (lies_as(made, tensors),))
 
 
-def _result_type(call: Call, valued: tuple[Tensor, ...]) -> str:
+def _result_type(call: OperatorCall, valued: tuple[GivenTensor, ...]) -> str:
     if call.base in _COMPARING:
         return "i1"
     if call.base == "masked_fill":
@@ -40,18 +46,18 @@ def _result_type(call: Call, valued: tuple[Tensor, ...]) -> str:
     return "f32" if whole and call.base in _FLOATING else found
 
 
-def on_lists(call: Call) -> Found | None:
+def on_lists(call: OperatorCall) -> CallEffects | None:
     """`_foreach_add_(first, second, ...)`: the first list is changed, or one like it is made."""
     first = call.given.list_at(0)
     if not first:
         return None
     tensors = call.given.tensors
     if call.in_place:
-        return Found(tensors, (), tuple(range(len(first))))
-    return Found(tensors, tuple(tensor(t.shape, t.dtype) for t in first))
+        return CallEffects(tensors, (), tuple(range(len(first))))
+    return CallEffects(tensors, tuple(tensor(t.shape, t.dtype) for t in first))
 
 
-def fused_optimizer(call: Call) -> Found | None:
+def fused_optimizer(call: OperatorCall) -> CallEffects | None:
     """Parameters, gradients and states as lists: all but the gradients are changed."""
     lists = [call.given.list_at(i) for i in range(len(call.given))]
     if not lists or not lists[0]:
@@ -63,4 +69,4 @@ def fused_optimizer(call: Call) -> Found | None:
         if number != 1:
             writes += range(at, at + len(some))
         at += len(some)
-    return Found(inputs, (), tuple(writes))
+    return CallEffects(inputs, (), tuple(writes))

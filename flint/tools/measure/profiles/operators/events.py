@@ -12,8 +12,8 @@ from flint.frontends.torch_world.record.recording import Event, TensorInfo
 from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.passes.work.work import Work
 from flint.tools.measure.profiles.operators import elements, moves, packages, products, rows
-from flint.tools.measure.profiles.operators.arguments import Arguments, Tensor
-from flint.tools.measure.profiles.operators.call import Call, Form, Found, tensor
+from flint.tools.measure.profiles.operators.arguments import GivenTensor, SignatureArguments
+from flint.tools.measure.profiles.operators.call import CallEffects, Form, OperatorCall, tensor
 from flint.tools.measure.profiles.operators.types import element_type
 from flint.tools.measure.profiles.profile import Signature
 
@@ -32,7 +32,7 @@ _FORMS: dict[str, Form] = {**moves.FORMS, **rows.FORMS, **products.FORMS}
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadEvent:
     """An event with its work, and for each of its storages the bytes that are read of it at most."""
 
     event: Event
@@ -64,7 +64,7 @@ def knows(name: str) -> bool:
 
 
 @lru_cache(maxsize=1 << 15)
-def read(name: str, signature: Signature, in_lists: str = "f32") -> Read | None:
+def read(name: str, signature: Signature, in_lists: str = "f32") -> ReadEvent | None:
     """The event of a call; None where arguments do not tell what it does.
 
     `in_lists` is the type of tensors in lists, which PyTorch's profiler leaves out.
@@ -77,11 +77,11 @@ def read(name: str, signature: Signature, in_lists: str = "f32") -> Read | None:
         return None
 
 
-def _read(name: str, signature: Signature, in_lists: str) -> Read | None:
+def _read(name: str, signature: Signature, in_lists: str) -> ReadEvent | None:
     op = recorded_name(name)
-    given = Arguments(signature, in_lists)
+    given = SignatureArguments(signature, in_lists)
     base, in_place = _base(op)
-    call = Call(base if op.startswith("aten.") else op, given, in_place)
+    call = OperatorCall(base if op.startswith("aten.") else op, given, in_place)
     own = _base(f"aten.{name.rpartition('::')[2]}")[0]
     found = _form(name, op, own if own in _ALIASES else base)(call)
     if found is None or not _is_sensible(found):
@@ -89,7 +89,7 @@ def _read(name: str, signature: Signature, in_lists: str) -> Read | None:
     return _event(op, found, _said(signature))
 
 
-def _is_sensible(found: Found) -> bool:
+def _is_sensible(found: CallEffects) -> bool:
     """Whether all sizes are those of arrays: arguments may be of another overload, or damaged."""
     return all(size >= 0 for t in (*found.inputs, *found.outputs) for size in t.shape)
 
@@ -120,17 +120,17 @@ def _form(name: str, op: str, base: str) -> Form:
     return _inputs_only if class_of(op) is not OpClass.UNKNOWN else _nothing
 
 
-def _inputs_only(call: Call) -> Found | None:
+def _inputs_only(call: OperatorCall) -> CallEffects | None:
     """Operators whose class is known and whose results are not: about as large as the first input."""
     tensors = call.given.tensors
-    return Found(tensors, (tensors[0],) if tensors else ()) if tensors else None
+    return CallEffects(tensors, (tensors[0],) if tensors else ()) if tensors else None
 
 
-def _nothing(call: Call) -> Found | None:
+def _nothing(call: OperatorCall) -> CallEffects | None:
     return None
 
 
-def _said(signature: Signature) -> tuple[Tensor, ...]:
+def _said(signature: Signature) -> tuple[GivenTensor, ...]:
     """Results that the format says."""
     found = []
     for shape, named in signature.outputs or ():
@@ -140,7 +140,7 @@ def _said(signature: Signature) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-def _event(op: str, found: Found, said: tuple[Tensor, ...]) -> Read:
+def _event(op: str, found: CallEffects, said: tuple[GivenTensor, ...]) -> ReadEvent:
     """Each tensor has memory of its own; what is changed in place has that of its input."""
     inputs = [t.info(i) for i, t in enumerate(found.inputs)]
     outputs: list[TensorInfo] = []
@@ -153,4 +153,4 @@ def _event(op: str, found: Found, said: tuple[Tensor, ...]) -> Read:
         op, tuple(inputs), tuple(outputs), writes=found.writes, attributes=dict(found.attributes),
         work=found.work,
     )  # fmt: skip
-    return Read(event, work_of(event), tuple(covered))
+    return ReadEvent(event, work_of(event), tuple(covered))

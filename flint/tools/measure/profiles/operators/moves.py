@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from flint.tools.measure.profiles.operators.arguments import Tensor
+from flint.tools.measure.profiles.operators.arguments import GivenTensor
 from flint.tools.measure.profiles.operators.call import (
-    Call,
+    CallEffects,
     Form,
-    Found,
+    OperatorCall,
     broadcast,
     lies_as,
     like,
@@ -18,40 +18,40 @@ from flint.tools.measure.profiles.operators.call import (
 from flint.tools.measure.profiles.operators.types import type_of_number
 
 
-def copy(call: Call) -> Found | None:
+def copy(call: OperatorCall) -> CallEffects | None:
     """`copy_(target, source)`: the target is written and not read."""
     tensors = call.given.tensors
     if len(tensors) < 2:
         return None
-    return Found(tensors[:2], (tensors[0],), (0,))
+    return CallEffects(tensors[:2], (tensors[0],), (0,))
 
 
-def converted(call: Call) -> Found | None:
+def converted(call: OperatorCall) -> CallEffects | None:
     """`_to_copy(self, dtype, ...)` and `to`."""
     data = call.given.tensor(0)
     if data is None:
         return None
     dtype = type_of_number(_number(call, 1)) or data.dtype
-    return Found((data,), (lies_as(like(data, dtype), (data,)),))
+    return CallEffects((data,), (lies_as(like(data, dtype), (data,)),))
 
 
-def _number(call: Call, at: int) -> int:
+def _number(call: OperatorCall, at: int) -> int:
     found = call.given.integer(at)
     return -1 if found is None else found
 
 
-def filled(call: Call) -> Found | None:
+def filled(call: OperatorCall) -> CallEffects | None:
     """`fill_`, `zero_` and random numbers in place: the only tensor is written."""
     data = call.given.tensor(0)
-    return None if data is None else Found((data,), (data,), (0,))
+    return None if data is None else CallEffects((data,), (data,), (0,))
 
 
-def made_like(call: Call) -> Found | None:
+def made_like(call: OperatorCall) -> CallEffects | None:
     """`zeros_like(self, dtype)`; `ones`, `full`, `randn` have a shape; `arange` a length."""
     data = call.given.tensor(0)
     if data is not None and not call.base.startswith("new_"):
         dtype = type_of_number(_number(call, 1)) or data.dtype
-        return Found((), (like(data, dtype),))
+        return CallEffects((), (like(data, dtype),))
     at = 1 if data is not None else 0
     shape = call.given.integers(at)
     if call.base == "arange":
@@ -62,56 +62,58 @@ def made_like(call: Call) -> Found | None:
         return None
     at_dtype = len(call.given) - 4
     dtype = type_of_number(_number(call, at_dtype)) or ("i64" if call.base == "arange" else "f32")
-    return Found((), (tensor(shape, data.dtype if data else dtype),))
+    return CallEffects((), (tensor(shape, data.dtype if data else dtype),))
 
 
-def embedding(call: Call) -> Found | None:
+def embedding(call: OperatorCall) -> CallEffects | None:
     """(table, indices)."""
     tensors = call.given.tensors
     if len(tensors) < 2 or not tensors[0].shape:
         return None
     table, indices = tensors[:2]
-    return Found((table, indices), (tensor((*indices.shape, table.shape[-1]), table.dtype),))
+    return CallEffects((table, indices), (tensor((*indices.shape, table.shape[-1]), table.dtype),))
 
 
-def embedding_backward(call: Call) -> Found | None:
+def embedding_backward(call: OperatorCall) -> CallEffects | None:
     """(gradient, indices, rows)."""
     gradient, rows = call.given.tensor(0), call.given.integer(2)
     if gradient is None or rows is None or not gradient.shape:
         return None
-    return Found(call.given.tensors[:2], (tensor((rows, gradient.shape[-1]), gradient.dtype),))
+    return CallEffects(
+        call.given.tensors[:2], (tensor((rows, gradient.shape[-1]), gradient.dtype),)
+    )
 
 
-def index_select(call: Call) -> Found | None:
+def index_select(call: OperatorCall) -> CallEffects | None:
     """(self, dim, indices)."""
     data, dim, indices = call.given.tensor(0), call.given.integer(1, 0), call.given.tensor(2)
     if data is None or indices is None or not data.shape:
         return None
     at = (dim or 0) % len(data.shape)
     shape = (*data.shape[:at], math.prod(indices.shape), *data.shape[at + 1 :])
-    return Found((data, indices), (tensor(shape, data.dtype),), (), {"dim": at})
+    return CallEffects((data, indices), (tensor(shape, data.dtype),), (), {"dim": at})
 
 
-def gather(call: Call) -> Found | None:
+def gather(call: OperatorCall) -> CallEffects | None:
     """(self, dim, indices): a result of the shape of the indices."""
     data, indices = call.given.tensor(0), call.given.tensor(2)
     if data is None or indices is None:
         return None
     made = tensor(indices.shape, data.dtype)
-    return Found((data, indices), (made,), (), {"dim": call.given.integer(1, 0)})
+    return CallEffects((data, indices), (made,), (), {"dim": call.given.integer(1, 0)})
 
 
-def index(call: Call) -> Found | None:
+def index(call: OperatorCall) -> CallEffects | None:
     """(self, list of indices): what each names, in place of the first dimensions."""
     data, indices = call.given.tensor(0), call.given.list_at(1)
     if data is None or not indices or len(indices) > len(data.shape):
         return None
     indices = tuple(replace(t, dtype="i64") for t in indices)
     shape = (*broadcast(indices), *data.shape[len(indices) :])
-    return Found((data, *indices), (tensor(shape, data.dtype),))
+    return CallEffects((data, *indices), (tensor(shape, data.dtype),))
 
 
-def put(call: Call) -> Found | None:
+def put(call: OperatorCall) -> CallEffects | None:
     """`index_put_(self, list of indices, values, accumulate)`."""
     data, indices, values = call.given.tensor(0), call.given.list_at(1), call.given.tensor(2)
     if data is None or values is None:
@@ -119,25 +121,25 @@ def put(call: Call) -> Found | None:
     inputs = (data, *(replace(t, dtype="i64") for t in indices), values)
     attributes = {"accumulate": bool(call.given.truth(3))}
     writes = (0,) if call.in_place or "impl" in call.base else ()
-    return Found(inputs, (like(data),), writes, attributes)
+    return CallEffects(inputs, (like(data),), writes, attributes)
 
 
-def scatter(call: Call) -> Found | None:
+def scatter(call: OperatorCall) -> CallEffects | None:
     """(self, dim, indices, values)."""
     data = call.given.tensor(0)
     if data is None or call.given.tensor(2) is None:
         return None
     writes = (0,) if call.in_place else ()
-    return Found(call.given.tensors, (like(data),), writes, {"dim": call.given.integer(1, 0)})
+    return CallEffects(call.given.tensors, (like(data),), writes, {"dim": call.given.integer(1, 0)})
 
 
-def concatenated(call: Call) -> Found | None:
+def concatenated(call: OperatorCall) -> CallEffects | None:
     """`cat(list, dim)` and `stack(list, dim)`."""
     parts = call.given.list_at(0)
     if not parts:
         return None
     if call.base == "stack":
-        return Found(parts, (tensor((len(parts), *parts[0].shape), parts[0].dtype),))
+        return CallEffects(parts, (tensor((len(parts), *parts[0].shape), parts[0].dtype),))
     whole = [t for t in parts if t.shape != (0,)] or list(parts)
     rank = len(whole[0].shape)
     at = (call.given.integer(1, 0) or 0) % max(rank, 1)
@@ -145,10 +147,10 @@ def concatenated(call: Call) -> Found | None:
         return None
     size = sum(t.shape[at] for t in whole)
     shape = (*whole[0].shape[:at], size, *whole[0].shape[at + 1 :])
-    return Found(tuple(whole), (tensor(shape, whole[0].dtype),))
+    return CallEffects(tuple(whole), (tensor(shape, whole[0].dtype),))
 
 
-def padded(call: Call) -> Found | None:
+def padded(call: OperatorCall) -> CallEffects | None:
     """`constant_pad_nd(self, before and after of the last dimensions first)`."""
     data, edges = call.given.tensor(0), call.given.integers(1)
     if data is None or edges is None or len(edges) > 2 * len(data.shape):
@@ -156,34 +158,36 @@ def padded(call: Call) -> Found | None:
     shape = list(data.shape)
     for i in range(len(edges) // 2):
         shape[-1 - i] = max(shape[-1 - i] + edges[2 * i] + edges[2 * i + 1], 0)
-    return Found((data,), (tensor(shape, data.dtype),))
+    return CallEffects((data,), (tensor(shape, data.dtype),))
 
 
-def repeated(call: Call) -> Found | None:
+def repeated(call: OperatorCall) -> CallEffects | None:
     """`repeat(self, times of each dimension)`."""
     data, times = call.given.tensor(0), call.given.integers(1)
     if data is None or times is None or len(times) < len(data.shape):
         return None
     sizes = (1,) * (len(times) - len(data.shape)) + data.shape
-    return Found((data,), (tensor([s * t for s, t in zip(sizes, times, strict=True)], data.dtype),))
+    return CallEffects(
+        (data,), (tensor([s * t for s, t in zip(sizes, times, strict=True)], data.dtype),)
+    )
 
 
-def moved(call: Call) -> Found | None:
+def moved(call: OperatorCall) -> CallEffects | None:
     """The same elements at other places."""
     data = call.given.tensor(0)
-    return None if data is None else Found((data,), (_contiguous(data),))
+    return None if data is None else CallEffects((data,), (_contiguous(data),))
 
 
-def _contiguous(data: Tensor) -> Tensor:
+def _contiguous(data: GivenTensor) -> GivenTensor:
     return like(data)
 
 
-def grown(call: Call) -> Found | None:
+def grown(call: OperatorCall) -> CallEffects | None:
     """`slice_backward(gradient, sizes, ...)`: zeros with a part in them."""
     data, sizes = call.given.tensor(0), call.given.integers(1)
     if data is None or sizes is None:
         return None
-    return Found((data,), (tensor(sizes, data.dtype),))
+    return CallEffects((data,), (tensor(sizes, data.dtype),))
 
 
 FORMS: dict[str, Form] = {

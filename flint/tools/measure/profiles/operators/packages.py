@@ -15,8 +15,8 @@ from flint.ir.op_class import OpClass
 from flint.ir.product_types import product_type
 from flint.passes.work import formulas
 from flint.passes.work.work import Work
-from flint.tools.measure.profiles.operators.arguments import Tensor
-from flint.tools.measure.profiles.operators.call import Call, Found, tensor
+from flint.tools.measure.profiles.operators.arguments import GivenTensor
+from flint.tools.measure.profiles.operators.call import CallEffects, OperatorCall, tensor
 
 #: Operations for each element: mean of squares, scale, weight; one more to add a residual.
 _RMS_NORM = 4
@@ -28,24 +28,26 @@ _QUANTIZE, _QUANTIZE_DYNAMIC = 3, 5
 _ROTATE = 3
 
 
-def _elements(t: Tensor) -> int:
+def _elements(t: GivenTensor) -> int:
     return math.prod(t.shape)
 
 
-def _moved(read: Sequence[Tensor], stored: Sequence[Tensor]) -> tuple[int, int]:
+def _moved(read: Sequence[GivenTensor], stored: Sequence[GivenTensor]) -> tuple[int, int]:
     return sum(t.num_bytes for t in read), sum(t.num_bytes for t in stored)
 
 
-def _found(call: Call, work: Work, read: Sequence[Tensor], stored: Sequence[Tensor]) -> Found:
+def _found(
+    call: OperatorCall, work: Work, read: Sequence[GivenTensor], stored: Sequence[GivenTensor]
+) -> CallEffects:
     operands, results = _moved(read, stored)
     said = Work(
         flops=work.flops, dims=work.dims, product=work.product, mask=work.mask,
         operand_bytes=operands, result_bytes=results, op=work.op,
     )  # fmt: skip
-    return Found(tuple(read), tuple(stored), (), {}, said)
+    return CallEffects(tuple(read), tuple(stored), (), {}, said)
 
 
-def rms_norm(call: Call) -> Found | None:
+def rms_norm(call: OperatorCall) -> CallEffects | None:
     """`rms_norm(out, input, weight, eps)`; some have no result argument."""
     data = _data(call)
     if len(data) < 2 or not data[0].shape:
@@ -59,7 +61,7 @@ def rms_norm(call: Call) -> Found | None:
     return _found(call, work, (given, *rest), (tensor(given.shape, out.dtype),))
 
 
-def added_rms_norm(call: Call) -> Found | None:
+def added_rms_norm(call: OperatorCall) -> CallEffects | None:
     """`fused_add_rms_norm(input, residual, weight, eps)`: both are read and written."""
     data = _data(call)
     if len(data) < 2 or not data[0].shape:
@@ -73,7 +75,7 @@ def added_rms_norm(call: Call) -> Found | None:
     return _found(call, work, data, data[:2])
 
 
-def activation(call: Call) -> Found | None:
+def activation(call: OperatorCall) -> CallEffects | None:
     """`silu_and_mul(out, input)`: the input is twice as wide."""
     data = sorted(_data(call)[:2], key=_elements)
     if len(data) < 2:
@@ -83,7 +85,7 @@ def activation(call: Call) -> Found | None:
     return _found(call, work, (given,), (out,))
 
 
-def quantization(call: Call) -> Found | None:
+def quantization(call: OperatorCall) -> CallEffects | None:
     """`static_scaled_fp8_quant(out, input, scale)` and kin."""
     data = _data(call)
     if len(data) < 2:
@@ -94,7 +96,7 @@ def quantization(call: Call) -> Found | None:
     return _found(call, work, (given, *scales[:1]), (out,))
 
 
-def rotary(call: Call) -> Found | None:
+def rotary(call: OperatorCall) -> CallEffects | None:
     """`rotary_embedding(positions, query, key, head size, cosines and sines, neox)`, in place."""
     data = _data(call)
     if len(data) < 3:
@@ -104,7 +106,7 @@ def rotary(call: Call) -> Found | None:
     return _found(call, work, (positions, *turned), turned)
 
 
-def cache_write(call: Call) -> Found | None:
+def cache_write(call: OperatorCall) -> CallEffects | None:
     """`reshape_and_cache(key, value, caches ..., slots, ...)`: keys and values go into pages."""
     tensors = _data(call)
     if len(tensors) < 5:
@@ -114,7 +116,7 @@ def cache_write(call: Call) -> Found | None:
     return _found(call, Work(op=OpClass.SCATTER), (keys, values, slots), stored)
 
 
-def flash_attention(call: Call) -> Found | None:
+def flash_attention(call: OperatorCall) -> CallEffects | None:
     """(queries, keys, values, ...), (batch, sequence, heads, size): FlashAttention's own operators."""
     data = _data(call)
     if len(data) < 3 or any(len(t.shape) != 4 for t in data[:3]):
@@ -133,7 +135,7 @@ def flash_attention(call: Call) -> Found | None:
     return _found(call, said, data if backward else data[:3], made)
 
 
-def scaled_product(call: Call) -> Found | None:
+def scaled_product(call: OperatorCall) -> CallEffects | None:
     """`cutlass_scaled_mm(out (m, n), a (m, k), b (k, n), scales ...)` and kin."""
     data = [t for t in _data(call) if len(t.shape) == 2]
     if len(data) < 3:
@@ -147,7 +149,7 @@ def scaled_product(call: Call) -> Found | None:
     return _found(call, said, (left, right), (out,))
 
 
-def compiled(call: Call) -> Found | None:
+def compiled(call: OperatorCall) -> CallEffects | None:
     """Inductor's kernels: all arrays are arguments, each read or written once; work is not known."""
     data = _data(call)
     if not data:
@@ -155,15 +157,15 @@ def compiled(call: Call) -> Found | None:
     moved = sum(t.num_bytes for t in data)
     largest = max(data, key=_elements)
     work = Work(operand_bytes=moved, result_bytes=0, unpriced=True, op=OpClass.COMPILED)
-    return Found(data, (tensor(largest.shape, largest.dtype),), (), {}, work)
+    return CallEffects(data, (tensor(largest.shape, largest.dtype),), (), {}, work)
 
 
-def _data(call: Call) -> tuple[Tensor, ...]:
+def _data(call: OperatorCall) -> tuple[GivenTensor, ...]:
     return call.given.tensors
 
 
 #: The first pattern that an operator's whole name holds says what it is.
-_FORMS: tuple[tuple[re.Pattern[str], Callable[[Call], Found | None]], ...] = (
+_FORMS: tuple[tuple[re.Pattern[str], Callable[[OperatorCall], CallEffects | None]], ...] = (
     (re.compile(r"^triton_"), compiled),
     (re.compile(r"fused_add_rms_?norm|add_rms_?norm"), added_rms_norm),
     (re.compile(r"::rms_?norm$"), rms_norm),
@@ -176,7 +178,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[Call], Found | None]], ...] = (
 )
 
 
-def form_of(name: str) -> Callable[[Call], Found | None] | None:
+def form_of(name: str) -> Callable[[OperatorCall], CallEffects | None] | None:
     """How an operator outside of PyTorch is read, by its whole name (`_C::rms_norm`)."""
     if name.startswith("aten::"):
         return None

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from flint.tools.measure.profiles.operators.call import Call, Form, Found, like, tensor
+from flint.tools.measure.profiles.operators.call import (
+    CallEffects,
+    Form,
+    OperatorCall,
+    like,
+    tensor,
+)
 from flint.tools.measure.profiles.operators.types import type_of_number
 
 
-def mm(call: Call) -> Found | None:
+def mm(call: OperatorCall) -> CallEffects | None:
     """(..., m, k) x (k, n) or (batch, k, n); a vector counts as a row or a column."""
     return _product(call, 0)
 
 
-def addmm(call: Call) -> Found | None:
+def addmm(call: OperatorCall) -> CallEffects | None:
     """What is added comes first."""
     return _product(call, 1)
 
 
-def _product(call: Call, first: int) -> Found | None:
+def _product(call: OperatorCall, first: int) -> CallEffects | None:
     tensors = call.given.tensors
     if len(tensors) < first + 2:
         return None
@@ -27,10 +33,10 @@ def _product(call: Call, first: int) -> Found | None:
         return None
     rows = left.shape[:-1]
     columns = right.shape[-1:] if len(right.shape) > 1 else ()
-    return Found(tensors[: first + 2], (tensor((*rows, *columns), left.dtype),))
+    return CallEffects(tensors[: first + 2], (tensor((*rows, *columns), left.dtype),))
 
 
-def scaled_mm(call: Call) -> Found | None:
+def scaled_mm(call: OperatorCall) -> CallEffects | None:
     """(self, other, scales ..., out type): 8-bit numbers in, mostly bf16 out."""
     found = _product(call, 0)
     if found is None:
@@ -38,34 +44,34 @@ def scaled_mm(call: Call) -> Found | None:
     numbers = [call.given.integer(i) for i in range(2, len(call.given))]
     named = [type_of_number(n) for n in numbers if n is not None]
     dtype = next((t for t in named if t), "bf16")
-    return Found(call.given.tensors, (like(found.outputs[0], dtype),))
+    return CallEffects(call.given.tensors, (like(found.outputs[0], dtype),))
 
 
-def linear(call: Call) -> Found | None:
+def linear(call: OperatorCall) -> CallEffects | None:
     """(input, weight (n, k), bias)."""
     tensors = call.given.tensors
     if len(tensors) < 2 or not tensors[0].shape or not tensors[1].shape:
         return None
     columns = tensors[1].shape[:1] if len(tensors[1].shape) > 1 else ()
-    return Found(tensors, (tensor((*tensors[0].shape[:-1], *columns), tensors[0].dtype),))
+    return CallEffects(tensors, (tensor((*tensors[0].shape[:-1], *columns), tensors[0].dtype),))
 
 
-def grouped_mm(call: Call) -> Found | None:
+def grouped_mm(call: OperatorCall) -> CallEffects | None:
     """Rows of all groups (m, k) times matrices (groups, k, n)."""
     tensors = call.given.tensors
     if len(tensors) < 2 or len(tensors[0].shape) < 2 or len(tensors[1].shape) < 2:
         return None
     left, right = tensors[:2]
     batch = right.shape[:1] if len(left.shape) == len(right.shape) == 3 else ()
-    return Found(tensors, (tensor((*batch, left.shape[-2], right.shape[-1]), left.dtype),))
+    return CallEffects(tensors, (tensor((*batch, left.shape[-2], right.shape[-1]), left.dtype),))
 
 
-def convolution(call: Call) -> Found | None:
+def convolution(call: OperatorCall) -> CallEffects | None:
     """(input, weight, bias, stride, padding, dilation, transposed, output padding, groups)."""
     return _convolution(call, bias=2, stride=3, padding=4, dilation=5, transposed=6, groups=8)
 
 
-def backend_convolution(call: Call) -> Found | None:
+def backend_convolution(call: OperatorCall) -> CallEffects | None:
     """cuDNN's: (input, weight, padding, stride, dilation, groups); MIOpen's has a bias before."""
     shift = 0 if call.given.integers(2) is not None else 1
     return _convolution(
@@ -75,8 +81,15 @@ def backend_convolution(call: Call) -> Found | None:
 
 
 def _convolution(
-    call: Call, *, bias: int, stride: int, padding: int, dilation: int, transposed: int, groups: int
-) -> Found | None:
+    call: OperatorCall,
+    *,
+    bias: int,
+    stride: int,
+    padding: int,
+    dilation: int,
+    transposed: int,
+    groups: int,
+) -> CallEffects | None:
     given = call.given
     data, weight = given.tensor(0), given.tensor(1)
     if data is None or weight is None or not 3 <= len(data.shape) == len(weight.shape):
@@ -96,7 +109,9 @@ def _convolution(
     added = given.tensor(bias) if bias >= 0 else None
     inputs = (data, weight) if added is None else (data, weight, added)
     attributes: dict[str, Any] = {"groups": split, "transposed": turned}
-    return Found(inputs, (tensor((data.shape[0], features, *sizes), data.dtype),), (), attributes)
+    return CallEffects(
+        inputs, (tensor((data.shape[0], features, *sizes), data.dtype),), (), attributes
+    )
 
 
 def _each(found: tuple[int, ...] | None, count: int, otherwise: int) -> tuple[int, ...]:
@@ -106,7 +121,7 @@ def _each(found: tuple[int, ...] | None, count: int, otherwise: int) -> tuple[in
     return found if len(found) == count else (found[0],) * count
 
 
-def convolution_backward(call: Call) -> Found | None:
+def convolution_backward(call: OperatorCall) -> CallEffects | None:
     """(gradient, input, weight, bias sizes, stride, padding, dilation, transposed, ., groups, mask)."""
     given = call.given
     gradient, data, weight = given.tensor(0), given.tensor(1), given.tensor(2)
@@ -119,19 +134,19 @@ def convolution_backward(call: Call) -> Found | None:
     attributes: dict[str, Any] = {
         "groups": given.integer(9, 1), "transposed": bool(given.truth(7)), "output_mask": mask,
     }  # fmt: skip
-    return Found((gradient, data, weight), tuple(made), (), attributes)
+    return CallEffects((gradient, data, weight), tuple(made), (), attributes)
 
 
 def attention(causal: int) -> Form:
     """Queries, keys and values (batch, heads, sequence, size); argument `causal` says if masked."""
 
-    def form(call: Call) -> Found | None:
+    def form(call: OperatorCall) -> CallEffects | None:
         q, k, v = (call.given.tensor(i) for i in range(3))
         if q is None or k is None or v is None or len(q.shape) != 4:
             return None
         made = tensor((*q.shape[:-1], v.shape[-1]), q.dtype)
         sums = tensor(q.shape[:-1], "f32")
-        return Found((q, k, v), (made, sums), (), _causal(call, causal))
+        return CallEffects((q, k, v), (made, sums), (), _causal(call, causal))
 
     return form
 
@@ -139,13 +154,13 @@ def attention(causal: int) -> Form:
 def attention_backward(causal: int) -> Form:
     """The gradient of the output comes first, then queries, keys, values."""
 
-    def form(call: Call) -> Found | None:
+    def form(call: OperatorCall) -> CallEffects | None:
         read = [call.given.tensor(i) for i in range(4)]
         q, k, v = read[1:]
         if q is None or k is None or v is None:
             return None
         inputs = call.given.tensors
-        return Found(inputs, (like(q), like(k), like(v)), (), _causal(call, causal))
+        return CallEffects(inputs, (like(q), like(k), like(v)), (), _causal(call, causal))
 
     return form
 
@@ -153,14 +168,14 @@ def attention_backward(causal: int) -> Form:
 def packed_attention(causal: int, keys: int) -> Form:
     """(batch, sequence, heads, size), or packed; argument `keys` is the longest sequence of keys."""
 
-    def form(call: Call) -> Found | None:
+    def form(call: OperatorCall) -> CallEffects | None:
         q, k, v = (call.given.tensor(i) for i in range(3))
         if q is None or k is None or v is None or len(q.shape) < 3:
             return None
         made = tensor((*q.shape[:-1], v.shape[-1]), q.dtype)
         attributes = _causal(call, causal) | _longest(call, keys, len(q.shape) == 3)
         sums = tensor(q.shape[:-1], "f32")
-        return Found((q, k, v), (made, sums), (), attributes)
+        return CallEffects((q, k, v), (made, sums), (), attributes)
 
     return form
 
@@ -168,23 +183,23 @@ def packed_attention(causal: int, keys: int) -> Form:
 def packed_attention_backward(causal: int, keys: int) -> Form:
     """The same with the gradient of the output first."""
 
-    def form(call: Call) -> Found | None:
+    def form(call: OperatorCall) -> CallEffects | None:
         q, k, v = (call.given.tensor(i) for i in range(1, 4))
         if q is None or k is None or v is None or len(q.shape) < 3:
             return None
         attributes = _causal(call, causal) | _longest(call, keys, len(q.shape) == 3)
-        return Found(call.given.tensors, (like(q), like(k), like(v)), (), attributes)
+        return CallEffects(call.given.tensors, (like(q), like(k), like(v)), (), attributes)
 
     return form
 
 
-def _causal(call: Call, at: int) -> dict[str, Any]:
+def _causal(call: OperatorCall, at: int) -> dict[str, Any]:
     if call.given.truth(at):
         return {"is_causal": True}
     return {"custom_mask_type": 1} if call.given.integer(at) in (1, 2) else {}
 
 
-def _longest(call: Call, keys: int, packed: bool) -> dict[str, Any]:
+def _longest(call: OperatorCall, keys: int, packed: bool) -> dict[str, Any]:
     longest = call.given.integer(keys)
     return {"max_k": longest} if packed and longest and longest > 0 else {}
 

@@ -5,25 +5,31 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from flint.tools.measure.profiles.operators.arguments import Tensor
-from flint.tools.measure.profiles.operators.call import Call, Form, Found, like, tensor
+from flint.tools.measure.profiles.operators.arguments import GivenTensor
+from flint.tools.measure.profiles.operators.call import (
+    CallEffects,
+    Form,
+    OperatorCall,
+    like,
+    tensor,
+)
 from flint.tools.measure.profiles.operators.types import type_of_number
 
 
-def reduction(call: Call) -> Found | None:
+def reduction(call: OperatorCall) -> CallEffects | None:
     """(self, dims, keep, dtype), or (self, dtype) over everything."""
     given = call.given
     data = given.tensor(0)
     if data is None:
         return None
     if given.tensor(1) is not None:  # max and min of two tensors
-        return Found(given.tensors[:2], (like(data),))
+        return CallEffects(given.tensors[:2], (like(data),))
     listed = next((i for i in range(1, len(given)) if given.text(i).startswith("[")), 0)
     plain = given.integers(1) if len(given) > 2 and not listed else None
     dims = given.integers(listed) if listed else plain
     keep = any(given.truth(i) for i in range(2, len(given)))
     made = tensor(_reduced(data.shape, dims or (), keep), _reduced_type(call, data))
-    return Found((data,), (made,))
+    return CallEffects((data,), (made,))
 
 
 def _reduced(shape: tuple[int, ...], dims: tuple[int, ...], keep: bool) -> tuple[int, ...]:
@@ -35,7 +41,7 @@ def _reduced(shape: tuple[int, ...], dims: tuple[int, ...], keep: bool) -> tuple
     return tuple(s for i, s in enumerate(shape) if i not in gone)
 
 
-def _reduced_type(call: Call, data: Tensor) -> str:
+def _reduced_type(call: OperatorCall, data: GivenTensor) -> str:
     if call.base in ("any", "all"):
         return "i1"
     if call.base in ("argmax", "argmin", "count_nonzero"):
@@ -46,42 +52,42 @@ def _reduced_type(call: Call, data: Tensor) -> str:
 def same(at: int = 0) -> Form:
     """A result of the shape of one argument: softmax, running sums, gradients of losses."""
 
-    def form(call: Call) -> Found | None:
+    def form(call: OperatorCall) -> CallEffects | None:
         data = call.given.tensor(at)
-        return None if data is None else Found(call.given.tensors, (like(data),))
+        return None if data is None else CallEffects(call.given.tensors, (like(data),))
 
     return form
 
 
-def softmax(call: Call) -> Found | None:
+def softmax(call: OperatorCall) -> CallEffects | None:
     """(self, dim, to float)."""
     data, dim = call.given.tensor(0), call.given.integer(1, -1)
     if data is None:
         return None
     dtype = "f32" if call.given.truth(2) else data.dtype
-    return Found((data,), (like(data, dtype),), (), {"dim": dim})
+    return CallEffects((data,), (like(data, dtype),), (), {"dim": dim})
 
 
-def softmax_backward(call: Call) -> Found | None:
+def softmax_backward(call: OperatorCall) -> CallEffects | None:
     """(gradient, output, dim, type of the input)."""
     gradient, dim = call.given.tensor(0), call.given.integer(2, -1)
     if gradient is None:
         return None
     dtype = type_of_number(call.given.integer(3, -1) or -1) or gradient.dtype
-    return Found(call.given.tensors[:2], (like(gradient, dtype),), (), {"dim": dim})
+    return CallEffects(call.given.tensors[:2], (like(gradient, dtype),), (), {"dim": dim})
 
 
 def norm(shape_at: int) -> Form:
     """Layer and root-mean-square norms: the normalized shape is argument `shape_at`."""
 
-    def form(call: Call) -> Found | None:
+    def form(call: OperatorCall) -> CallEffects | None:
         data, sizes = call.given.tensor(0), call.given.integers(shape_at)
         if data is None:
             return None
         attributes: dict[str, Any] = {"normalized_shape": list(sizes)} if sizes else {}
         rows = _rows(data, sizes)
         statistics = [tensor((rows,), "f32")] * (2 if call.base == "native_layer_norm" else 1)
-        return Found(call.given.tensors, (like(data), *statistics), (), attributes)
+        return CallEffects(call.given.tensors, (like(data), *statistics), (), attributes)
 
     return form
 
@@ -89,7 +95,7 @@ def norm(shape_at: int) -> Form:
 def norm_backward(shape_at: int) -> Form:
     """(gradient, input, normalized shape, statistics ..., weight, bias, mask)."""
 
-    def form(call: Call) -> Found | None:
+    def form(call: OperatorCall) -> CallEffects | None:
         given = call.given
         data, sizes = given.tensor(1), given.integers(shape_at)
         if data is None:
@@ -97,16 +103,16 @@ def norm_backward(shape_at: int) -> Form:
         attributes: dict[str, Any] = {"normalized_shape": list(sizes)} if sizes else {}
         mask = given.truths(len(given) - 1) or [True]
         weights = [tensor(sizes, data.dtype)] * sum(mask[1:]) if sizes else []
-        return Found(given.tensors, (like(data), *weights), (), attributes)
+        return CallEffects(given.tensors, (like(data), *weights), (), attributes)
 
     return form
 
 
-def _rows(data: Tensor, sizes: tuple[int, ...] | None) -> int:
+def _rows(data: GivenTensor, sizes: tuple[int, ...] | None) -> int:
     return math.prod(data.shape) // max(math.prod(sizes) if sizes else data.shape[-1] if data.shape else 1, 1)  # fmt: skip
 
 
-def group_norm(call: Call) -> Found | None:
+def group_norm(call: OperatorCall) -> CallEffects | None:
     """(input, weight, bias, N, C, HxW, groups, eps)."""
     data = call.given.tensor(0)
     if data is None or not data.shape:
@@ -115,12 +121,12 @@ def group_norm(call: Call) -> Found | None:
     groups, batch = call.given.integer(at + 3, 1) or 1, call.given.integer(at, 1) or 1
     row = math.prod(data.shape) // max(groups * batch, 1)
     statistics = tensor((batch, groups), data.dtype)
-    return Found(
+    return CallEffects(
         call.given.tensors, (like(data), statistics, statistics), (), {"normalized_shape": [row]}
     )
 
 
-def group_norm_backward(call: Call) -> Found | None:
+def group_norm_backward(call: OperatorCall) -> CallEffects | None:
     """(gradient, input, mean, deviation, weight, N, C, HxW, groups, mask)."""
     data = call.given.tensor(1)
     if data is None:
@@ -129,49 +135,49 @@ def group_norm_backward(call: Call) -> Found | None:
     features, mask = call.given.integer(6, 1) or 1, call.given.truths(9) or [True]
     row = math.prod(data.shape) // max(groups * batch, 1)
     weights = [tensor((features,), data.dtype)] * sum(mask[1:])
-    return Found(call.given.tensors, (like(data), *weights), (), {"normalized_shape": [row]})
+    return CallEffects(call.given.tensors, (like(data), *weights), (), {"normalized_shape": [row]})
 
 
-def batch_norm(call: Call) -> Found | None:
+def batch_norm(call: OperatorCall) -> CallEffects | None:
     """(input, weight, bias, running mean, running variance, ...)."""
     data = call.given.tensor(0)
     if data is None:
         return None
     features = data.shape[1] if len(data.shape) > 1 else 1
     statistics = tensor((features,), "f32")
-    return Found(call.given.tensors, (like(data), statistics, statistics))
+    return CallEffects(call.given.tensors, (like(data), statistics, statistics))
 
 
-def batch_norm_backward(call: Call) -> Found | None:
+def batch_norm_backward(call: OperatorCall) -> CallEffects | None:
     """(gradient, input, weight, ...); cuDNN's and MIOpen's have the input first: sizes are equal."""
     data = call.given.tensor(0)
     if data is None:
         return None
     features = data.shape[1] if len(data.shape) > 1 else 1
     weight = tensor((features,), data.dtype)
-    return Found(call.given.tensors, (like(data), weight, weight))
+    return CallEffects(call.given.tensors, (like(data), weight, weight))
 
 
-def sort(call: Call) -> Found | None:
+def sort(call: OperatorCall) -> CallEffects | None:
     """(self, dim, descending), or with `stable` before."""
     data = call.given.tensor(0)
     if data is None:
         return None
     dim = next((n for i in range(1, len(call.given)) if (n := call.given.integer(i)) is not None), -1)  # fmt: skip
-    return Found((data,), (like(data), like(data, "i64")), (), {"dim": dim})
+    return CallEffects((data,), (like(data), like(data, "i64")), (), {"dim": dim})
 
 
-def top_k(call: Call) -> Found | None:
+def top_k(call: OperatorCall) -> CallEffects | None:
     """(self, k, dim)."""
     data, k = call.given.tensor(0), call.given.integer(1)
     if data is None or k is None or not data.shape:
         return None
     dim = (call.given.integer(2, -1) or 0) % len(data.shape)
     shape = (*data.shape[:dim], k, *data.shape[dim + 1 :])
-    return Found((data,), (tensor(shape, data.dtype), tensor(shape, "i64")), (), {"dim": dim})
+    return CallEffects((data,), (tensor(shape, data.dtype), tensor(shape, "i64")), (), {"dim": dim})
 
 
-def loss(call: Call) -> Found | None:
+def loss(call: OperatorCall) -> CallEffects | None:
     """(self, target, ..., reduction): one number, or with reduction 0 one for each element."""
     given = call.given
     data = given.tensor(0)
@@ -179,24 +185,24 @@ def loss(call: Call) -> Found | None:
         return None
     kept = [given.integer(i) for i in range(1, len(given)) if given.integer(i) is not None]
     whole = call.base.endswith("loss") and kept[:1] == [0]
-    return Found(given.tensors, (like(data) if whole else tensor((), data.dtype),))
+    return CallEffects(given.tensors, (like(data) if whole else tensor((), data.dtype),))
 
 
-def max_pool(call: Call) -> Found | None:
+def max_pool(call: OperatorCall) -> CallEffects | None:
     """(self, window, stride, padding, dilation, ceil): values and their places."""
     made = _pooled(call, dilation=4)
     if made is None:
         return None
-    return Found(call.given.tensors, (made, like(made, "i64")), (), _window(call, 1))
+    return CallEffects(call.given.tensors, (made, like(made, "i64")), (), _window(call, 1))
 
 
-def average_pool(call: Call) -> Found | None:
+def average_pool(call: OperatorCall) -> CallEffects | None:
     """(self, window, stride, padding, ceil, ...)."""
     made = _pooled(call, dilation=-1)
-    return None if made is None else Found(call.given.tensors, (made,), (), _window(call, 1))
+    return None if made is None else CallEffects(call.given.tensors, (made,), (), _window(call, 1))
 
 
-def _pooled(call: Call, dilation: int) -> Tensor | None:
+def _pooled(call: OperatorCall, dilation: int) -> GivenTensor | None:
     data, window = call.given.tensor(0), call.given.integers(1)
     if data is None or not window or len(data.shape) <= len(window):
         return None
@@ -212,29 +218,33 @@ def _pooled(call: Call, dilation: int) -> Tensor | None:
     return tensor((*data.shape[:-n], *sizes), data.dtype)
 
 
-def pool_backward(call: Call) -> Found | None:
+def pool_backward(call: OperatorCall) -> CallEffects | None:
     """(gradient, self, window, ...)."""
     data = call.given.tensor(1)
-    return None if data is None else Found(call.given.tensors, (like(data),), (), _window(call, 2))
+    return (
+        None
+        if data is None
+        else CallEffects(call.given.tensors, (like(data),), (), _window(call, 2))
+    )
 
 
-def _window(call: Call, at: int) -> dict[str, Any]:
+def _window(call: OperatorCall, at: int) -> dict[str, Any]:
     found = call.given.integers(at)
     return {"kernel_size": list(found)} if found and not call.base.startswith("_adaptive") else {}
 
 
-def adaptive_pool(call: Call) -> Found | None:
+def adaptive_pool(call: OperatorCall) -> CallEffects | None:
     """(self, output size)."""
     data, sizes = call.given.tensor(0), call.given.integers(1)
     if data is None or not sizes or len(data.shape) < len(sizes):
         return None
-    return Found((data,), (tensor((*data.shape[: -len(sizes)], *sizes), data.dtype),))
+    return CallEffects((data,), (tensor((*data.shape[: -len(sizes)], *sizes), data.dtype),))
 
 
-def dropout(call: Call) -> Found | None:
+def dropout(call: OperatorCall) -> CallEffects | None:
     """The values and which of them were kept."""
     data = call.given.tensor(0)
-    return None if data is None else Found((data,), (like(data), like(data, "i1")))
+    return None if data is None else CallEffects((data,), (like(data), like(data, "i1")))
 
 
 FORMS: dict[str, Form] = {

@@ -17,7 +17,7 @@ from flint.io.malformed import Malformed
 from flint.tools.measure.profiles.profile import Profile
 from flint.tools.measure.profiles.source import whole_profile
 from flint.tools.measure.profiles.xplane.modules import Programs
-from flint.tools.measure.profiles.xplane.planes import Event, Line, Plane, Value, is_time
+from flint.tools.measure.profiles.xplane.planes import Plane, PlaneEvent, PlaneLine, Value, is_time
 from flint.tools.measure.profiles.xplane.reader import profiles_of
 
 #: jax.profiler writes a million events at most.
@@ -55,7 +55,7 @@ def _planes(events: list[dict[str, Any]]) -> list[Plane]:
     """Planes with the lines of each thread that has a name."""
     processes = dict(_named(events, "process_name", "pid"))
     threads = dict(_named(events, "thread_name", "pid", "tid"))
-    found: dict[object, list[Event]] = {key: [] for key in threads}
+    found: dict[object, list[PlaneEvent]] = {key: [] for key in threads}
     left_out: dict[object, int] = {}
     for event in events:
         if event.get("ph") != "X":
@@ -70,7 +70,7 @@ def _planes(events: list[dict[str, Any]]) -> list[Plane]:
         Plane(
             name.partition(" ")[0] if name.startswith("/device:") else name,
             lines=[
-                Line(0, threads.get(key, ""), in_line)
+                PlaneLine(0, threads.get(key, ""), in_line)
                 for key, in_line in found.items()
                 if isinstance(key, tuple) and key[0] == pid[0]
             ],
@@ -91,7 +91,7 @@ def _named(events: list[dict[str, Any]], what: str, *keys: str) -> Iterator[tupl
                 yield key, str(arguments.get("name", ""))
 
 
-def _event(event: dict[str, Any]) -> Event | None:
+def _event(event: dict[str, Any]) -> PlaneEvent | None:
     """An event, None where its times cannot be."""
     start, duration = event.get("ts"), event.get("dur", 0)
     if not isinstance(start, int | float) or not isinstance(duration, int | float):
@@ -103,7 +103,7 @@ def _event(event: dict[str, Any]) -> Event | None:
     if isinstance(arguments, dict):
         stats = {k: v for k, v in arguments.items() if isinstance(v, int | float | str)}
     name = str(event.get("name", ""))
-    return Event(name, str(stats.get("long_name", name)), start * 1e3, duration * 1e3, stats)
+    return PlaneEvent(name, str(stats.get("long_name", name)), start * 1e3, duration * 1e3, stats)
 
 
 def _broken(path: Path, why: str) -> FlintError:

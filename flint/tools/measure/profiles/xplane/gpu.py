@@ -7,11 +7,11 @@ from collections import Counter
 
 from flint.tools.measure.profiles.builder import ProfileBuilder
 from flint.tools.measure.profiles.kineto.calls import kind_of_call
-from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Comm
+from flint.tools.measure.profiles.profile import ActivityKind, CallKind, ProfiledComm
 from flint.tools.measure.profiles.xplane.categories import collective_opcode, comm_name, stem
 from flint.tools.measure.profiles.xplane.host import Host, Launch
 from flint.tools.measure.profiles.xplane.modules import Programs
-from flint.tools.measure.profiles.xplane.planes import Event, Plane
+from flint.tools.measure.profiles.xplane.planes import Plane, PlaneEvent
 
 _STREAM = re.compile(r"^Stream #(\d{1,9})")
 _SIZE = re.compile(r"\bsize:(\d{1,18})\b")
@@ -64,7 +64,7 @@ class GpuReader:
                 first.thread, external=number,
             )  # fmt: skip
 
-    def _add_activity(self, event: Event, stream: int, operators: dict[int, int]) -> None:
+    def _add_activity(self, event: PlaneEvent, stream: int, operators: dict[int, int]) -> None:
         correlation = event.number("correlation_id")
         operation = event.word("hlo_op")
         known = self._programs.known(event.stats, operation) if operation else None
@@ -76,7 +76,7 @@ class GpuReader:
         comm = known.comm_of(self._device) if known else None
         sent = collective_opcode(operation)
         if comm is None and sent:
-            comm = Comm(comm_name(sent), -1, -1, "")
+            comm = ProfiledComm(comm_name(sent), -1, -1, "")
         copies = "copy" if event.name.startswith(_COPY_KERNEL) else ""
         category = sent or event.word("hlo_category") or copies
         self._builder.add_activity(

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from flint.tools.measure.profiles.kineto.calls import kind_of_call
-from flint.tools.measure.profiles.xplane.planes import Event, Plane
+from flint.tools.measure.profiles.xplane.planes import Plane, PlaneEvent
 
 #: What events of the host need to be read: frames of Python have nothing.
 NEEDED = frozenset(("step_num", "correlation_id", "allocator_name"))
@@ -19,7 +19,7 @@ class Launch:
     """A call of the runtime on a thread."""
 
     thread: int
-    event: Event
+    event: PlaneEvent
     correlation: int
 
 
@@ -28,7 +28,7 @@ class Host:
     """What the host plane says of all devices. `peak_bytes` is by device."""
 
     launches: tuple[Launch, ...] = ()
-    steps: tuple[tuple[int, Event], ...] = ()
+    steps: tuple[tuple[int, PlaneEvent], ...] = ()
     peak_bytes: dict[int, int] = field(default_factory=dict)
 
     def calls_of(self, correlations: set[int]) -> list[Launch]:
@@ -52,7 +52,7 @@ def _only_waits(launch: Launch) -> bool:
 def host_of(planes: list[Plane]) -> Host:
     """The planes of the host, read."""
     launches: list[Launch] = []
-    steps: list[tuple[int, Event]] = []
+    steps: list[tuple[int, PlaneEvent]] = []
     peaks: dict[int, int] = defaultdict(int)
     for plane in planes:
         for thread, line in enumerate(plane.lines):

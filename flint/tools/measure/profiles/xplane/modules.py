@@ -23,40 +23,40 @@ from flint.passes.hlo.module import (
 )
 from flint.passes.hlo.op_classes import class_of
 from flint.passes.hlo.work import work_of
-from flint.tools.measure.profiles.profile import Comm, Compiled
+from flint.tools.measure.profiles.profile import Compiled, ProfiledComm
 from flint.tools.measure.profiles.xplane.categories import comm_name
-from flint.tools.measure.profiles.xplane.planes import Names, Value, whole
+from flint.tools.measure.profiles.xplane.planes import PlaneNames, Value, whole
 
 _ID = re.compile(r"\((\d+)\)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class _KnownInstruction:
     """An instruction: its work, its collective if it is one with its groups, and what it reads."""
 
     compiled: Compiled
-    comm: Comm | None
+    comm: ProfiledComm | None
     groups: tuple[tuple[int, ...], ...]
     reads: tuple[str, ...]
 
-    def comm_of(self, device: int) -> Comm | None:
+    def comm_of(self, device: int) -> ProfiledComm | None:
         """The collective as a device takes part in it."""
         group = next((g for g in self.groups if device in g), ())
         return self.comm and replace(self.comm, ranks=group)
 
 
 @dataclass(frozen=True)
-class ProgramOfProfile:
+class ModuleOfProfile:
     """One HLO module, its instructions by name. Those that make no sense are not there."""
 
     module: HloModule
-    _found: dict[str, Known | None] = field(default_factory=dict)
+    _found: dict[str, _KnownInstruction | None] = field(default_factory=dict)
 
     @cached_property
     def _places(self) -> dict[str, tuple[Computation, Instruction]]:
         return {i.name: (c, i) for c in self.module.computations.values() for i in c.instructions}
 
-    def known(self, name: str) -> Known | None:
+    def known(self, name: str) -> _KnownInstruction | None:
         """An instruction by name, None if there is none or nothing can be said of it."""
         if name not in self._found:
             place = self._places.get(name)
@@ -71,10 +71,10 @@ class ProgramOfProfile:
 class Programs:
     """The programs of a profile, by id and by name."""
 
-    by_id: dict[str, ProgramOfProfile] = field(default_factory=dict)
-    by_name: dict[str, ProgramOfProfile] = field(default_factory=dict)
+    by_id: dict[str, ModuleOfProfile] = field(default_factory=dict)
+    by_name: dict[str, ModuleOfProfile] = field(default_factory=dict)
 
-    def add(self, metadata: Names) -> int:
+    def add(self, metadata: PlaneNames) -> int:
         """The programs of a plane of metadata; returns how many of them could not be read."""
         failed = 0
         for key, name, stats in metadata.descriptions():
@@ -87,13 +87,13 @@ class Programs:
             except (FlintError, Malformed):
                 failed += 1
                 continue
-            program = ProgramOfProfile(module)
+            program = ModuleOfProfile(module)
             found = _ID.search(name)
             self.by_id[found[1] if found else str(key)] = program
             self.by_name[module.proto.name] = program
         return failed
 
-    def known(self, stats: dict[str, Value], instruction: str) -> Known | None:
+    def known(self, stats: dict[str, Value], instruction: str) -> _KnownInstruction | None:
         """What is known of an instruction that an event names."""
         program = self.by_id.get(str(whole(stats.get("program_id"), -1)))
         if program is None:
@@ -101,7 +101,7 @@ class Programs:
         return program.known(instruction) if program else None
 
 
-def _known(module: HloModule, computation: Computation, i: Instruction) -> Known:
+def _known(module: HloModule, computation: Computation, i: Instruction) -> _KnownInstruction:
     operands = module.operands(computation, i)
     work = work_of(i, computation, module)
     dtype, shape = shapes.first(i.shape)
@@ -121,7 +121,7 @@ def _known(module: HloModule, computation: Computation, i: Instruction) -> Known
     sent = _collective(module, computation, i)
     groups = _groups(sent[1], module) if sent else ()
     comm = _comm(sent[1], groups, module.operands(*sent)) if sent else None
-    return Known(compiled, comm, groups, tuple(o.name for o in operands))
+    return _KnownInstruction(compiled, comm, groups, tuple(o.name for o in operands))
 
 
 def _collective(
@@ -136,9 +136,11 @@ def _collective(
     return inside[0] if len(inside) == 1 else None
 
 
-def _comm(i: Instruction, groups: tuple[tuple[int, ...], ...], operands: list[Instruction]) -> Comm:
+def _comm(
+    i: Instruction, groups: tuple[tuple[int, ...], ...], operands: list[Instruction]
+) -> ProfiledComm:
     data = operands[:1] if i.opcode.startswith("ragged") else operands
-    return Comm(
+    return ProfiledComm(
         name=comm_name(i.opcode),
         in_elements=sum(shapes.num_elements(o.shape) for o in data),
         out_elements=-1,

@@ -17,7 +17,7 @@ _MOST_NS = 3.2e18
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class PlaneEvent:
     """`name` is the display name where there is one, `text` the full one (of TPU ops: their HLO)."""
 
     name: str
@@ -41,12 +41,12 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlaneLine:
     """A thread, a stream, or one kind of things that a device does."""
 
     number: int
     name: str
-    events: list[Event]
+    events: list[PlaneEvent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Plane:
 
     name: str
     stats: dict[str, Value] = field(default_factory=dict)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[PlaneLine] = field(default_factory=list)
     left_out: int = 0
 
 
@@ -80,7 +80,7 @@ def is_time(start_ns: float, duration_ns: float) -> bool:
     return math.isfinite(start_ns) and abs(start_ns) < _MOST_NS and 0 <= duration_ns < _MOST_NS
 
 
-class Names:
+class PlaneNames:
     """Names and stats of a plane's tables of metadata."""
 
     def __init__(self, plane: Any) -> None:
@@ -103,7 +103,7 @@ class Names:
                 found[name] = _text(value) if kind == "str_value" else value
         return found
 
-    def events(self, line: Any, zero_ns: int, needed: frozenset[str]) -> Iterator[Event]:
+    def events(self, line: Any, zero_ns: int, needed: frozenset[str]) -> Iterator[PlaneEvent]:
         """Events of an XLine, their times from `zero_ns`: floats do not hold those from 1970.
 
         Unless `needed` is empty, only those of which one of its stats is said.
@@ -115,7 +115,7 @@ class Names:
                 continue
             full, display, common = self._events.get(event.metadata_id, ("", "", {}))
             own = self.stats(event.stats)
-            yield Event(
+            yield PlaneEvent(
                 name=display or full,
                 text=full,
                 start_ns=zero + event.offset_ps / 1000,
@@ -131,13 +131,13 @@ class Names:
 
 def decoded(plane: Any, zero_ns: int, needed: frozenset[str] = frozenset()) -> Plane:
     """An XPlane with its lines, times from `zero_ns`; of events those with `needed` stats, if any."""
-    names = Names(plane)
+    names = PlaneNames(plane)
     lines, left_out = [], 0
     for line in plane.lines:
         found = list(names.events(line, zero_ns, needed))
         events = [e for e in found if is_time(e.start_ns, e.duration_ns)]
         left_out += len(found) - len(events)
-        lines.append(Line(line.id, _text(line.name), events))
+        lines.append(PlaneLine(line.id, _text(line.name), events))
     return Plane(_text(plane.name), names.stats(plane.stats), lines, left_out)
 
 

@@ -15,7 +15,7 @@ from flint.tools.measure.profiles.xplane.devices import device_name
 from flint.tools.measure.profiles.xplane.gpu import GpuReader
 from flint.tools.measure.profiles.xplane.host import NEEDED, Host, host_of
 from flint.tools.measure.profiles.xplane.modules import Programs
-from flint.tools.measure.profiles.xplane.planes import Names, Plane, decoded, whole
+from flint.tools.measure.profiles.xplane.planes import Plane, PlaneNames, decoded, whole
 from flint.tools.measure.profiles.xplane.steps import add_steps
 from flint.tools.measure.profiles.xplane.tpu import TpuReader
 
@@ -40,7 +40,7 @@ def read(path: Path) -> tuple[Profile, ...]:
     programs, others, failed, zero_ns = Programs(), [], 0, 0
     for plane in messages.planes(whole_profile(path, MOST_BYTES), str(path)):
         if plane.name == _METADATA.encode():
-            failed += programs.add(Names(plane))
+            failed += programs.add(PlaneNames(plane))
         elif _is_read(plane.name.decode("utf-8", "replace")):
             zero_ns = zero_ns or _wall_clock(plane)
             needed = NEEDED if plane.name == _HOST.encode() else frozenset()

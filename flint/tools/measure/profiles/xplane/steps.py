@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from flint.tools.measure.profiles.builder import ProfileBuilder
 from flint.tools.measure.profiles.xplane.host import Host
-from flint.tools.measure.profiles.xplane.planes import Event, Plane
+from flint.tools.measure.profiles.xplane.planes import Plane, PlaneEvent
 
 _STEPS, _MODULES = "Steps", "XLA Modules"
 _THREAD = "steps"
@@ -67,7 +67,7 @@ def _runs_of_kernels(plane: Plane) -> list[float]:
     return min((starts for starts in found.values() if len(starts) <= most), key=min, default=[])
 
 
-def _longest(named: Iterable[tuple[str, Event]]) -> str:
+def _longest(named: Iterable[tuple[str, PlaneEvent]]) -> str:
     total: Counter[str] = Counter()
     for name, event in named:
         total[name] += round(event.duration_ns)

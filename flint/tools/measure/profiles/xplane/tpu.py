@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 
 from flint.tools.measure.profiles.builder import ProfileBuilder
-from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Comm
+from flint.tools.measure.profiles.profile import ActivityKind, CallKind, ProfiledComm
 from flint.tools.measure.profiles.xplane.categories import (
     CONTAINERS,
     collective_opcode,
@@ -19,7 +19,7 @@ from flint.tools.measure.profiles.xplane.categories import (
     stem,
 )
 from flint.tools.measure.profiles.xplane.modules import Programs
-from flint.tools.measure.profiles.xplane.planes import Event, Line, Plane
+from flint.tools.measure.profiles.xplane.planes import Plane, PlaneEvent, PlaneLine
 
 _OPS, _ASYNC, _MODULES = "XLA Ops", "Async XLA Ops", "XLA Modules"
 #: The operand of a done, as its HLO writes it: `all-gather-done(bf16[8]{0} %all-gather-start.3)`.
@@ -50,7 +50,7 @@ class TpuReader:
         self._add(ops, lines[_ASYNC], _Modules(modules))
         return len(ops)
 
-    def _add(self, ops: list[Event], beside: list[Event], modules: _Modules) -> None:
+    def _add(self, ops: list[PlaneEvent], beside: list[PlaneEvent], modules: _Modules) -> None:
         """Operations and those beside them, which wait for their starts, and which dones wait for."""
         running = _Running(beside)
         issued = {running.begun_by(e): e.end_ns for e in ops if not _is_done(e)}
@@ -78,7 +78,7 @@ class TpuReader:
 
     def _add_activity(
         self,
-        event: Event,
+        event: PlaneEvent,
         stream: int,
         start_ns: float,
         duration_ns: float,
@@ -91,7 +91,7 @@ class TpuReader:
         found = known.comm_of(self._device) if known else None
         sent = collective_opcode(category, event.name) if comm else ""
         if found is None and sent:
-            found = Comm(comm_name(sent), -1, -1, "")
+            found = ProfiledComm(comm_name(sent), -1, -1, "")
         return self._builder.add_activity(
             ActivityKind.KERNEL, event.name, start_ns, duration_ns, stream,
             correlation=module,
@@ -106,14 +106,14 @@ class TpuReader:
 class _Running:
     """Asynchronous operations by name: a loop runs one of a name many times."""
 
-    def __init__(self, beside: list[Event]) -> None:
+    def __init__(self, beside: list[PlaneEvent]) -> None:
         self._rows: dict[str, list[int]] = defaultdict(list)
         self._starts: dict[str, list[float]] = defaultdict(list)
         for row, event in enumerate(beside):
             self._rows[event.name].append(row)
             self._starts[event.name].append(event.start_ns)
 
-    def begun_by(self, start: Event) -> int:
+    def begun_by(self, start: PlaneEvent) -> int:
         """The one that begins while its start runs, or right after; -1 if there is none."""
         at = bisect_left(self._starts.get(start.name, []), start.start_ns - _CLOSE_NS)
         rows = self._rows.get(start.name, [])
@@ -121,7 +121,7 @@ class _Running:
             return -1
         return rows[at]
 
-    def ended_by(self, done: Event, name: str) -> int:
+    def ended_by(self, done: PlaneEvent, name: str) -> int:
         """The last of this name that began before its done ended; -1 if there is none."""
         at = bisect_right(self._starts.get(name, []), done.end_ns) - 1
         return self._rows[name][at] if at >= 0 else -1
@@ -130,15 +130,15 @@ class _Running:
 class _Modules:
     """Which run of a module an event is in: the last that began before it."""
 
-    def __init__(self, modules: list[Event]) -> None:
+    def __init__(self, modules: list[PlaneEvent]) -> None:
         self._starts = [m.start_ns for m in modules]
 
-    def of(self, event: Event) -> int:
+    def of(self, event: PlaneEvent) -> int:
         """Number of the run, -1 before the first."""
         return bisect_right(self._starts, event.start_ns + _CLOSE_NS) - 1
 
 
-def leaves(events: list[Event]) -> list[Event]:
+def leaves(events: list[PlaneEvent]) -> list[PlaneEvent]:
     """Events that hold no others. In order of time, longer ones first where they start together.
 
     An event holds others if its category says so, or if they take more than half of it.
@@ -158,16 +158,16 @@ def leaves(events: list[Event]) -> list[Event]:
     ]
 
 
-def _is_container(event: Event) -> bool:
+def _is_container(event: PlaneEvent) -> bool:
     return event.word("hlo_category") in CONTAINERS or stem(event.name) in CONTAINERS
 
 
-def _events(lines: list[Line], name: str) -> list[Event]:
+def _events(lines: list[PlaneLine], name: str) -> list[PlaneEvent]:
     found = [e for line in lines if line.name == name for e in line.events]
     return sorted(found, key=lambda e: (e.start_ns, -e.duration_ns))
 
 
-def _lanes(events: list[Event]) -> list[tuple[int, Event]]:
+def _lanes(events: list[PlaneEvent]) -> list[tuple[int, PlaneEvent]]:
     """Events with a number each, so that those of one number do not overlap."""
     ends: list[float] = []
     found = []
@@ -178,11 +178,11 @@ def _lanes(events: list[Event]) -> list[tuple[int, Event]]:
     return found
 
 
-def _is_done(event: Event) -> bool:
+def _is_done(event: PlaneEvent) -> bool:
     return stem(event.name).endswith("-done") or event.word("hlo_category").endswith("-done")
 
 
-def _operand(event: Event, programs: Programs) -> str:
+def _operand(event: PlaneEvent, programs: Programs) -> str:
     """What a done waits for."""
     known = programs.known(event.stats, event.name)
     if known is not None and known.reads:

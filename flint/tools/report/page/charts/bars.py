@@ -15,7 +15,7 @@ _LETTER, _ROOM = 6.6, 10.0
 _HEIGHT = 34
 
 
-class Segment(NamedTuple):
+class BarSegment(NamedTuple):
     """A part: its name, its size, the name of its colour, and cells of its row of the table."""
 
     name: str
@@ -24,7 +24,7 @@ class Segment(NamedTuple):
     cells: tuple[object, ...] = ()
 
 
-def bar(segments: Sequence[Segment], whole: float, label: str) -> Markup:
+def bar(segments: Sequence[BarSegment], whole: float, label: str) -> Markup:
     """A horizontal bar of parts in their order, as wide as the page. `whole` is its full length."""
     drawn: list[Markup] = []
     at = 0.0
@@ -45,7 +45,7 @@ def bar(segments: Sequence[Segment], whole: float, label: str) -> Markup:
     )
 
 
-def _part(segment: Segment, at: float, share: float) -> Markup:
+def _part(segment: BarSegment, at: float, share: float) -> Markup:
     hover = tag("title", f"{segment.name}: {share:.1%}")
     box = tag("rect", width="100%", height="100%", cls=f"fill-{segment.colour} edge")
     name = fitting(segment.name, share * WIDTH)
@@ -80,13 +80,13 @@ def sample(colour: str) -> Markup:
     return tag("svg", box, cls="sample", width="12", height="12", aria_hidden="true")
 
 
-def named(segment: Segment) -> Markup:
+def named(segment: BarSegment) -> Markup:
     """The name of a part after its colour."""
     return join((sample(segment.colour), " ", segment.name))
 
 
 def bar_and_table(
-    segments: Sequence[Segment], whole: float, headings: Sequence[Heading], caption: str
+    segments: Sequence[BarSegment], whole: float, headings: Sequence[Heading], caption: str
 ) -> Markup:
     """The bar, and under it a table of its parts, which says all that the bar shows."""
     rows = [(named(s), f"{s.value / whole:.1%}" if whole else "-", *s.cells) for s in segments]

@@ -16,7 +16,7 @@ _NAMES, _WIDTH = 0.14, 1080.0
 _STRONGEST = 0.42
 
 
-class Cell(NamedTuple):
+class HeatCell(NamedTuple):
     """A cell: how good it is, from 0 (worst) to 1, what is written in it, what is said of it."""
 
     good: float
@@ -28,7 +28,7 @@ def heat_map(
     names: tuple[str, str],
     rows: Sequence[str],
     columns: Sequence[str],
-    cells: Mapping[tuple[str, str], Cell],
+    cells: Mapping[tuple[str, str], HeatCell],
     label: str,
 ) -> Markup:
     """`cells` by (row, column); places without one stay empty. `names`: of the rows, the columns."""
@@ -50,7 +50,7 @@ def _row(
     number: int,
     row: str,
     columns: Sequence[str],
-    cells: Mapping[tuple[str, str], Cell],
+    cells: Mapping[tuple[str, str], HeatCell],
     wide: float,
 ) -> Markup:
     y = _TOP + _ROW * number
@@ -63,7 +63,7 @@ def _row(
     return tag("g", name, *drawn)
 
 
-def _cell(cell: Cell, at: float, y: int, wide: float) -> Markup:
+def _cell(cell: HeatCell, at: float, y: int, wide: float) -> Markup:
     strength = f"{0.04 + (_STRONGEST - 0.04) * cell.good:.3f}"
     box = tag(
         "rect", x="1", y="1", width="100%", height=_ROW - 2, cls="fill-s1", fill_opacity=strength

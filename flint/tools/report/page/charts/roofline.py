@@ -11,7 +11,7 @@ from flint.tools.report.page.charts.bars import percent
 from flint.tools.report.page.charts.picture import picture
 from flint.tools.report.page.colours import family
 from flint.tools.report.page.markup import Markup, tag
-from flint.tools.report.views.roofline import Roofline, RooflinePoint
+from flint.tools.report.views.roofline import RooflinePoint, RooflineView
 
 _HEIGHT, _TOP, _BOTTOM = 380, 12, 344
 #: Where the plot begins and ends, as shares of the width.
@@ -37,12 +37,12 @@ class _Scale(NamedTuple):
         return _BOTTOM - (_BOTTOM - _TOP) * share
 
 
-def drawn_points(found: Roofline) -> list[RooflinePoint]:
+def drawn_points(found: RooflineView) -> list[RooflinePoint]:
     """The points that have a place in the plot: they calculate, move bytes and take time."""
     return [p for p in found.points if p.flops and p.moved_bytes and p.total_ns][:POINTS]
 
 
-def roofline_chart(found: Roofline) -> Markup:
+def roofline_chart(found: RooflineView) -> Markup:
     """The plot, with a point for each kind of kernel, the larger the more time it takes."""
     points = drawn_points(found)
     scale = _scale(found, points)
@@ -57,7 +57,7 @@ def roofline_chart(found: Roofline) -> Markup:
     )
 
 
-def _scale(found: Roofline, points: list[RooflinePoint]) -> _Scale:
+def _scale(found: RooflineView, points: list[RooflinePoint]) -> _Scale:
     peak = max(found.peak_flops_per_s.values())
     ridge = peak / found.bandwidth_bytes_per_s
     across = [p.flops_per_byte for p in points] + [ridge]
@@ -86,7 +86,7 @@ def _grid(scale: _Scale) -> list[Markup]:
     return [*lines, tag("text", title, x="50%", y=_BOTTOM + 32, cls="tick middle")]
 
 
-def _roofs(found: Roofline, points: list[RooflinePoint], scale: _Scale) -> list[Markup]:
+def _roofs(found: RooflineView, points: list[RooflinePoint], scale: _Scale) -> list[Markup]:
     """The memory's slope up to the highest peak, and a level line for each peak that is used."""
     bandwidth = found.bandwidth_bytes_per_s
     used = {p.dtype.partition(":")[0] for p in points}

@@ -24,7 +24,7 @@ class Axis(NamedTuple):
     base: float = 10.0
 
 
-class Dot(NamedTuple):
+class ScatterDot(NamedTuple):
     """A point: where it is, the name of its colour, what is said of it, and its radius."""
 
     x: float
@@ -35,7 +35,7 @@ class Dot(NamedTuple):
 
 
 def scatter_chart(
-    dots: Sequence[Dot], front: Sequence[Dot], across: Axis, up: Axis, label: str
+    dots: Sequence[ScatterDot], front: Sequence[ScatterDot], across: Axis, up: Axis, label: str
 ) -> Markup:
     """Dots in their order, from 0 in both directions; `front` over them, joined in its order."""
     every = (*dots, *front)
@@ -80,7 +80,7 @@ def _grid(right: float, top: float, across: Axis, up: Axis) -> list[Markup]:
     return [*drawn, *titles]
 
 
-def _dot(dot: Dot, right: float, top: float) -> Markup:
+def _dot(dot: ScatterDot, right: float, top: float) -> Markup:
     return tag(
         "circle",
         tag("title", dot.said),
@@ -91,6 +91,6 @@ def _dot(dot: Dot, right: float, top: float) -> Markup:
     )
 
 
-def _joined(a: Dot, b: Dot, right: float, top: float) -> Markup:
+def _joined(a: ScatterDot, b: ScatterDot, right: float, top: float) -> Markup:
     x1, x2, y1, y2 = _x(a.x, right), _x(b.x, right), _y(a.y, top), _y(b.y, top)
     return tag("line", x1=x1, x2=x2, y1=y1, y2=y2, cls="front")

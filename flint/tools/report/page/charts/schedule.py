@@ -7,7 +7,7 @@ from flint.tools.report.page.charts.bars import percent
 from flint.tools.report.page.charts.picture import picture
 from flint.tools.report.page.colours import PHASES
 from flint.tools.report.page.markup import Markup, tag
-from flint.tools.report.views.pipeline import Box, Lane, PipelineSchedule
+from flint.tools.report.views.pipeline import Box, PipelineLane, PipelineTimeline
 
 _ROW = 26
 #: Rank classes that are drawn at most, and boxes; with more boxes those of least time are left out.
@@ -16,7 +16,7 @@ LANES, BOXES = 64, 2500
 _NUMBERED = 0.012
 
 
-def schedule_chart(found: PipelineSchedule) -> Markup:
+def schedule_chart(found: PipelineTimeline) -> Markup:
     """The picture. Boxes have the numbers of microbatches, and light ones are of later chunks."""
     lanes = found.lanes[:LANES]
     least = _least([b for lane in lanes for b in lane.boxes])
@@ -38,7 +38,7 @@ def _least(boxes: list[Box]) -> float:
     return sorted((b.end_ns - b.start_ns for b in boxes), reverse=True)[BOXES]
 
 
-def _lane(lane: Lane, at: int, end_ns: float, least: float) -> list[Markup]:
+def _lane(lane: PipelineLane, at: int, end_ns: float, least: float) -> list[Markup]:
     track = tag("rect", x="0", y=at * _ROW, width="100%", height=_ROW - 3, cls="track")
     boxes = [_box(b, at, end_ns, lane.name) for b in lane.boxes if b.end_ns - b.start_ns >= least]
     return [track, *boxes]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from flint.tools.report.page.charts.bars import Segment, percent
+from flint.tools.report.page.charts.bars import BarSegment, percent
 from flint.tools.report.page.charts.picture import picture
 from flint.tools.report.page.markup import Markup, tag
 
@@ -13,15 +13,15 @@ from flint.tools.report.page.markup import Markup, tag
 _ROW, _BAR = 26, 20
 
 
-class Stack(NamedTuple):
+class StackedBar(NamedTuple):
     """A bar: the name beside it, its parts, and what is said of all of it."""
 
     name: str
-    segments: Sequence[Segment]
+    segments: Sequence[BarSegment]
     said: str
 
 
-def stacks_chart(stacks: Sequence[Stack], label: str) -> Markup:
+def stacks_chart(stacks: Sequence[StackedBar], label: str) -> Markup:
     """All bars, the longest as wide as the page."""
     most = max((sum(s.value for s in stack.segments) for stack in stacks), default=0.0) or 1.0
     names = (tag("span", stack.name, title=stack.said) for stack in stacks)
@@ -33,7 +33,7 @@ def stacks_chart(stacks: Sequence[Stack], label: str) -> Markup:
     return tag("div", tag("div", *names, cls="names"), drawn, cls="lanes")
 
 
-def _bar(stack: Stack, number: int, most: float) -> Markup:
+def _bar(stack: StackedBar, number: int, most: float) -> Markup:
     drawn, at = [], 0.0
     whole = sum(s.value for s in stack.segments)
     for s in stack.segments:

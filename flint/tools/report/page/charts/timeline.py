@@ -10,7 +10,7 @@ from flint.text import format_duration, one_line, plural
 from flint.tools.report.page.charts.bars import legend
 from flint.tools.report.page.colours import TITLES, families, family
 from flint.tools.report.page.markup import Markup, data, join, tag
-from flint.tools.report.views.slices import Slice, Slices
+from flint.tools.report.views.slices import Slices, TimelineSlice
 
 #: Pixels of a stream, of the curve of memory, and of the axis of time (page.js has the same).
 ROW, MEMORY, AXIS = 30, 56, 22
@@ -99,7 +99,7 @@ def _numbers(slices: Slices, memory: MemoryOverTime | None, step_ns: float) -> d
     }
 
 
-def _about(s: Slice) -> tuple[str, ...]:
+def _about(s: TimelineSlice) -> tuple[str, ...]:
     """What a slice says when it is chosen; its colour is the first."""
     return family(s.kind), s.kind, s.over, s.phase, s.opcode, s.scope, s.location
 

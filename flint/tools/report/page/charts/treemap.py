@@ -10,7 +10,7 @@ from flint.text import format_duration
 from flint.tools.report.page.charts.bars import WIDTH, fitting, percent
 from flint.tools.report.page.colours import series
 from flint.tools.report.page.markup import Markup, tag
-from flint.tools.report.views.breakdown import Scope
+from flint.tools.report.views.breakdown import ScopeTime
 
 #: Height of the picture in pixels, and of the line with the name of a box that holds others.
 _HEIGHT, _NAME = 340.0, 20.0
@@ -34,10 +34,10 @@ class _Place(NamedTuple):
 class _Item(NamedTuple):
     name: str
     size: float
-    scope: Scope | None
+    scope: ScopeTime | None
 
 
-def treemap(root: Scope, idle_ns: float, label: str) -> Markup:
+def treemap(root: ScopeTime, idle_ns: float, label: str) -> Markup:
     """The picture of a tree, with the time in which nothing of it runs as a grey box."""
     whole = root.exposed_ns + idle_ns
     items = [*_items(root, whole), *([_Item("waiting", idle_ns, None)] if idle_ns > 0 else [])]
@@ -58,7 +58,7 @@ def treemap(root: Scope, idle_ns: float, label: str) -> Markup:
     )
 
 
-def _items(scope: Scope, whole: float) -> list[_Item]:
+def _items(scope: ScopeTime, whole: float) -> list[_Item]:
     """The parts of a scope, largest first, small ones and what is of no part together."""
     large = [p for p in scope.parts if p.exposed_ns > _LEAST_SHARE * whole]
     rest = scope.exposed_ns - sum(p.exposed_ns for p in large)
