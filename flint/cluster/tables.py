@@ -227,7 +227,10 @@ Peaks = Annotated[dict[str, Positive], BeforeValidator(_typed)]
 
 
 class ChipFamily(Model):
-    """A table [chip.`table`] of a cluster file, with the keys that the family's prices read."""
+    """A table [chip.`table`] of a cluster file, with the keys that the family's prices read.
+
+    Each family has a field `constants`, empty if it needs none.
+    """
 
     table: ClassVar[str]
     #: What its constants mean and may be.

@@ -1,0 +1,1 @@
+"""A chip family, a stand-in and a command for Flint."""
