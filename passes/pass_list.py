@@ -1,17 +1,16 @@
 """Passes by name, as people write them: `reassociate,fuse-chains{blocks=shared again=false}`.
 
-Every class of `flint.passes.rewrites` and `flint.passes.fusion` that has a name can be written. Its
-options are the fields of the dataclass, with `-` for `_`: numbers, `true` and `false`, words,
-members of enumerations, and several of them with commas between.
+Every pass in the table below can be written. Its options are the fields of the dataclass, with `-`
+for `_`: numbers, `true` and `false`, words, members of enumerations, and several of them with commas
+between.
 """
 
 from __future__ import annotations
 
-import importlib
 import pkgutil
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from enum import Enum
 from functools import cache
@@ -22,8 +21,38 @@ from flint.errors import FlintError, nearest
 from flint.ir.text.values import spelled_word
 from flint.passes.base import Pass
 
-#: Where passes are found.
-_FOLDERS = ("flint.passes.rewrites", "flint.passes.fusion")
+#: Where each pass is, below `flint.passes`: only those that a profile or a line names are imported.
+_PLACES = {
+    "breadth-first": "rewrites.breadth_first:BreadthFirst",
+    "combine-collectives": "rewrites.combine_collectives:CombineCollectives",
+    "copy-carried": "fusion.xla_gpu.copy_carried:CopyCarried",
+    "delay-past-loops": "rewrites.delay_past_loops:DelayPastLoops",
+    "drop-dead-code": "rewrites.dead_code:DropDeadCode",
+    "expand-ragged": "fusion.xla_gpu.expand_ragged:ExpandRagged",
+    "fold-all-reduces": "rewrites.fold_all_reduces:FoldAllReduces",
+    "form-reduce-scatter": "rewrites.reduce_scatter:FormReduceScatter",
+    "fuse": "fusion.kernels:Fuse",
+    "fuse-attention": "fusion.attention:FuseAttention",
+    "fuse-chains": "fusion.chains:FuseChains",
+    "fuse-kernels": "fusion.kernels:FuseKernels",
+    "fuse-tpu-products": "fusion.tpu:FuseTpuProducts",
+    "fuse-xla-cpu": "fusion.xla_cpu:FuseXlaCpu",
+    "join-collectives": "fusion.xla_gpu.join_collectives:JoinCollectives",
+    "merge-products": "fusion.xla_gpu.merge_products:MergeProducts",
+    "narrow-collectives": "rewrites.narrow_collectives:NarrowCollectives",
+    "open-single-trips": "rewrites.single_trips:OpenSingleTrips",
+    "read-slices": "fusion.tpu:ReadSlices",
+    "reassociate": "rewrites.reassociate:ReassociateAllReduce",
+    "separate-layers": "rewrites.separate_layers:SeparateLayers",
+    "sink-fills": "rewrites.sink_fills:SinkFills",
+    "split-products": "fusion.xla_gpu.split_products:SplitProducts",
+    "split-reductions": "fusion.xla_gpu.split_reductions:SplitReductions",
+    "sum-after-loops": "rewrites.sum_after_loops:SumAfterLoops",
+    "sum-whole": "rewrites.whole_sums:SumWhole",
+    "turn-operands": "rewrites.turn_operands:TurnOperands",
+    "use-blas": "fusion.blas:UseBlas",
+    "write-slices": "fusion.tpu:WriteSlices",
+}
 _VALUE = r'(?:"[^"]*"|[^\s"{},]+)'
 _OPTION = re.compile(rf"\s*([A-Za-z][\w-]*)=({_VALUE}(?:,{_VALUE})*)(?=\s|$)")
 _PASS = re.compile(r'\s*([\w+-]+)\s*(?:\{((?:[^{}"]|"[^"]*")*)\})?\s*(,|$)')
@@ -32,15 +61,15 @@ _WORDS = {"true": True, "false": False}
 
 
 @cache
-def known_passes() -> typing.Mapping[str, type[Pass]]:
+def known_passes() -> Mapping[str, type[Pass]]:
     """Every pass that can be written, by name."""
-    for folder in _FOLDERS:
-        package = importlib.import_module(folder)
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{folder}.{module.name}")
-    classes = (c for c in Pass.__subclasses__() if c.__module__.startswith(_FOLDERS))
-    found = sorted((c.name, c) for c in classes if all(map(_is_written, _types(c).values())))
-    return MappingProxyType(dict(found))
+    return MappingProxyType({name: _pass_class(name) for name in _PLACES})
+
+
+@cache
+def _pass_class(name: str) -> type[Pass]:
+    found: type[Pass] = pkgutil.resolve_name(f"flint.passes.{_PLACES[name]}")
+    return found
 
 
 def parse_passes(text: str) -> tuple[Pass, ...]:
@@ -90,22 +119,21 @@ def _split(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _made(name: str, options: str) -> Pass:
-    passes = known_passes()
-    if name not in passes:
+    if name not in _PLACES:
         raise FlintError(
             "FL408",
-            f"there is no pass '{name}'{nearest(name, list(passes))}",
-            help="the passes are " + ", ".join(passes),
+            f"there is no pass '{name}'{nearest(name, list(_PLACES))}",
+            help="the passes are " + ", ".join(_PLACES),
         )
-    kinds = _types(passes[name])
-    given = dict(_options(name, options, kinds))
-    for field in fields(passes[name]):
+    one = _pass_class(name)
+    given = dict(_options(name, options, _types(one)))
+    for field in fields(one):
         if field.default is MISSING and field.name not in given:
             what = f"{name}{{{_dashed(field.name)}=...}}"
             raise FlintError(
                 "FL409", f"pass {name} needs its option {_dashed(field.name)}", help=what
             )
-    return passes[name](**given)
+    return one(**given)
 
 
 def _options(name: str, text: str, kinds: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -166,11 +194,3 @@ def _types(one: type[Pass]) -> dict[str, Any]:
     """The type of each option."""
     hints = typing.get_type_hints(one)
     return {field.name: hints[field.name] for field in fields(one)}
-
-
-def _is_written(kind: Any) -> bool:
-    """Whether a value of this type can be written in a line."""
-    if typing.get_origin(kind) is tuple:
-        kind, more = typing.get_args(kind)
-        return more is Ellipsis and _is_written(kind)
-    return isinstance(kind, type) and issubclass(kind, bool | int | float | str | Enum)

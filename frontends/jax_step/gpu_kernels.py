@@ -1,4 +1,4 @@
-"""Kernels that JAX lowers only beside a GPU: cuDNN attention and Pallas.
+"""Kernels that JAX lowers only beside a GPU: cuDNN attention, and Pallas (`pallas`).
 
 JAX asks the installed GPU libraries for versions, calls back into Python while XLA partitions,
 and compiles Pallas kernels as it lowers. Flint needs none of that: shapes, a sharding rule and the
@@ -7,30 +7,20 @@ declared cost are enough.
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flint.frontends.jax_step.callbacks import callback_rules
-from flint.frontends.jax_step.kernel_counts import counts_of
-from flint.frontends.jax_step.splash import blocks_of_masks
 from flint.passes.jax_private import (
     PARAMETERS,
-    cost_estimate,
     cudnn_versions,
-    custom_call,
     custom_partitioning,
-    lower_interpreted_pallas,
     need_devices,
     pallas_call,
     set_cudnn_versions,
 )
-from flint.passes.mlir import FRONTEND_ATTRIBUTES
-from flint.passes.work.blocks import BLOCKS, MaskBlocks
-from flint.passes.work.declared import declaration_of
 
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr, Primitive
@@ -119,9 +109,9 @@ def lowering_options(platform: str, program: ClosedJaxpr | None = None) -> dict[
     ]
     pallas = pallas_call()
     if pallas is not None and platform != "cpu":
-        on_gpu = platform in ("cuda", "rocm")
-        masks = {} if on_gpu or program is None else blocks_of_masks(program)
-        rules.append((pallas, _lower_pallas if on_gpu else partial(_lower_for_tpu, masks)))
+        from flint.frontends.jax_step.pallas import pallas_rule
+
+        rules.append((pallas, pallas_rule(platform, program)))
     parameters = mlir.LoweringParameters(override_lowering_rules=tuple(rules))
     return {"lowering_platforms": (platform,), PARAMETERS: parameters}
 
@@ -136,89 +126,3 @@ def _lower_custom_partitioning(
     lower = mlir.lower_fun(core.jaxpr_as_fun(call), multiple_results=True)
     results: Sequence[ir.Value] = lower(context, *values)
     return results
-
-
-def _lower_pallas(
-    context: LoweringRuleContext, *values: ir.Value, interpret: object, **parameters: Any
-) -> Sequence[ir.Value]:
-    """One custom call `pallas_call` with its cost; the kernel is not compiled."""
-    if interpret:
-        lower: Callable[..., Sequence[ir.Value]] = lower_interpreted_pallas()
-        return lower(context, *values, interpret=interpret, **parameters)
-    return _called(context, values, parameters, _estimate_of(parameters, is_pipelined=False))
-
-
-def _called(
-    context: LoweringRuleContext,
-    values: Sequence[ir.Value],
-    parameters: dict[str, Any],
-    estimate: Any,
-) -> Sequence[ir.Value]:
-    from jax.interpreters import mlir
-
-    config: dict[str, Any] = {"name": str(parameters.get("name") or "kernel")}
-    if estimate is not None:
-        fields = ("flops", "bytes_accessed", "transcendentals")
-        config["cost_estimate"] = {f: int(getattr(estimate, f)) for f in fields}
-    types = [mlir.aval_to_ir_type(context.module_context, a) for a in context.avals_out]
-    out = custom_call()(
-        "pallas_call",
-        result_types=types,
-        operands=list(values),
-        backend_config=json.dumps(config),
-        api_version=2,
-    )
-    return list(out.results)
-
-
-def _lower_for_tpu(
-    masks: Mapping[int, MaskBlocks],
-    context: LoweringRuleContext,
-    *values: ir.Value,
-    interpret: object,
-    **parameters: Any,
-) -> Sequence[ir.Value]:
-    """Mosaic's own lowering; a kernel that declares no cost gets what is counted of it.
-
-    A kernel that is compiled only beside a TPU of some generation becomes a call, as on GPUs.
-    """
-    lower: Callable[..., Sequence[ir.Value]] = lower_interpreted_pallas()
-    if interpret:
-        return lower(context, *values, interpret=interpret, **parameters)
-    parameters["cost_estimate"] = estimate = _estimate_of(parameters, is_pipelined=True)
-    try:
-        made = lower(context, *values, interpret=interpret, **parameters)
-        _say_blocks(made, masks.get(id(parameters["jaxpr"])))
-        return made
-    except ValueError as error:
-        if "device kind" not in str(error):
-            raise
-        return _called(context, values, parameters, estimate)
-
-
-def _say_blocks(made: Sequence[ir.Value], blocks: MaskBlocks | None) -> None:
-    """Write the blocks that a kernel runs beside its call."""
-    from jaxlib.mlir import ir
-
-    if blocks is None or not made or isinstance(made[0], ir.BlockArgument):
-        return
-    call = made[0].owner
-    said = call.attributes.get(FRONTEND_ATTRIBUTES, ())
-    full = {n.name: n.attr for n in said} | {BLOCKS: ir.StringAttr.get(str(blocks))}
-    call.attributes[FRONTEND_ATTRIBUTES] = ir.DictAttr.get(full)
-
-
-def _estimate_of(parameters: dict[str, Any], *, is_pipelined: bool) -> Any:
-    """What a kernel declares, else what its body and grid say, unless `@flint.cost_of` does."""
-    given = parameters.get("cost_estimate")
-    name = str(parameters.get("name") or "kernel")
-    if given is not None or declaration_of(f"pallas.{name}") is not None:
-        return given
-    counts = counts_of(parameters["jaxpr"], parameters["grid_mapping"], is_pipelined=is_pipelined)
-    if counts is None:
-        return None
-    return cost_estimate()(
-        flops=counts.flops,
-        transcendentals=counts.transcendentals,
-        bytes_accessed=counts.bytes_accessed,
-    )

@@ -9,8 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
-from flint.frontends.files.hlo import read_hlo
-from flint.frontends.files.stablehlo import capture_stablehlo
 from flint.frontends.jax_step.equations import refuse_huge_constants
 from flint.frontends.jax_step.gpu_kernels import lowering_options
 from flint.frontends.jax_step.settings import capturing_on
@@ -105,6 +103,10 @@ def capture_staged(
     its HLO.
     """
     import jax
+
+    # not above: steps, which are most that is captured, need no reader of files
+    from flint.frontends.files.hlo import read_hlo
+    from flint.frontends.files.stablehlo import capture_stablehlo
 
     staged = stage_of(staged)
     if isinstance(staged, jax.stages.Compiled):

@@ -67,14 +67,13 @@ def capture(
     Prints a summary, with -c an estimate on that cluster, and with -o writes execution traces for
     every rank.
     """
-    from flint.cluster.named import load_cluster
     from flint.io.scratch import remove_leftovers
 
     started = time.perf_counter()
     _refuse_clusters(output, request.clusters, estimated)
     capturing.require_profile(request.profile)
     remove_leftovers()
-    hardware = list(map(load_cluster, request.clusters))
+    hardware = _loaded(request.clusters)
     with stages_shown(quiet=quiet or json_):
         trace = capturing.capture(request, user_process)
         trace, estimates = _estimated(trace, hardware, estimated)
@@ -101,6 +100,14 @@ def capture(
         return
     tail = _tail(files, seconds, verbose > 0)
     _print(trace.summary(written), [e.to_text(verbose=verbose > 0) for e in estimates], tail)
+
+
+def _loaded(clusters: Sequence[str]) -> list[Cluster]:
+    if not clusters:
+        return []  # and nothing that reads cluster files is imported
+    from flint.cluster.named import load_cluster
+
+    return list(map(load_cluster, clusters))
 
 
 def _estimated(

@@ -13,14 +13,12 @@ from flint.ir.program import Flag, Kind, Program, RegionKind
 from flint.passes.base import Pass, run_passes
 from flint.passes.fusion.chains import FuseChains
 from flint.passes.fusion.merging import CircleError, merged, without_circles
-from flint.passes.fusion.xla_gpu import (
-    CopyCarried,
-    ExpandRagged,
-    JoinCollectives,
-    MergeProducts,
-    SplitProducts,
-    SplitReductions,
-)
+from flint.passes.fusion.xla_gpu.copy_carried import CopyCarried
+from flint.passes.fusion.xla_gpu.expand_ragged import ExpandRagged
+from flint.passes.fusion.xla_gpu.join_collectives import JoinCollectives
+from flint.passes.fusion.xla_gpu.merge_products import MergeProducts
+from flint.passes.fusion.xla_gpu.split_products import SplitProducts
+from flint.passes.fusion.xla_gpu.split_reductions import SplitReductions
 from flint.passes.rewrites.turn_operands import TurnOperands
 from flint.passes.work.totals import matmul_flops, total, totals
 from tests.core.passes.test_fusion_chains import launched

@@ -1,5 +1,7 @@
 """Passes as people write them: names, options, and the messages for what they get wrong."""
 
+import importlib
+import pkgutil
 from dataclasses import fields
 
 import pytest
@@ -8,12 +10,15 @@ from hypothesis import strategies as st
 
 from flint.errors import FlintError
 from flint.ir.program import Collective, Phase
+from flint.passes import fusion, rewrites
+from flint.passes.base import Pass
 from flint.passes.fusion.chains import FuseChains
 from flint.passes.pass_list import described, known_passes, parse_passes, spelled_pass
 from flint.passes.profiles import PROFILES
 from flint.passes.rewrites.breadth_first import BreadthFirst
 from flint.passes.rewrites.combine_collectives import CombineCollectives
 from flint.passes.rewrites.reassociate import ReassociateAllReduce
+from flint.passes.rewrites.small_kernels import MergeSmallKernels
 
 
 def test_a_list_is_read_with_its_options() -> None:
@@ -50,6 +55,14 @@ def test_what_is_written_leaves_defaults_out() -> None:
     assert parse_passes('combine-collectives{most-bytes=5 collectives=""}') == (
         CombineCollectives(5, ()),
     )
+
+
+def test_every_pass_of_the_folders_is_known_by_its_own_name() -> None:
+    for folder in (rewrites, fusion):
+        for module in pkgutil.walk_packages(folder.__path__, f"{folder.__name__}."):
+            importlib.import_module(module.name)
+    theirs = {c for c in Pass.__subclasses__() if c.__module__.startswith("flint.passes.")}
+    assert {c.name: c for c in theirs - {MergeSmallKernels}} == known_passes()
 
 
 @pytest.mark.parametrize("name", list(known_passes()))
