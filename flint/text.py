@@ -6,6 +6,7 @@ cut off or coloured; nothing in a name moves a cursor or hides what follows.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -18,6 +19,27 @@ _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _BREAKS = re.compile("[\t\n]")
+#: Longest scope that goes into a node's name; its first components are cut off.
+_MOST_OF_SCOPE = 40
+#: What need not be written in quotes in the text of a program.
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.+\-/]*")
+
+
+def short_scope(scope: str) -> str:
+    """The last components of `scope` that fit into a node's name, at least one."""
+    while len(scope) > _MOST_OF_SCOPE and "/" in scope:
+        scope = scope.partition("/")[2]
+    return scope[-_MOST_OF_SCOPE:]
+
+
+def spelled_word(text: str) -> str:
+    """A word as it is, anything else as a JSON string."""
+    return text if _WORD.fullmatch(text) else quoted(text)
+
+
+def quoted(text: str) -> str:
+    """A JSON string of printable ASCII."""
+    return json.dumps(text).replace("\x7f", "\\u007f")
 
 
 def format_bytes(count: int) -> str:

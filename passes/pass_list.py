@@ -18,8 +18,8 @@ from types import MappingProxyType
 from typing import Any
 
 from flint.errors import FlintError, nearest
-from flint.ir.text.values import spelled_word
 from flint.passes.base import Pass
+from flint.text import spelled_word
 
 #: Where each pass is, below `flint.passes`: only those that a profile or a line names are imported.
 _PLACES = {

@@ -28,7 +28,6 @@ from flint.backends.cost.notes import (
     stood_in_notes,
 )
 from flint.backends.cost.price import Priced
-from flint.backends.cost.replay.facts import MeasuredFacts, measured_facts, recorded_notes
 from flint.backends.cost.replay.plan import cluster_for
 from flint.backends.cost.routing import BALANCED
 from flint.backends.cost.setting import Setting, Timed, setting_of
@@ -52,6 +51,7 @@ from flint.text import warning_lines
 
 if TYPE_CHECKING:
     from flint.backends.cost.memory.memory import MemoryUse
+    from flint.backends.cost.replay.facts import MeasuredFacts
     from flint.backends.cost.uncertainty import Interval
 
 _log = logging.getLogger(__name__)
@@ -198,10 +198,6 @@ def estimate_of(
             workload.classes, sizes, timeline.classes, parts, memory, strict=True
         )
     )
-    facts = None
-    if timed.changed is not None:
-        on = s.table.cluster.name if s.table else ""
-        facts = measured_facts(s.kernels, timed.priced, timeline, s.cluster, s.changes.texts, on)
     flops = _flops(workload, s.kernels)
     counted = [flops[c.program] for c in workload.classes]
     dtype, peak = main_type_and_peak(workload, s.cluster, s.tf32)
@@ -223,12 +219,22 @@ def estimate_of(
         notes=(),
         timeline=timeline,
         kernel_times=timed.kernel_times,
-        measured=facts,
+        measured=_facts(s, timed),
         workload=workload,
         kernels=s.kernels,
         placement=s.placement,
         routing=s.routing.name if s.routing else BALANCED,
     )
+
+
+def _facts(s: Setting, timed: Timed) -> MeasuredFacts | None:
+    """What an estimate with measured times rests on; None where models price all of it."""
+    if timed.changed is None:
+        return None
+    from flint.backends.cost.replay.facts import measured_facts
+
+    on = s.table.cluster.name if s.table else ""
+    return measured_facts(s.kernels, timed.priced, timed.timeline, s.cluster, s.changes.texts, on)
 
 
 def _all_notes(s: Setting, timed: Timed, facts: MeasuredFacts | None) -> tuple[str, ...]:
@@ -237,7 +243,7 @@ def _all_notes(s: Setting, timed: Timed, facts: MeasuredFacts | None) -> tuple[s
     replays = s.timing == MEASURED and s.table is None
     return (
         *((times.note(timeline.total_ns),) if times else ()),
-        *(recorded_notes(facts) if facts else ()),
+        *(facts.notes() if facts else ()),
         *_notes(s.cluster, s.profile),
         *slowest_notes(kernels, s.cluster),
         *(lent_notes(kernels.programs, s.placement) if not replays else ()),

@@ -11,7 +11,6 @@ import numpy as np
 
 from flint.backends.cost.kernel_times import KernelTimes
 from flint.backends.cost.network.placement import NetworkPlacement
-from flint.backends.cost.replay.facts import MeasuredFacts
 from flint.backends.cost.routing import BALANCED
 from flint.backends.cost.simulate.exposure import IDLE, Share
 from flint.backends.cost.simulate.timeline import Policy, Timeline
@@ -22,6 +21,7 @@ from flint.ir.workload import Workload
 
 if TYPE_CHECKING:
     from flint.backends.cost.memory.memory import MemoryUse
+    from flint.backends.cost.replay.facts import MeasuredFacts
     from flint.backends.cost.simulate.critical_path import Segment
 
 

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from flint.backends.chakra.writing.encode import short_scope
 from flint.backends.cost.chips.model import model_of
 from flint.backends.cost.routing import BALANCED
 from flint.backends.cost.uncertainty import PROBABILITY, Interval
-from flint.cluster.astrasim.files import UNKNOWN_MEMORY_BYTES
-from flint.text import Column, format_bytes, format_duration, text_table
+from flint.cluster.models import UNKNOWN_MEMORY_BYTES
+from flint.text import Column, format_bytes, format_duration, short_scope, text_table
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate_numbers import ClassEstimate, EstimateNumbers

@@ -20,10 +20,8 @@ from flint.backends.cost.replay.changes import Changes, parse_changes
 from flint.backends.cost.replay.plan import (
     cluster_for,
     launched_by,
-    measured_table,
     policy_of,
     refuse_profile,
-    times_of,
     timing_of,
 )
 from flint.backends.cost.routing import Routing, find_routing, refuse_routing
@@ -93,7 +91,7 @@ class Setting:
         """
         with stage("price"):
             pricing = self._pricing()
-            changed = times_of(self.kernels, pricing, self.timing, self.changes, self.table)
+            changed = self._changed(pricing)
             priced = price(
                 *(
                     self.kernels,
@@ -130,6 +128,14 @@ class Setting:
             routing=self.routing,
         )
 
+    def _changed(self, pricing: Pricing) -> Times | None:
+        """What changes the models' prices; None where nothing was measured or is changed."""
+        if not (self.kernels.measured_by or self.table or self.changes):
+            return None
+        from flint.backends.cost.replay.times import times_of
+
+        return times_of(self.kernels, pricing, self.timing, self.changes, self.table)
+
     def _of_kernels(self, pricing: Pricing, *, lenient: bool) -> Pricing:
         """The same for the profile that the kernels are of, which is another for recorded ones."""
         name = str(self.kernels.metadata.get("profile", ""))
@@ -153,7 +159,7 @@ def setting_of(workload: Workload, request: EstimateRequest) -> Setting:
     asked_policy = None if request.policy is None else find_policy(request.policy)
     chosen = policy_of(workload, asked_policy, find_policy(software.policy))
     timing = timing_of(workload, request.timing, has_table=bool(request.measured))
-    table = measured_table([workload_of(m) for m in request.measured], cluster)
+    table = _table(request, cluster)
     clock = cycles_per_ns(workload, cluster.chip, timing)
     changes = parse_changes(request.scale, request.replace, cluster)
     if workload.measured_by:
@@ -176,6 +182,15 @@ def setting_of(workload: Workload, request: EstimateRequest) -> Setting:
         *(workload, kernels, cluster, placement, software, profile, chosen, skew),
         *(timing, clock, changes, table, request.unpriced_is_zero),
     )
+
+
+def _table(request: EstimateRequest, cluster: Cluster) -> MeasuredTable | None:
+    """Times of the measured workloads that a request names."""
+    if not request.measured:
+        return None
+    from flint.backends.cost.replay.times import measured_table
+
+    return measured_table([workload_of(m) for m in request.measured], cluster)
 
 
 def _kernels(workload: Workload, profile: str, policy: Policy) -> Workload:

@@ -58,6 +58,8 @@ Table = Annotated[
     PlainSerializer(str, return_type=str, when_used="json"),
     WithJsonSchema({"type": "string"}),
 ]
+#: The memory of a chip of which only ASTRA-sim's files are known: they have no size.
+UNKNOWN_MEMORY_BYTES = 10**15
 #: No network connects more chips.
 MOST_CHIPS = 2**40
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from flint.cluster.astrasim.files import read_astrasim
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 
@@ -36,5 +35,7 @@ def load_cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
         )
     if not is_astrasim(cluster):
         return Cluster.load(cluster if isinstance(cluster, str) else Path(cluster))
+    from flint.cluster.astrasim.files import read_astrasim
+
     path = Path(cluster)
     return read_astrasim(path, path.with_name("system.json"))

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from flint.errors import FlintError
-from flint.io.user_places import calling_place
 
 #: More of anything than this is a typing error.
 MOST = 2**31
@@ -36,6 +35,8 @@ def check_fields(record: object, code: str, /, **allowed: Allowed) -> None:
 def check_value(value: object, rule: Allowed, code: str, what: str) -> None:
     """Raise FlintError `code` unless `value`, called `what`, is as `rule` says."""
     if not rule.holds(value):
+        from flint.io.user_places import calling_place  # asks for the folders of Python
+
         raise FlintError(
             code,
             f"{what} is {shown(value)}, not {rule.words}",

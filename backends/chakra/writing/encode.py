@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from flint.backends.chakra.schema import CHAKRA_VERSION, VALUE_FIELDS, NodeType
 from flint.backends.chakra.writing.lower import LoweredNodes, Slot
 from flint.ir.program import Int64s, Program
+from flint.text import short_scope
 
 #: Least tensor_size of a computation that waits for nothing. ASTRA-sim's analytical backend stops
 #: with a failed assertion when the first event ends below 1 ns; at this size it lasts as long on
 #: memory of up to 16 TB/s.
 LEAST_STARTING_BYTES = 16 * 1024
-#: Longest scope that goes into a node's name; its first components are cut off.
-MAX_SCOPE_LENGTH = 40
 
 _NODE_NAMES = {
     NodeType.COMP: "COMP_NODE",
@@ -254,13 +253,6 @@ class Encoder:
             packed = field_bytes(VALUE_FIELDS["bool_list"], field_bytes(1, bytes(flags)))
             parts.append(field_bytes(1, b"involved_dim") + packed)
         return b"".join(field_bytes(10, p) for p in parts)
-
-
-def short_scope(scope: str) -> str:
-    """The last components of `scope` that fit in MAX_SCOPE_LENGTH, at least one."""
-    while len(scope) > MAX_SCOPE_LENGTH and "/" in scope:
-        scope = scope.partition("/")[2]
-    return scope[-MAX_SCOPE_LENGTH:]
 
 
 def _slot_column(slot: Slot) -> RankColumn:

@@ -24,9 +24,7 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Int64s, Kind, Phase, Program, RegionKind
 from flint.ir.workload import Workload
 from flint.passes.base import run_passes
-from flint.passes.fusion.kernels import FuseKernels
-from flint.passes.rewrites.dead_code import DropDeadCode
-from flint.passes.rewrites.sink_fills import SinkFills
+from flint.passes.pass_list import parse_passes
 
 # What the memory of a device is used for.
 
@@ -335,7 +333,7 @@ def stored_programs(workload: Workload) -> tuple[Program, ...]:
     stay until the last one is read. What repeats a constant is no array that waits outside of the
     loops that read it.
     """
-    passes = (SinkFills(), DropDeadCode(), FuseKernels())
+    passes = parse_passes("sink-fills,drop-dead-code,fuse-kernels")
     return workload.kept.get(
         "stored", None, lambda: tuple(run_passes(p, passes) for p in workload.programs)
     )

@@ -90,6 +90,32 @@ class MeasuredFacts:
         """Spans, and to what the nanoseconds of each recorded rank belong."""
         return text_table(COLUMNS, [attribution_cells(c) for c in self.classes])
 
+    def notes(self) -> list[str]:
+        """Sentences on what was measured, and what was made of it."""
+        by = self.by
+        notes = []
+        if by:
+            ranks = plural(len(by.classes), "rank")
+            on = f" ({self.recorded_on})" if self.recorded_on else ""
+            notes.append(
+                f"{by.format} profiles of {ranks} on {by.device}{on}; the host is as recorded"
+            )
+            notes += _periods(self)
+            attributions = [c.attribution for c in self.classes]
+            if len(by.classes) == 1 and any(a.wire_ns or a.waiting_ns for a in attributions):
+                notes.append(
+                    "one rank was recorded: its communication holds the wait for others, and goes over the "
+                    "wire as long as the model says"
+                )
+        elif self.recorded_on:
+            notes.append(
+                f"predicted from measured workloads on {self.recorded_on}: times of the same kernels and "
+                "communication are measured, others the models' times as near ones were measured over them"
+            )
+        if self.changes:
+            notes.append(f"changed: {', '.join(self.changes)}")
+        return [*notes, self.rests_text()]
+
 
 def attribution_cells(c: ClassFacts) -> tuple[str, ...]:
     """A row of COLUMNS."""
@@ -178,28 +204,3 @@ def _periods(facts: MeasuredFacts) -> list[str]:
             "which flint import shows"
         )
     ]
-
-
-def recorded_notes(facts: MeasuredFacts) -> list[str]:
-    """Sentences on what was measured, and what was made of it."""
-    by = facts.by
-    notes = []
-    if by:
-        ranks = plural(len(by.classes), "rank")
-        on = f" ({facts.recorded_on})" if facts.recorded_on else ""
-        notes.append(f"{by.format} profiles of {ranks} on {by.device}{on}; the host is as recorded")
-        notes += _periods(facts)
-        attributions = [c.attribution for c in facts.classes]
-        if len(by.classes) == 1 and any(a.wire_ns or a.waiting_ns for a in attributions):
-            notes.append(
-                "one rank was recorded: its communication holds the wait for others, and goes over the "
-                "wire as long as the model says"
-            )
-    elif facts.recorded_on:
-        notes.append(
-            f"predicted from measured workloads on {facts.recorded_on}: times of the same kernels and "
-            "communication are measured, others the models' times as near ones were measured over them"
-        )
-    if facts.changes:
-        notes.append(f"changed: {', '.join(facts.changes)}")
-    return [*notes, facts.rests_text()]

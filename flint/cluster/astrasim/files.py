@@ -12,7 +12,15 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from flint.cluster.astrasim.system import SystemFile, wrong_setting
-from flint.cluster.models import Chip, Cluster, Network, NetworkKind, Quantity, SourceKind
+from flint.cluster.models import (
+    UNKNOWN_MEMORY_BYTES,
+    Chip,
+    Cluster,
+    Network,
+    NetworkKind,
+    Quantity,
+    SourceKind,
+)
 from flint.errors import FlintError, nearest
 from flint.io.bounded import FileKind, parse_json, read_bounded
 from flint.io.malformed import Malformed
@@ -20,8 +28,6 @@ from flint.ir.mesh import MOST_DEVICES
 
 #: ASTRA-sim's GB in bandwidths.
 GB = 2**30
-#: The memory of a chip of which only ASTRA-sim's files are known: they have no size.
-UNKNOWN_MEMORY_BYTES = 10**15
 _SYSTEM = "a chip needs peak-perf (TFLOP/s) and local-mem-bw (GB/s), greater than 0"
 _FILES = "give ASTRA-sim's network file; its system.json is read beside it"
 TOPOLOGIES = {

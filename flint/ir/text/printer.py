@@ -25,7 +25,8 @@ import numpy as np
 
 from flint.ir.columns import ALWAYS_THERE, ROW_COLUMNS, TABLE_OF, first_uses, type_bytes
 from flint.ir.program import Kind, Program, Region
-from flint.ir.text.values import quoted, spelled, spelled_word
+from flint.ir.text.values import spelled
+from flint.text import quoted, spelled_word
 
 SCHEMA = "flint.program/1"
 #: Columns that have a place of their own in a line.

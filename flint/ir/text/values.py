@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable
 from enum import IntEnum, IntFlag
 from functools import cache
@@ -12,19 +10,7 @@ from typing import Any
 from flint.ir.columns import COLUMN_MEMBERS, TABLE_OF
 from flint.ir.mesh import AxisRef, Group, Route
 from flint.ir.text.scanner import Scanner
-
-#: What need not be written in quotes.
-WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.+\-/]*")
-
-
-def spelled_word(text: str) -> str:
-    """A word as it is, anything else as a JSON string."""
-    return text if WORD.fullmatch(text) else quoted(text)
-
-
-def quoted(text: str) -> str:
-    """A JSON string of printable ASCII."""
-    return json.dumps(text).replace("\x7f", "\\u007f")
+from flint.text import quoted, spelled_word
 
 
 def spelled(column: str, value: Any) -> str:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flint.backends.chakra.writing.encode import short_scope
 from flint.backends.cost.memory.over_time import MemoryPoint, memory_over_time
 from flint.errors import FlintError
 from flint.io.outputs import OutputKind, write_output
@@ -33,6 +32,7 @@ from functools import cache
 from types import SimpleNamespace
 
 from flint.messages import message_classes
+from flint.text import short_scope
 
 #: Nodes that are written where no window is given: what the viewer shows without effort.
 NODE_LIMIT = 100_000

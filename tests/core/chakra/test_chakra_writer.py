@@ -18,13 +18,14 @@ import pytest
 from flint.backends.chakra import check, read, write
 from flint.backends.chakra.reading.reader import records
 from flint.backends.chakra.schema import CommType, NodeType, messages
-from flint.backends.chakra.writing.encode import LEAST_STARTING_BYTES, short_scope, varint
+from flint.backends.chakra.writing.encode import LEAST_STARTING_BYTES, varint
 from flint.backends.chakra.writing.simulator_files import GroupNumbers
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, Phase
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
+from flint.text import short_scope
 from tests.chakra_traces import layered_program, over
 from tests.program_rows import ProgramBuilder
 

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from flint.backends.cost.replay.facts import COLUMNS, attribution_cells
-from flint.cluster.astrasim.files import UNKNOWN_MEMORY_BYTES
 from flint.cluster.constants import numbers
+from flint.cluster.models import UNKNOWN_MEMORY_BYTES
 from flint.text import format_bytes, format_count, format_duration
 from flint.tools.report.page.markup import Heading, Markup, join, table, tag
 from flint.tools.report.page.section import Section, share

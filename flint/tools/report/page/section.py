@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from flint.backends.chakra.writing.encode import short_scope
-from flint.text import format_count, format_duration
+from flint.text import format_count, format_duration, short_scope
 from flint.tools.report.page.charts.bars import BarSegment, bar_and_table
 from flint.tools.report.page.colours import TITLES, families, family, series
 from flint.tools.report.page.markup import Heading, Markup, tag
