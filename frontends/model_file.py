@@ -17,8 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from flint.errors import FlintError, nearest
-from flint.frontends.axis_errors import axis_error
 from flint.frontends.torch_weights import without_weights
+from flint.frontends.user_code import axis_error
 from flint.io.bounded import FileKind, read_bounded
 from flint.io.user_places import user_place
 from flint.ir.axis_types import AxisType

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,6 @@ from flint.backends.chakra.reading.captured import workload_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.model import model_of
 from flint.backends.cost.estimate_numbers import ClassEstimate, EstimateNumbers
-from flint.backends.cost.idle_options import idle_option_notes
 from flint.backends.cost.kernel_times import MEASURED
 from flint.backends.cost.notes import (
     attention_notes,
@@ -47,6 +46,7 @@ from flint.ir.program import PERHAPS_A_WINDOW
 from flint.ir.workload import Workload
 from flint.plugins import API, load
 from flint.requests.estimate import EstimateRequest
+from flint.requests.option import as_text
 from flint.text import warning_lines
 
 if TYPE_CHECKING:
@@ -154,9 +154,40 @@ def estimate(workload: Workload, request: EstimateRequest) -> Estimate:
     setting, timed, found = _estimated(workload, read)
     notes = (
         *_all_notes(setting, timed, found.measured),
-        *idle_option_notes(read, lambda others: _says_the_same(found, workload, others)),
+        *_idle_option_notes(read, lambda others: _says_the_same(found, workload, others)),
     )
     return replace(found, notes=notes)
+
+
+def _idle_option_notes(
+    request: EstimateRequest, changes_nothing: Callable[[EstimateRequest], bool]
+) -> tuple[str, ...]:
+    """A sentence for each given option that `changes_nothing`, asked with the other options, is true of.
+
+    Of an option that is given several times each one is left out by itself.
+    """
+    return tuple(
+        f"{said} changes nothing of this estimate"
+        for said, others in _each_left_out(request)
+        if changes_nothing(others)
+    )
+
+
+def _each_left_out(request: EstimateRequest) -> Iterator[tuple[str, EstimateRequest]]:
+    """Each given option as a user writes it, and a request of all others."""
+    options = request.options()
+    for name, value in request.given().items():
+        if name == "cluster":  # without it there is no estimate
+            continue
+        flag, usual = options[name].flag, options[name].default
+        if value is True:
+            yield f"{flag} {options[name].word}", request.but(**{name: usual})
+        elif isinstance(value, list | tuple):
+            for at, one in enumerate(value):
+                left = (*value[:at], *value[at + 1 :])
+                yield f"{flag} {as_text(one)}", request.but(**{name: left})
+        else:
+            yield f"{flag} {as_text(value)}", request.but(**{name: usual})
 
 
 def _says_the_same(found: Estimate, workload: Workload, request: EstimateRequest) -> bool:

@@ -158,6 +158,34 @@ class Mesh:
                 joined.append(AxisRef(ref.name, ref.pre_size, size))
         return tuple(AxisRef(r.name) if r.size == self.axis_size(r.name) else r for r in joined)
 
+    def without(
+        self, axes: Iterable[AxisRef], part: Iterable[AxisRef]
+    ) -> tuple[AxisRef, ...] | None:
+        """The axes that are in `axes` and not in `part`, canonical; None if `part` is not inside.
+
+        `x` of size 8 without `x:(1)2` is `x:(2)4`. A part that cuts across a factor of an axis
+        (2 out of the middle of 3) is not inside.
+        """
+        left = list(self.canonical(axes))
+        for ref in self.canonical(part):
+            pre, size = ref.pre_size, self.axis_size(ref)
+            for i, whole in enumerate(left):
+                outer_pre, outer_size = whole.pre_size, self.axis_size(whole)
+                if whole.name != ref.name or pre % outer_pre:
+                    continue
+                major = pre // outer_pre
+                if outer_size % (major * size):
+                    continue
+                minor = outer_size // (major * size)
+                left[i : i + 1] = [
+                    AxisRef(ref.name, outer_pre, major),
+                    AxisRef(ref.name, pre * size, minor),
+                ]
+                break
+            else:
+                return None
+        return self.canonical(left)
+
     def coordinates(self, rank: int) -> dict[str, int]:
         """Axis name to coordinate of one device."""
         found = np.unravel_index(rank, self.sizes)

@@ -6,20 +6,22 @@ import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flint.io.bounded import FileKind, read_bounded
-from flint.ir.compiled_by import CompiledBy
-from flint.ir.measured_by import MeasuredBy
 from flint.ir.mesh import Mesh
 from flint.ir.program import Program
 from flint.ir.rank_class import RankClass
 from flint.ir.stood_in import StoodIn
 from flint.ir.verify import groups_fit_the_mesh, hold
 from flint.log import stage
+
+if TYPE_CHECKING:
+    from flint.ir.compiled_by import CompiledBy
+    from flint.ir.measured_by import MeasuredBy
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -72,13 +74,21 @@ class Workload:
     def compiled_by(self) -> CompiledBy | None:
         """The compiler that made the programs; None for what Flint or a partitioner made."""
         found = self.metadata.get("compiler")
-        return CompiledBy.from_json(found) if found else None
+        if not found:
+            return None
+        from flint.ir.compiled_by import CompiledBy
+
+        return CompiledBy.from_json(found)
 
     @property
     def measured_by(self) -> MeasuredBy | None:
         """What was recorded where the programs are of profiles; None for what nobody measured."""
         found = self.metadata.get("measured")
-        return MeasuredBy.from_json(found) if found else None
+        if not found:
+            return None
+        from flint.ir.measured_by import MeasuredBy
+
+        return MeasuredBy.from_json(found)
 
     @property
     def warnings(self) -> tuple[str, ...]:

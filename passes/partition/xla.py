@@ -13,7 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from flint.errors import FlintError
-from flint.io.processes import Child, Patience
+from flint.io.processes import (
+    Child,
+    Patience,
+    how_it_ended,
+    last_words,
+)
 from flint.io.scratch import scratch_folder
 from flint.ir.program import Program
 from flint.passes.hlo.arguments import argument_shardings
@@ -21,7 +26,6 @@ from flint.passes.hlo.module import decode_module
 from flint.passes.hlo.walk import module_to_program
 from flint.passes.mlir import make_context, module_text
 from flint.passes.partition import Partitioned
-from flint.passes.partition.deaths import how_it_ended, last_words
 from flint.passes.partition.prepare.sizes import refuse_huge_tensors
 from flint.passes.partition.replicated import never_split, replicated_work
 from flint.passes.partition.worker import child_environment, read_message, write_message

@@ -13,7 +13,6 @@ from flint.ir.match import ANY, Op, rewrite
 from flint.ir.mesh import Group
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Program
-from flint.passes.axes import subtract
 from flint.passes.base import Pass
 
 #: Opcode of the reduce-scatters that this pass makes.
@@ -69,7 +68,7 @@ def _scattered(edit: Editor, slices: int, reduce: int) -> bool:
     """Over all axes, over some, or not at all."""
     p = edit.program
     axes = p.groups[p.group[slices]].axes
-    rest = subtract(p.mesh, p.groups[p.group[reduce]].axes, axes)
+    rest = p.mesh.without(p.groups[p.group[reduce]].axes, axes)
     if rest is None:
         return False
     if rest and _of_scatter(edit, reduce):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flint.errors import FlintError
 from flint.ir.mesh import MOST_AXES, AxisRef, Group, Mesh, Route
-from flint.passes.axes import axes_of_members, positions_along, subtract
+from flint.passes.axes import axes_of_members, positions_along
 from tests.random_programs import QUICK, axis_sets, meshes, routes
 
 
@@ -113,7 +113,7 @@ def test_axes_without_a_part_are_its_complement(data: st.DataObject) -> None:
     mesh = data.draw(meshes())
     axes = data.draw(axis_sets(mesh))
     part = data.draw(st.sets(st.sampled_from(axes))) if axes else set()
-    rest = subtract(mesh, axes, part)
+    rest = mesh.without(axes, part)
     assert rest is not None
     assert mesh.canonical([*rest, *part]) == mesh.canonical(axes)
     assert mesh.group_size(rest) * mesh.group_size(part) == mesh.group_size(axes)
@@ -124,7 +124,7 @@ def test_axes_without_a_part_are_its_complement(data: st.DataObject) -> None:
 def test_a_part_that_is_not_inside_has_no_complement(data: st.DataObject) -> None:
     mesh = data.draw(meshes())
     axes, part = data.draw(axis_sets(mesh)), data.draw(axis_sets(mesh))
-    rest = subtract(mesh, axes, part)
+    rest = mesh.without(axes, part)
     index, inner = group_index(mesh, axes), group_index(mesh, part)
     pairs = zip(inner.tolist(), index.tolist(), strict=True)
     refined = len(set(pairs)) == len(set(inner.tolist()))

@@ -11,12 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flint.backends.chakra.schema import CommType
-from flint.cluster.astrasim.system import SystemFile
 from flint.ir.program import Int64s
+
+if TYPE_CHECKING:
+    from flint.cluster.astrasim.system import SystemFile
 
 #: Handling of a packet, in ns, in a group smaller than the network: ASTRA-sim's "fast" memory bus.
 _FAST_DELAY_NS = 10

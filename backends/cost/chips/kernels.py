@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.cluster.kernel_times import KernelTable, Key
 from flint.ir.program import Int64s
+
+if TYPE_CHECKING:
+    from flint.cluster.kernel_times import KernelTable, Key
 
 
 class KernelKind(IntEnum):
@@ -106,6 +109,8 @@ _PLAIN = ("gemm", "convolution")
 
 def keys_of(kernels: Kernels) -> list[Key]:
     """What each kernel is found by in a table of measured times."""
+    from flint.cluster.kernel_times import Key
+
     names = [KernelKind(k).name.lower() for k in kernels.kind.tolist()]
     rows = zip(
         names,

@@ -10,12 +10,12 @@ from flint.backends.cost.simulate.timeline import RECORDED, Policy
 from flint.cluster.models import Cluster, Quantity, SourceKind
 from flint.cluster.named import load_cluster
 from flint.errors import FlintError
-from flint.ir.measured_by import MeasuredBy
 from flint.ir.workload import Workload
 from flint.rewrite import RECORDED as RECORDED_PROFILE
 
 if TYPE_CHECKING:
     from flint.backends.cost.replay.table import MeasuredTable
+    from flint.ir.measured_by import MeasuredBy
 
 _DEFAULT_POLICY = "overlap"
 #: Profiles whose kernels are launched one by one.

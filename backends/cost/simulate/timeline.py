@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from flint.backends.chakra.writing.expand import Nodes, occurrences
 from flint.backends.cost.simulate.layers import layer_runs, preparation
-from flint.backends.cost.simulate.runs import Lane, is_exact, place_together
 from flint.backends.cost.simulate.steady_state import place_alone
 from flint.errors import FlintError
 from flint.ir.arrays import Float64s
@@ -182,6 +181,8 @@ def _by_runs(works: Sequence[ClassWork], policy: Policy) -> tuple[ClassTimeline,
     """The classes in time; empty where each node has to be followed, or never would all end."""
     if any(w.launch_ns for w in works):
         return ()
+    from flint.backends.cost.simulate.runs import Lane, is_exact, place_together
+
     lanes = [
         Lane(
             *(w.program, w.nodes, w.stream[w.nodes.row], w.duration_ns, limits(policy, w)),

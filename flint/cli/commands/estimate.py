@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from flint.backends.chakra.reading.captured import load_workload
 from flint.cli.console import print_json, print_note, print_result
-from flint.cli.inputs import load_workload
 from flint.cli.options import Json, Quiet, Verbose
 from flint.cli.paths import READS, Force, Writes
 from flint.cli.progress import stages_shown

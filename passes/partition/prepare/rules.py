@@ -19,7 +19,7 @@ from typing import Any
 from flint.ir.op_class import ELEMENTWISE
 from flint.passes.extract.op_classes import CHLO
 from flint.passes.partition.prepare.attention import attention_rule
-from flint.passes.partition.prepare.scaled_dot import scaled_dot_rule
+from flint.passes.work.formulas import SCALED_DOT
 from flint.passes.work.host_copies import CALLBACK_TARGET, ON_SHARDS, PLACEMENTS
 
 Shape = tuple[int, ...]
@@ -283,7 +283,7 @@ def attach_rules(module: Any, bytecode: bytes | None = None) -> frozenset[str]:
 
 def rule_of(op: Any) -> Any | None:
     """The rule that an operation is to have."""
-    rule = attention_rule(op) or scaled_dot_rule(op) if op.name == _CALL else None
+    rule = attention_rule(op) or _scaled_dot_rule(op) if op.name == _CALL else None
     if rule is not None:
         return rule
     maker = rule_maker(op)
@@ -375,4 +375,39 @@ def _attribute(rule: FactorRule, *, is_custom: bool) -> Any:
         permutation_factors=sorted(rule.permutation),
         blocked_propagation_factors=sorted(rule.blocked),
         is_custom=is_custom,
+    )
+
+
+def _scaled_dot_rule(call: Any) -> Any | None:
+    """The Shardy rule of cuDNN's block-scaled product (`jax.nn.scaled_matmul`), None for other calls.
+
+    Operands are (batch, m, k) and (batch, n, k), each with scales for blocks of k. Whole blocks may
+    be on different devices: their products are then summed.
+    """
+    if call.attributes["call_target_name"].value != SCALED_DOT:
+        return None
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import sdy
+
+    lhs, rhs, scales = (tuple(ir.RankedTensorType(v.type).shape) for v in list(call.operands)[:3])
+    (batch, m, k), n, blocks = lhs, rhs[1], scales[2]
+    sizes, inside = [batch, m, n, blocks], k // max(blocks, 1)
+    whole: list[int] = []
+    contracted = [3]
+    if inside > 1:  # Shardy takes no second factor of size 1
+        sizes.append(inside)
+        whole, contracted = [4], [3, 4] if blocks > 1 else [4]
+    left, right = [[0], [1], contracted], [[0], [2], contracted]
+    operands = [left, right, [[0], [1], [3]], [[0], [2], [3]]]
+
+    def tensors(mappings: list[list[list[int]]]) -> list[Any]:
+        return [sdy.TensorMappingAttr.get([sdy.DimMappingAttr.get(d) for d in m]) for m in mappings]
+
+    return sdy.OpShardingRuleAttr.get(
+        sizes,
+        tensors(operands[: len(call.operands)]),
+        tensors([[[0], [1], [2]]]),
+        reduction_factors=[3],
+        need_replication_factors=whole,
+        is_custom=True,
     )

@@ -8,7 +8,6 @@ import pytest
 
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Flag, Kind, RegionKind
-from flint.passes.axes import subtract
 from flint.passes.rewrites.reduce_scatter import FormReduceScatter
 from tests.program_text import MESH, Rows, group, lines
 
@@ -160,7 +159,7 @@ def test_axes_without_a_part(
     axes: tuple[str, ...], part: tuple[str, ...], rest: tuple[str, ...] | None
 ) -> None:
     expected = None if rest is None else group(*rest).axes
-    assert subtract(MESH, group(*axes).axes, group(*part).axes) == expected
+    assert MESH.without(group(*axes).axes, group(*part).axes) == expected
 
 
 def test_a_sum_after_a_scatter_stays_whole_unless_it_is_over_all_devices() -> None:

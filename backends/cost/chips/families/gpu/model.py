@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flint.backends.cost.chips.families.gpu import memory
-from flint.backends.cost.chips.families.gpu.attention import attention_ns
 from flint.backends.cost.chips.families.gpu.constants import (
     constants_note,
     constants_of,
     libraries_of,
 )
-from flint.backends.cost.chips.families.gpu.grouped import grouped_product_ns
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, hardware_of
 from flint.backends.cost.chips.families.gpu.products import convolution_ns, gemm_ns
 from flint.backends.cost.chips.families.gpu.quantised import (
@@ -28,9 +26,20 @@ from flint.ir.product_types import groups_of
 def product_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
     """Products of matrices of one type, by the model of that type."""
     if groups_of(dtype):
+        from flint.backends.cost.chips.families.gpu.grouped import grouped_product_ns
+
         return grouped_product_ns(kernels, hardware, dtype)
     model = quantised_product_ns if dtype.startswith(NARROW) else gemm_ns
     return model(kernels, hardware, dtype)
+
+
+def attention_ns(
+    kernels: Kernels, hardware: GpuHardware, dtype: str, *, backward: bool
+) -> Float64s:
+    """Fused attention, which a program that writes its attention out does not have."""
+    from flint.backends.cost.chips.families.gpu import attention
+
+    return attention.attention_ns(kernels, hardware, dtype, backward=backward)
 
 
 FORMULAS: Formulas[GpuHardware] = Formulas(
