@@ -15,13 +15,13 @@ from flint.io.bounded import FileKind, read_bounded
 from flint.ir.mesh import Mesh
 from flint.ir.program import Program
 from flint.ir.rank_class import RankClass
-from flint.ir.stood_in import StoodIn
 from flint.ir.verify import groups_fit_the_mesh, hold
 from flint.log import stage
 
 if TYPE_CHECKING:
     from flint.ir.compiled_by import CompiledBy
     from flint.ir.measured_by import MeasuredBy
+    from flint.ir.stood_in import StoodIn
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -98,6 +98,8 @@ class Workload:
     @property
     def stood_in(self) -> StoodIn:
         """What stood in for software and data where the program was recorded without them."""
+        from flint.ir.stood_in import StoodIn
+
         return StoodIn.from_json(self.metadata.get("stood_in", {}))
 
     def class_of_ranks(self) -> NDArray[np.int16]:

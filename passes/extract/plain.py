@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind
-from flint.passes.extract.alike import Alike, Alikes
 from flint.passes.extract.collectives import (
     Communication,
     communication_of,
     parts_before,
     slice_group,
 )
-from flint.passes.extract.consistency import RULE, doubt_about
+from flint.passes.extract.consistency import RULE, Axes, doubt_about, examine
 from flint.passes.extract.host_memory import placement
-from flint.passes.extract.implied import Implied, implied_communication, implied_on_results
+from flint.passes.extract.implied import (
+    Implied,
+    implied_communication,
+    implied_on_results,
+    may_imply,
+)
 from flint.passes.extract.op_classes import class_of, value_class
 from flint.passes.extract.products import turned_operands
 from flint.passes.extract.tensors import NOTHING, Operation, Sharding, Tensor, Tensors, show
-from flint.passes.extract.work import work_of
+from flint.passes.extract.work import RULES, work_of
 from flint.passes.locations import Origin, Origins
 from flint.passes.mlir import defining_operation, target_of
 from flint.passes.work.host_copies import OPCODES
+from flint.passes.work.work import Work
 
 #: Operations that only name a value: nothing runs.
 FREE = frozenset(
@@ -54,6 +60,61 @@ _POSITIONS = frozenset({"stablehlo.partition_id", "stablehlo.replica_id"})
 RETURNS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
 #: Collectives that exist because of the operation that reads them.
 _SERVES_CONSUMER = frozenset({"sdy.all_gather", "sdy.all_to_all", "sdy.collective_permute"})
+_NO_AXES: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """What is the same for operations of one name, one sharding rule and the same tensors.
+
+    `work` is None where it depends on other attributes too. `read` and `written` are the bytes of
+    all operands and all results, `split_over` the axes that shard any of them. `disagreement` says
+    what is wrong between the tensors, `summed` over which axes they are summed. `implies` says
+    whether they may need communication that Shardy does not spell out.
+    """
+
+    rule: Any
+    work: Work | None
+    read: int
+    written: int
+    split_over: frozenset[str]
+    disagreement: str
+    summed: Axes
+    implies: bool
+
+
+class Alikes:
+    """Finds what operations have in common, once for all that are alike.
+
+    A model that writes out its layers has thousands of operations of a few hundred sorts.
+    """
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._known: dict[tuple[Any, ...], Alike] = {}
+
+    def of(self, o: Operation) -> Alike:
+        """What `o` has in common with all that are like it. Tensors are compared by identity."""
+        rule = o.op.attributes.get(RULE, None)
+        key = (o.name, rule, o.operands, o.results)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._find(o, rule)
+        return found
+
+    def _find(self, o: Operation, rule: Any) -> Alike:
+        tensors = (*o.operands, *o.results)
+        disagreement, summed = examine(o, rule, self.mesh)
+        return Alike(
+            rule=rule,
+            work=None if o.name in RULES else work_of(o),
+            read=sum(t.num_bytes for t in o.operands),
+            written=sum(t.num_bytes for t in o.results),
+            split_over=_NO_AXES.union(*(t.split_over for t in tensors)),
+            disagreement=disagreement,
+            summed=summed,
+            implies=may_imply(o),
+        )
 
 
 class PlainOperations:

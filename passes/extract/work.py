@@ -7,7 +7,9 @@ known, its work is not.
 from __future__ import annotations
 
 import math
+import pkgutil
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,6 @@ from flint.passes.extract.op_classes import class_of
 from flint.passes.extract.products import product_of
 from flint.passes.extract.tensors import Operation
 from flint.passes.work import formulas
-from flint.passes.work.sliding import Sliding, reduced_elements, used_taps
 from flint.passes.work.work import Work
 
 WorkRule = Callable[[Operation], Work]
@@ -51,49 +52,6 @@ def dot_general(o: Operation) -> Work:
     return formulas.product(batch, m, n, k, product=product_of(o))
 
 
-def convolution(o: Operation) -> Work:
-    """`formulas.convolution`, with the window elements that meet an element."""
-    from jaxlib.mlir.dialects import stablehlo
-
-    numbers = stablehlo.ConvDimensionNumbers(o.op.attributes["dimension_numbers"])
-    kernel, result = o.operands[1].shape, o.results[0].shape
-    groups = int(o.op.attributes["feature_group_count"].value)
-    batch_groups = int(o.op.attributes["batch_group_count"].value)
-    window = math.prod(kernel[d] for d in numbers.kernel_spatial_dimensions)
-    k = window * kernel[numbers.kernel_input_feature_dimension]
-    features = result[numbers.output_feature_dimension]
-    positions = math.prod(result) // max(features, 1)
-    used, taps = used_taps(_slidings(o, numbers))
-    return formulas.convolution(
-        positions, features, k, groups * batch_groups, product=product_of(o), used=used, taps=taps
-    )
-
-
-def _slidings(o: Operation, numbers: Any) -> list[Sliding]:
-    """The spatial dimensions of a convolution, whole: a shard's share is the same."""
-    count = len(numbers.input_spatial_dimensions)
-    inputs, kernel = o.operands[0].global_shape, o.operands[1].global_shape
-    outputs = o.results[0].global_shape
-    strides, base, dilation = (
-        integers(o.op, name, [1] * count)
-        for name in ("window_strides", "lhs_dilation", "rhs_dilation")
-    )
-    padding = integers(o.op, "padding", [0] * 2 * count)
-    return [
-        Sliding(
-            kernel[numbers.kernel_spatial_dimensions[d]],
-            inputs[numbers.input_spatial_dimensions[d]],
-            outputs[numbers.output_spatial_dimensions[d]],
-            strides[d],
-            padding[2 * d],
-            padding[2 * d + 1],
-            base[d],
-            dilation[d],
-        )
-        for d in range(count)
-    ]
-
-
 def integers(op: Any, name: str, default: list[int]) -> list[int]:
     """An attribute that holds integers, flat; `default` where it is left out."""
     from jaxlib.mlir import ir
@@ -111,24 +69,7 @@ def reduce(o: Operation) -> Work:
     """One operation of the body for each input element; dims are (1, rows, 1, reduced)."""
     inputs = o.operands[: len(o.operands) // 2] or o.operands
     rows = o.results[0].num_elements
-    return formulas.reduction(inputs[0].num_elements, rows, _body_operations(o.op))
-
-
-def reduce_window(o: Operation) -> Work:
-    """The body runs for each element of a window that its neighbours do not know."""
-    reduced = reduced_elements(_reduced_windows(o))
-    return formulas.windows(o.results[0].num_elements, *reduced, _body_operations(o.op))
-
-
-def _reduced_windows(o: Operation) -> list[Sliding]:
-    inputs, outputs = o.operands[0].global_shape, o.results[0].global_shape
-    sizes, strides, base, dilation = (
-        integers(o.op, name, [1] * len(inputs))
-        for name in ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
-    )
-    padding = integers(o.op, "padding", [0] * 2 * len(inputs))
-    low, high = padding[::2], padding[1::2]
-    return list(map(Sliding, sizes, inputs, outputs, strides, low, high, base, dilation))
+    return formulas.reduction(inputs[0].num_elements, rows, body_operations(o.op))
 
 
 def select_and_scatter(o: Operation) -> Work:
@@ -196,7 +137,7 @@ def scatter(o: Operation) -> Work:
     numbers = stablehlo.ScatterDimensionNumbers(o.op.attributes["scatter_dimension_numbers"])
     row = math.prod(updates[0].shape[d] for d in numbers.update_window_dims)
     elements = sum(u.num_elements for u in updates)
-    adds = elements if _body_operations(o.op, least=0) else 0
+    adds = elements if body_operations(o.op, least=0) else 0
     written = sum(u.num_bytes for u in updates)
     return formulas.scatter(adds, written, o.operands[results].num_bytes, elements, row)
 
@@ -226,13 +167,21 @@ def custom_call(o: Operation) -> Work:
     """Annotations do not run; of other calls `custom_calls` knows the work."""
     if o.op.attributes["call_target_name"].value in FREE_TARGETS:
         return Work(operand_bytes=0, result_bytes=0)
-    # not above: it needs all that is known of kernels that are written by hand
-    from flint.passes.extract.custom_calls import work_of_custom_call
-
-    return work_of_custom_call(o)
+    return _elsewhere("custom_calls:work_of_custom_call")(o)
 
 
-def _body_operations(op: Any, least: int = 1) -> int:
+def _elsewhere(place: str) -> WorkRule:
+    """A rule of a module of this folder that few programs need: it is imported when it is asked."""
+    return lambda o: _rule(place)(o)
+
+
+@cache
+def _rule(place: str) -> WorkRule:
+    found: WorkRule = pkgutil.resolve_name(f"flint.passes.extract.{place}")
+    return found
+
+
+def body_operations(op: Any, least: int = 1) -> int:
     """Arithmetic operations in the body of a reduction: all but its return."""
     block = op.regions[0].blocks[0] if len(op.regions) else ()
     names: list[str] = [inner.operation.name for inner in block]
@@ -246,9 +195,9 @@ FREE_TARGETS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullSh
 #: Operation name to rule.
 RULES: dict[str, WorkRule] = {
     "stablehlo.dot_general": dot_general,
-    "stablehlo.convolution": convolution,
+    "stablehlo.convolution": _elsewhere("sliding:convolution"),
     "stablehlo.reduce": reduce,
-    "stablehlo.reduce_window": reduce_window,
+    "stablehlo.reduce_window": _elsewhere("sliding:reduce_window"),
     "stablehlo.select_and_scatter": select_and_scatter,
     "stablehlo.sort": sort,
     "chlo.top_k": top_k,

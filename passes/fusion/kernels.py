@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from flint.ir.columns import (
     Mask,
+    bytes_in,
     carried,
     consumers,
     edges,
@@ -24,7 +25,6 @@ from flint.ir.op_class import ELEMENTWISE, LAYOUT, PRODUCT, REDUCTION, OpClass
 from flint.ir.product_types import kernel_products
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.base import Pass, run_passes
-from flint.passes.fusion.merging import bytes_in
 
 #: Opcode of a kernel of several element-wise operations.
 FUSION = "fusion"

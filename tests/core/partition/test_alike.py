@@ -13,7 +13,7 @@ from flint.ir.program import COLUMNS, TABLES, Kind, Program
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
-from flint.passes.extract.alike import Alike, Alikes
+from flint.passes.extract.plain import Alike, Alikes
 from flint.passes.extract.tensors import Operation
 from tests.auto_mesh import auto_mesh
 
