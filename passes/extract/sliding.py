@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from flint.passes.extract.products import product_of
 from flint.passes.extract.tensors import Operation
-from flint.passes.extract.work import body_operations, integers
+from flint.passes.mlir import body_operations
 from flint.passes.work import formulas
 from flint.passes.work.sliding import Sliding, reduced_elements, used_taps
 from flint.passes.work.work import Work
@@ -37,10 +39,10 @@ def _slidings(o: Operation, numbers: Any) -> list[Sliding]:
     inputs, kernel = o.operands[0].global_shape, o.operands[1].global_shape
     outputs = o.results[0].global_shape
     strides, base, dilation = (
-        integers(o.op, name, [1] * count)
+        _integers(o.op, name, [1] * count)
         for name in ("window_strides", "lhs_dilation", "rhs_dilation")
     )
-    padding = integers(o.op, "padding", [0] * 2 * count)
+    padding = _integers(o.op, "padding", [0] * 2 * count)
     return [
         Sliding(
             kernel[numbers.kernel_spatial_dimensions[d]],
@@ -65,9 +67,22 @@ def reduce_window(o: Operation) -> Work:
 def _reduced_windows(o: Operation) -> list[Sliding]:
     inputs, outputs = o.operands[0].global_shape, o.results[0].global_shape
     sizes, strides, base, dilation = (
-        integers(o.op, name, [1] * len(inputs))
+        _integers(o.op, name, [1] * len(inputs))
         for name in ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
     )
-    padding = integers(o.op, "padding", [0] * 2 * len(inputs))
+    padding = _integers(o.op, "padding", [0] * 2 * len(inputs))
     low, high = padding[::2], padding[1::2]
     return list(map(Sliding, sizes, inputs, outputs, strides, low, high, base, dilation))
+
+
+def _integers(op: Any, name: str, default: list[int]) -> list[int]:
+    """An attribute that holds integers, flat; `default` where it is left out."""
+    from jaxlib.mlir import ir
+
+    if name not in op.attributes:
+        return default
+    attribute = op.attributes[name]
+    try:
+        return [int(v) for v in ir.DenseI64ArrayAttr(attribute)]
+    except ValueError:
+        return [int(v) for v in np.array(ir.DenseIntElementsAttr(attribute)).ravel()]

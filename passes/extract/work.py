@@ -10,14 +10,12 @@ import math
 import pkgutil
 from collections.abc import Callable
 from functools import cache
-from typing import Any
-
-import numpy as np
 
 from flint.ir.product_types import grouped
 from flint.passes.extract.op_classes import class_of
 from flint.passes.extract.products import product_of
 from flint.passes.extract.tensors import Operation
+from flint.passes.mlir import body_operations
 from flint.passes.work import formulas
 from flint.passes.work.work import Work
 
@@ -50,19 +48,6 @@ def dot_general(o: Operation) -> Work:
     m = math.prod(s for d, s in enumerate(lhs) if d not in lhs_contract and d not in lhs_batch)
     n = math.prod(s for d, s in enumerate(rhs) if d not in rhs_used)
     return formulas.product(batch, m, n, k, product=product_of(o))
-
-
-def integers(op: Any, name: str, default: list[int]) -> list[int]:
-    """An attribute that holds integers, flat; `default` where it is left out."""
-    from jaxlib.mlir import ir
-
-    if name not in op.attributes:
-        return default
-    attribute = op.attributes[name]
-    try:
-        return [int(v) for v in ir.DenseI64ArrayAttr(attribute)]
-    except ValueError:
-        return [int(v) for v in np.array(ir.DenseIntElementsAttr(attribute)).ravel()]
 
 
 def reduce(o: Operation) -> Work:
@@ -179,13 +164,6 @@ def _elsewhere(place: str) -> WorkRule:
 def _rule(place: str) -> WorkRule:
     found: WorkRule = pkgutil.resolve_name(f"flint.passes.extract.{place}")
     return found
-
-
-def body_operations(op: Any, least: int = 1) -> int:
-    """Arithmetic operations in the body of a reduction: all but its return."""
-    block = op.regions[0].blocks[0] if len(op.regions) else ()
-    names: list[str] = [inner.operation.name for inner in block]
-    return max(sum(n.split(".")[-1] != "return" for n in names), least)
 
 
 #: Operations that see the same bits as another type.
