@@ -7,6 +7,7 @@ A package names its objects in its pyproject.toml, under `[project.entry-points.
 - `flint.stand_ins`: modules that stand in for packages of CUDA while a PyTorch script is recorded;
 - `flint.readers`: formats of `flint import`;
 - `flint.chip_families`: tables of chips in cluster files, with their prices;
+- `flint.sharding_rules`: rules for custom calls, by `custom_call:NAME`;
 - `flint.documents`: types of what these commands print, from which `flint.schemas.generate` makes schemas;
 - `flint.api`: names of the package `flint` (`explore`) and methods of its classes (`Trace.diff`).
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 COMMANDS, STAND_INS, READERS = "flint.commands", "flint.stand_ins", "flint.readers"
-CHIP_FAMILIES, API, DOCUMENTS = "flint.chip_families", "flint.api", "flint.documents"
+CHIP_FAMILIES, SHARDING_RULES = "flint.chip_families", "flint.sharding_rules"
+API, DOCUMENTS = "flint.api", "flint.documents"
 _DISTRIBUTION = "flint-ir"
 
 
@@ -66,12 +68,17 @@ def load(group: str, name: str) -> Any:
             f"no installed package adds '{name}' to {group}",
             help="Flint's own tools do: install flint-ir again (pip install flint-ir)",
         )
+    package = _package(point)
     try:
         return point.load()
-    except (ImportError, AttributeError) as error:
+    except FlintError:
+        raise
+    except Exception as error:  # whatever the module of another package raises; ours are bugs
+        if package == _DISTRIBUTION and not isinstance(error, ImportError | AttributeError):
+            raise
         raise FlintError(
             "FL882",
-            f"'{name}' of {group} cannot be imported from {_package(point)}: {error}",
+            f"'{name}' of {group} cannot be imported from {package}: {error}",
             help="install that package again, or uninstall it",
         ) from error
 

@@ -75,6 +75,18 @@ def _command(name: str, found: Any) -> Any:
     return typer.main.get_group(group).commands[name]
 
 
+class UnusableCommand(TyperCommand):
+    """A registered command that cannot be imported: `flint --help` lists it, its use is the error."""
+
+    def __init__(self, name: str, error: FlintError) -> None:
+        super().__init__(name, help=error.message)
+        self.error = error
+
+    def make_context(self, *_: Any, **__: Any) -> Any:
+        """Raise the error."""
+        raise self.error
+
+
 class Commands(Mapping[str, Any]):
     """The commands by name. One is imported when it is asked for, packages are when none is of ours.
 
@@ -110,6 +122,15 @@ class Group(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Names of the commands; none is imported."""
         return list(self.commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """One by its name. Raises FlintError FL880 for what packages register wrongly."""
+        try:
+            return super().get_command(ctx, cmd_name)
+        except FlintError as error:
+            if error.code != "FL882":
+                raise
+            return UnusableCommand(cmd_name, error)
 
 
 app = typer.Typer(

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 from flint.ir.op_class import ELEMENTWISE
@@ -21,6 +20,7 @@ from flint.passes.extract.op_classes import CHLO
 from flint.passes.partition.prepare.attention import attention_rule
 from flint.passes.work.formulas import SCALED_DOT
 from flint.passes.work.host_copies import CALLBACK_TARGET, ON_SHARDS, PLACEMENTS
+from flint.plugins import SHARDING_RULES, load, registered
 
 Shape = tuple[int, ...]
 #: The attribute that holds the sharding rule of an operation.
@@ -240,8 +240,8 @@ KNOWN_CALLS = frozenset(
 
 @cache
 def installed_rules() -> Mapping[str, RuleMaker]:
-    """Rules of other packages, from entry points in the group `flint.sharding_rules`."""
-    return {e.name: e.load() for e in entry_points(group="flint.sharding_rules")}
+    """Rules of other packages. Raises FlintError FL880 and FL882 for what they register wrongly."""
+    return {name: load(SHARDING_RULES, name) for name in registered(SHARDING_RULES)}
 
 
 def rule_maker(op: Any) -> RuleMaker | None:

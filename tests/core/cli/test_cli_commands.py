@@ -387,3 +387,19 @@ def test_a_trace_between_two_renames_is_named(saved, tmp_path):
         found = _flint(*command, str(tmp_path / "trace"))
         assert found.exit_code == 2
         assert f"mv {tmp_path}/.trace.flint-old {tmp_path}/trace" in found.stderr
+
+
+def test_a_command_that_cannot_be_imported_is_listed_and_says_why(tmp_path) -> None:
+    (tmp_path / "their_module.py").write_text("raise RuntimeError('no licence')\n")
+    (info := tmp_path / "their-1.0.dist-info").mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[flint.commands]\nbroken = their_module:run\n")
+    environment = {**os.environ, "PYTHONPATH": f"{os.getcwd()}:{tmp_path}"}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "flint", *arguments]
+        return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+
+    listed, used = run("--help"), run("broken", "x", "--unknown")
+    assert listed.returncode == 0 and "  broken " in listed.stdout and "  verify " in listed.stdout
+    assert used.returncode == 2 and "FL882" in used.stderr and "their: no licence" in used.stderr
