@@ -32,12 +32,17 @@ API, DOCUMENTS = "flint.api", "flint.documents"
 _DISTRIBUTION = "flint-ir"
 
 
-@cache
 def registered(group: str) -> Mapping[str, EntryPoint]:
-    """The entry points of a group by name. Raises FlintError FL880 for a name that two packages add."""
+    """The entry points of a group by name, each the first on `sys.path`."""
+    return {name: points[0] for name, points in _points(group).items()}
+
+
+@cache
+def _points(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
+    """All entry points of a group by name: several where packages add the same name."""
     from importlib.metadata import distributions
 
-    found: dict[str, EntryPoint] = dict(_of_checkout(group))
+    found = {name: (point,) for name, point in _of_checkout(group).items()}
     seen = {_DISTRIBUTION} if _checkout() else set()
     for distribution in distributions():
         points = [e for e in distribution.entry_points if e.group == group]
@@ -45,32 +50,31 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
             continue  # the first on sys.path is what Python imports
         seen.add(name)
         for point in points:
-            if point.name in found:
-                raise FlintError(
-                    "FL880",
-                    f"{point.name} of {group} is in two packages: {_package(found[point.name])} "
-                    f"and {name}",
-                    help="uninstall one of them",
-                )
-            found[point.name] = point
+            found[point.name] = (*found.get(point.name, ()), point)
     return dict(sorted(found.items()))
 
 
 def load(group: str, name: str) -> Any:
     """The object that an entry point names.
 
-    Raises FlintError FL881 if no package adds one of that name, FL882 if it cannot be imported.
+    Raises FlintError FL880 if two packages add that name, FL881 if none does, FL882 if it cannot be imported.
     """
-    point = registered(group).get(name)
-    if point is None:
+    points = _points(group).get(name, ())
+    if not points:
         raise FlintError(
             "FL881",
             f"no installed package adds '{name}' to {group}",
             help="Flint's own tools do: install flint-ir again (pip install flint-ir)",
         )
-    package = _package(point)
+    if len(points) > 1:
+        raise FlintError(
+            "FL880",
+            f"{name} of {group} is in two packages: {_package(points[0])} and {_package(points[1])}",
+            help="uninstall one of them",
+        )
+    package = _package(points[0])
     try:
-        return point.load()
+        return points[0].load()
     except FlintError:
         raise
     except Exception as error:  # whatever the module of another package raises; ours are bugs
