@@ -121,10 +121,14 @@ def _capture(text: str, request: Request) -> tuple[Capture, Path, Request]:
 
 
 def _as_in(project: Project, capture: Capture, request: Request) -> Request:
-    """The request; without a cluster, on the first of the capture, as flint run estimates it."""
+    """The request; without a cluster, on the first of the capture, as flint run estimates it.
+
+    What the request says counts before what the capture does.
+    """
     if request.estimate.cluster is not None or not capture.clusters:
         return request
-    return replace(request, estimate=project.estimate_request(capture, capture.clusters[0]))
+    usual = project.estimate_request(capture, capture.clusters[0])
+    return replace(request, estimate=usual.but(**request.estimate.given()))
 
 
 def _saved_estimate(path: Path) -> Any:
