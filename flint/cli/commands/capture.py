@@ -70,7 +70,7 @@ def capture(
     from flint.io.scratch import remove_leftovers
 
     started = time.perf_counter()
-    _refuse_clusters(output, request.clusters, estimated)
+    _refuse_clusters(output, request.clusters, estimated, quiet=quiet)
     capturing.require_profile(request.profile)
     remove_leftovers()
     hardware = _loaded(request.clusters)
@@ -125,7 +125,11 @@ def _estimated(
 
 
 def _refuse_clusters(
-    output: Path | None, clusters: Sequence[str], request: EstimateRequest
+    output: Path | None,
+    clusters: Sequence[str],
+    request: EstimateRequest,
+    *,
+    quiet: bool = False,
 ) -> None:
     """Raise FlintError FL218 for traces of two clusters, or options of a cluster without one.
 
@@ -144,7 +148,8 @@ def _refuse_clusters(
         if not clusters:
             raise FlintError("FL218", f"{flag} is for --cluster", help="add --cluster NAME")
         if output is not None and name not in _OF_TRACES:
-            print_note(f"warning: {flag} is for the estimate alone, traces are as without it")
+            said = f"warning: {flag} is for the estimate alone, traces are as without it"
+            print_note(said, quiet=quiet)
 
 
 def _since(started: float) -> float:
