@@ -13,6 +13,7 @@ from flint.cli import app
 from flint.cli.commands.capture import _refuse_clusters
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
+from flint.tools.change.commands.sides import Request, _as_in
 from flint.tools.change.project.config import Capture, load_project
 from flint.tracing import Trace
 
@@ -106,3 +107,35 @@ def test_a_capture_says_which_options_its_traces_do_not_have(
     )
     _refuse_clusters(None, ["h100-dgx"], request)
     assert capsys.readouterr().err == ""
+    _refuse_clusters(Path("out"), ["h100-dgx"], request, quiet=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_names_of_flint_are_no_folders_of_the_project(tmp_path: Path) -> None:
+    for name in ("megatron", "h200-dgx", "run"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "flint.toml").write_text(
+        '[capture.train]\nmodel = "m.py"\nstack = "megatron"\nmeasured = ["run"]\n'
+        'replace = ["attention=h200-dgx"]\n'
+    )
+    project = load_project(tmp_path / "flint.toml")
+    assert project.estimate_request(project.captures["train"], "h100-dgx") == EstimateRequest(
+        "h100-dgx",
+        stack="megatron",
+        measured=(f"{tmp_path}/run",),
+        replace=("attention=h200-dgx",),
+    )
+
+
+def test_a_difference_of_captures_takes_options_beside_the_clusters_of_the_project(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "flint.toml").write_text(
+        '[capture.train]\nmodel = "m.py"\nclusters = ["h100-dgx"]\noverlap = "xla"\n'
+        'stack = "megatron"\n'
+    )
+    project = load_project(tmp_path / "flint.toml")
+    asked = Request(None, (), EstimateRequest(policy="blocking", scale=("gemm=2x",)))
+    assert _as_in(project, project.captures["train"], asked).estimate == EstimateRequest(
+        "h100-dgx", stack="megatron", policy="blocking", scale=("gemm=2x",)
+    )

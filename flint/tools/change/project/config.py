@@ -122,7 +122,7 @@ class Project(BaseModel):
         """How a capture is estimated on one of its clusters."""
         request = capture.estimate_request(self.cluster(cluster))
         found = {
-            name: _placed(self.root, value)
+            name: _placed(self.root, value, name)
             for name, value in request.given().items()
             if name != "cluster" and request.options()[name].reads
         }
@@ -140,13 +140,18 @@ class Project(BaseModel):
         return {n: c for n, c in self.captures.items() if not names or n in names}
 
 
-def _placed(root: Path, value: Any) -> Any:
-    """A value, or each of several, with the file that it names below `root`; KIND=FILE too."""
+def _placed(root: Path, value: Any, option: str) -> Any:
+    """A value, or each of several, with the file that it names below `root`; KIND=FILE too.
+
+    A bare word names what Flint has, whatever lies there, but for workloads.
+    """
     if isinstance(value, tuple):
-        return tuple(_placed(root, each) for each in value)
-    head, equals, name = value.rpartition("=")
+        return tuple(_placed(root, each, option) for each in value)
+    kind, equals, name = value.partition("=") if option == "replace" else ("", "", value)
+    is_bare = not Path(name).suffix and "/" not in name and "\\" not in name
     path = root / name
-    return f"{head}{equals}{path}" if name and (is_file(path) or is_directory(path)) else value
+    is_there = name and (is_file(path) or is_directory(path))
+    return f"{kind}{equals}{path}" if is_there and not (is_bare and option != "measured") else value
 
 
 def find_project(start: Path) -> Path:
