@@ -49,7 +49,7 @@ class EstimateRequest(Request):
         "--overlap",
         metavar="NAME",
         swept=True,
-        help="When communication begins: {policies} (default: as the stack does).",
+        help="When communication begins: {policies} (default: as the stack does; astra-sim: estimate alone).",
     )
     mapping: Mapping[str, str] | str | None = option(
         "--map",

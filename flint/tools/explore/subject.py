@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any, Self, TypeAlias
 
 from flint.errors import FlintError
@@ -73,14 +74,25 @@ def _fixed(request: EstimateRequest) -> Repeated:
     for name, value in request.given().items():
         if not request.options()[name].swept:
             texts = value if isinstance(value, tuple | list) else (value,)
-            found += [(name, as_text(text)) for text in texts]
+            found += [(name, _written(name, text)) for text in texts]
     return tuple(found)
 
 
 def fixed_sweeps(request: EstimateRequest) -> list[str]:
     """Options of an estimate in which points may differ, as dimensions of one value."""
     options, given = request.options(), request.given().items()
-    return [f'{options[n].typed}="{as_text(value)}"' for n, value in given if options[n].swept]
+    return [f'{options[n].typed}="{_written(n, value)}"' for n, value in given if options[n].swept]
+
+
+def _written(name: str, value: object) -> str:
+    """A value as text. Raises FlintError FL219 for an object, of which a text would be the name alone."""
+    if isinstance(value, str | PathLike | int | float | Mapping):
+        return as_text(value)
+    raise FlintError(
+        "FL219",
+        f"{name} of an estimate that flint.explore makes is a {type(value).__name__}",
+        help="give a name, or write it into a file and give that: processes and studies keep texts",
+    )
 
 
 def estimated(subject: Subject, point: Point) -> EstimateRequest:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+import jax
 import pytest
 import typer
 from typer.testing import CliRunner
 
+import flint
 from flint.cli import app
 from flint.cli.commands.capture import _refuse_clusters
+from flint.cluster.stack import shipped_stacks
+from flint.errors import FlintError
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
 from flint.tools.change.commands.sides import Request, _as_in
@@ -139,3 +143,27 @@ def test_a_difference_of_captures_takes_options_beside_the_clusters_of_the_proje
     assert _as_in(project, project.captures["train"], asked).estimate == EstimateRequest(
         "h100-dgx", stack="megatron", policy="blocking", scale=("gemm=2x",)
     )
+
+
+def test_options_of_an_estimate_without_a_cluster_are_refused(tmp_path: Path) -> None:
+    """Without one `flint diff` estimates nothing, and an option would change nothing."""
+    flint.trace(lambda x: x + 1.0, {"data": 2}, jax.ShapeDtypeStruct((8,), "float32")).save(
+        tmp_path / "t"
+    )
+    done = CliRunner().invoke(app, ["diff", *2 * [str(tmp_path / "t")], "--scale", "gemm=2x"])
+    assert done.exit_code == 2
+    assert "FL218" in done.output and "--scale" in done.output
+
+
+def test_a_study_takes_no_objects(tmp_path: Path) -> None:
+    """They are kept as texts, and a changed stack would be taken for the one of its name."""
+    stack = next(s for s in shipped_stacks() if s.name == "megatron").model_copy(
+        update={"policy": "blocking"}
+    )
+    with pytest.raises(FlintError, match="FL219"):
+        flint.explore(
+            Path(__file__).parents[3] / "examples" / "llama_jax.py",
+            8,
+            "h100-dgx",
+            estimate=EstimateRequest(stack=stack),
+        )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flint.cli.inputs import load_workload
+from flint.cli.requests import refuse
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, is_directory, is_file, parse_json, read_bounded
 from flint.io.malformed import Malformed
@@ -37,7 +38,8 @@ def side(text: str, revision: str | None, request: Request) -> Side:
     `text` is a trace directory, a `.flint` file, a saved estimate (`.json`), a model
     (`model.py:NAME`), a model of a revision (`HEAD~1:model.py`), or a capture of flint.toml;
     `revision` is that of a model or capture. Raises FlintError FL301 for what is none of these,
-    FL218 for a revision of what was captured already, and what capturing raises.
+    FL218 for a revision of what was captured already and for options of an estimate without a
+    cluster, and what capturing raises.
     """
     from flint.tools.change.diff.difference import Side
 
@@ -59,6 +61,8 @@ def _estimated(workload: Workload, request: Request) -> Side:
     from flint.tools.change.diff.difference import Side
 
     if request.estimate.cluster is None and not _has_device(workload):
+        given = request.estimate.given()
+        refuse(request.estimate, given, "captures without --cluster", "add --cluster NAME")
         return Side.of(workload)
     from flint.backends.cost.estimate import estimate
 

@@ -58,9 +58,8 @@ def explore(
     """
     outputs.refuse()
     if outputs.simulate is not None:
-        refuse(
-            estimated, ("timing", "scale", "replace", "measured"), "--simulate, which runs traces"
-        )
+        without = ("timing", "routing", "scale", "replace", "measured")
+        refuse(estimated, without, "--simulate, which runs traces")
     rows = outputs.rows()
     if model is None:
         refuse_with_a_study_alone(asked, request, estimated, run)
