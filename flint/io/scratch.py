@@ -60,11 +60,14 @@ def remove_tree(folder: str) -> None:
 
 def remove_leftovers() -> None:
     """Remove the folders of processes that no longer live."""
-    with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
-        for entry in entries:
-            if _NAME.fullmatch(entry.name):
-                with contextlib.suppress(OSError):  # another process removes it, too
-                    _remove_if_left(Path(entry.path))
+    with contextlib.suppress(OSError):
+        with endings().whole():  # Python tries the folder out with a file when it is asked first
+            place = tempfile.gettempdir()
+        with os.scandir(place) as entries:
+            for entry in entries:
+                if _NAME.fullmatch(entry.name):
+                    with contextlib.suppress(OSError):  # another process removes it, too
+                        _remove_if_left(Path(entry.path))
 
 
 def locked_folder() -> tuple[str, int | None]:

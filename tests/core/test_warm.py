@@ -115,6 +115,7 @@ def test_children_of_commands_are_forks_too_and_end_with_them(tmp_path: Path) ->
         ({"preexec_fn": os.getpid}, False),
     ],
 )
+@pytest.mark.filterwarnings("ignore")  # JAX warns of preexec_fn where it has run before
 def test_what_a_fork_cannot_show_is_started_anew(
     change: dict[str, Any], forks: bool, tmp_path: Path
 ) -> None:

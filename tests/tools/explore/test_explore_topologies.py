@@ -133,7 +133,7 @@ def test_a_point_is_written_with_its_own_network(tmp_path, fabric):
         "data=16,model=4", fabric, changes=changes, estimate=(("mapping", "model=spine"),)
     )
     workload = _workload(Collective.ALL_REDUCE, point.mesh)
-    write_point(flint.Trace(workload), point, tmp_path / "point")
+    write_point(flint.Trace(workload), Subject("model.py"), point, tmp_path / "point")
     assert _row(tmp_path / "point", "bandwidth")[0] == pytest.approx(25e9 / 2**30, rel=1e-5)
     assert _row(tmp_path / "point", "latency")[0] == 4000  # one hop in, one hop out
     assert "spine.bandwidth=25GB/s" in (tmp_path / "point/network.yml").read_text()
@@ -141,7 +141,7 @@ def test_a_point_is_written_with_its_own_network(tmp_path, fabric):
     ring = (("spine.kind", "torus"), ("spine.torus_shape", "4"))
     point = Point("data=4,model=16", fabric, changes=ring)
     workload = _workload(Collective.ALL_REDUCE, point.mesh)
-    write_point(flint.Trace(workload), point, tmp_path / "ring")
+    write_point(flint.Trace(workload), Subject("model.py"), point, tmp_path / "ring")
     assert "Ring ]" in (tmp_path / "ring/network.yml").read_text()
     assert _row(tmp_path / "ring", "npus_count") == [16, 4]
 
