@@ -37,6 +37,14 @@ def passes() -> Iterable[tuple[str, str]]:
 LISTS: dict[str, tuple[str, Callable[[], Iterable[tuple[str, str]]]]] = {"opt": ("Passes", passes)}
 
 
+def filled(text: str) -> str:
+    """A help text with the names that a table of `TABLES` has in the place of its name."""
+    for name, table in TABLES.items():
+        if f"{{{name}}}" in text:
+            text = text.replace(f"{{{name}}}", ", ".join(table()).replace("-", _HYPHEN))
+    return text
+
+
 class CommandWithTables(TyperCommand):
     """A command whose options' help may name one of `TABLES`, and that may end with one of `LISTS`."""
 
@@ -52,11 +60,9 @@ class CommandWithTables(TyperCommand):
     def get_help(self, ctx: Any) -> str:
         """The help with the names in it."""
         for parameter in self.params:
-            text = getattr(parameter, "help", None) or ""
-            for name, table in TABLES.items():
-                if f"{{{name}}}" in text:
-                    text = text.replace(f"{{{name}}}", ", ".join(table()).replace("-", _HYPHEN))
-                    parameter.help = text  # type: ignore[attr-defined]
+            text = getattr(parameter, "help", None)
+            if text:
+                parameter.help = filled(text)  # type: ignore[attr-defined]
         return super().get_help(ctx).replace(_HYPHEN, "-")
 
 
