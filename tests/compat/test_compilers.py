@@ -168,6 +168,7 @@ def test_the_second_time_comes_from_the_cache(compiler: str, tmp_path: Path) -> 
     assert len(os.listdir(tmp_path / "cache" / "compiled")) == 1
 
 
+@pytest.mark.cold  # a warm process has imported JAX
 @gpu
 def test_a_model_file_may_set_jax_up_before_it_imports_it(compiler: str, tmp_path: Path) -> None:
     """Nothing of Flint's imports JAX first, and JAX's plugin says nothing of missing drivers."""
