@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from flint.io.scratch import scratch_folder
 from flint.tools.explore.result import Result, Status
 from flint.tools.explore.space.dimension import PointField, SpaceDimension
 from flint.tools.explore.space.space import Space
@@ -86,7 +87,9 @@ class _Evaluator:
     def _one(self, point):
         if self.how.kills and re.search(self.how.kills, repr(point)):
             self._kill()
-        time.sleep(600 if self.how.stalls and self.how.stalls in repr(point) else self.how.seconds)
+        with scratch_folder():
+            stalls = self.how.stalls and self.how.stalls in repr(point)
+            time.sleep(600 if stalls else self.how.seconds)
         with open(self.how.log, "a") as log:
             log.write(f"{point.key} {os.getpid()}\n")
         return result_at(point)

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -167,3 +168,24 @@ def test_nothing_is_evaluated_for_nobody(tmp_path):
         assert len(evaluated(tmp_path)) == count
         pids = workers(tmp_path)
     assert all(map(_is_gone, pids))
+
+
+def test_what_killed_processes_kept_is_removed(tmp_path, monkeypatch):
+    """An interruption kills processes; their scratch folders go with them, not at the next command."""
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setenv("TMPDIR", str(place))
+    first, second, *_ = groups_of(space_of(tmp_path).points(), 4)
+    stalls = repr(second.points[0])
+    with (
+        pytest.raises(KeyboardInterrupt),
+        LocalExecutor(work(tmp_path, stalls=stalls), 1) as executor,
+    ):
+        running = executor.run([first, second])
+        next(running)
+        _wait_until(
+            lambda: len(os.listdir(place)) == 2
+        )  # the executor's own, and the second group's
+        raise KeyboardInterrupt
+    assert os.listdir(place) == []

@@ -21,7 +21,7 @@ from typing import Self
 
 from flint.errors import FlintError
 from flint.io.processes import end_with, family, kill_group
-from flint.io.scratch import scratch_folder
+from flint.io.scratch import remove_leftovers, scratch_folder
 from flint.tools.explore.workers.schedule import KILLED_TWICE, failed
 from flint.tools.explore.workers.work import (
     Done,
@@ -158,6 +158,8 @@ class LocalExecutor:
             for pid in self._pids:
                 kill_group(pid)
         pool.shutdown(wait=True, cancel_futures=True)
+        if kill:
+            remove_leftovers()  # scratch folders of theirs
         for pid in self._pids:
             family().forget(pid)
         self._pids.clear()
