@@ -8,7 +8,7 @@ import zlib
 from dataclasses import dataclass
 
 from benchmarks.kernel_rows import DATA
-from flint.backends.cost.network.calls import CollectiveCall, Span
+from flint.backends.cost.network.torus import CollectiveCall, Span
 from flint.cluster.models import Cluster, Network
 from flint.ir.program import Collective
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flint.backends.cost.defaults import default_profile
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.setting import price_kernels
 from flint.backends.cost.simulate.timeline import (
@@ -21,9 +20,10 @@ from flint.backends.cost.simulate.timeline import (
     previous_on,
     simulate,
 )
+from flint.backends.cost.software import default_profile
 from flint.cluster.models import Cluster
 from flint.ir.builder import ProgramBuilder
-from flint.ir.measured_by import MeasuredBy, MeasuredClass
+from flint.ir.made_by import MeasuredBy, MeasuredClass
 from flint.ir.program import Int64s, Kind, Program
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload

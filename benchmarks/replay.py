@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.tables import markdown
-from flint.backends.cost.replay.kinds import on_device
+from flint.backends.cost.replay.changes import on_device
 from flint.tools.measure.profiles.build import workload_of
 from flint.tools.measure.profiles.formats import read_profiles
 from flint.tracing import Trace

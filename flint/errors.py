@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from flint.text import printable
 
 
@@ -45,3 +48,22 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     found = difflib.get_close_matches(name, known, n=1)
     found = found or [small[f] for f in difflib.get_close_matches(name.lower(), small, n=1)]
     return f"; did you mean '{found[0]}'?" if found else ""
+
+
+# What a reader raises where a file does not hold what it has to: never for a fault of Flint's own.
+#
+# Parsers look at what a file says before they use it, and raise `Malformed` in one sentence. Readers
+# turn that, and nothing else, into the error of their kind of file. Any other exception is a bug.
+
+
+class Malformed(Exception):
+    """What is wrong with a file, in a sentence without its name."""
+
+
+@contextmanager
+def readable(code: str, subject: str, help: str | None = None) -> Iterator[None]:
+    """Turn `Malformed` into FlintError `code`: `subject`, a colon, and what is wrong."""
+    try:
+        yield
+    except Malformed as error:
+        raise FlintError(code, f"{subject}: {error}", help=help) from error

@@ -17,7 +17,7 @@ from flint.frontends.torch_world.program.classes import rank_classes
 from flint.frontends.torch_world.program.groups import mesh_before, mesh_of
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.process import RankProcesses, Relay
-from flint.ir.stood_in import StoodIn
+from flint.ir.made_by import StoodIn
 from flint.ir.workload import Workload
 from flint.steps.step import WorldStep
 

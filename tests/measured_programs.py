@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flint.ir.builder import ProgramBuilder
-from flint.ir.measured_by import MeasuredBy, MeasuredClass
+from flint.ir.made_by import MeasuredBy, MeasuredClass
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase, Program

@@ -24,9 +24,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args, g
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from flint.errors import FlintError
+from flint.errors import FlintError, Malformed
 from flint.io.bounded import FileKind, parse_json, read_bounded
-from flint.io.malformed import Malformed
 from flint.ir.mesh import MOST_DEVICES
 
 #: The file's name, and the version of what it says.

@@ -24,6 +24,7 @@ from flint.backends.cost.notes import (
     extrapolation_notes,
     lent_notes,
     rates_note,
+    slowest_notes,
     stood_in_notes,
 )
 from flint.backends.cost.price import Priced
@@ -32,7 +33,6 @@ from flint.backends.cost.routing import BALANCED
 from flint.backends.cost.setting import Setting, Timed, setting_of
 from flint.backends.cost.simulate.exposure import Share, shares
 from flint.backends.cost.simulate.timeline import Timeline
-from flint.backends.cost.slowest import slowest_notes
 from flint.backends.cost.utilisation import (
     ProductFlops,
     executed_flops,

@@ -22,9 +22,8 @@ from pathlib import Path
 import numpy as np
 
 from flint.backends.cost.chips.kernels import Kernels
-from flint.errors import FlintError
+from flint.errors import FlintError, Malformed
 from flint.io.bounded import FileKind, parse_json, read_bounded
-from flint.io.malformed import Malformed
 from flint.io.records import NonNegative, record_of
 from flint.ir.arrays import Float64s
 from flint.ir.op_class import OpClass

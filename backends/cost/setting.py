@@ -12,9 +12,9 @@ import numpy as np
 from flint.backends.chakra.reading.captured import workload_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.peaks import tf32_kinds
-from flint.backends.cost.defaults import default_profile, find_policy
 from flint.backends.cost.kernel_times import KernelTimes, cycles_per_ns, kernel_times
 from flint.backends.cost.network.placement import NetworkPlacement
+from flint.backends.cost.notes import alike, slower_than_mean
 from flint.backends.cost.price import Priced, price
 from flint.backends.cost.replay.changes import Changes, parse_changes
 from flint.backends.cost.replay.plan import (
@@ -27,8 +27,14 @@ from flint.backends.cost.replay.plan import (
 from flint.backends.cost.routing import Routing, find_routing, refuse_routing
 from flint.backends.cost.row_prices import Pricing, Times
 from flint.backends.cost.simulate.timeline import Policy, Timeline, simulate
-from flint.backends.cost.slowest import alike, slower_than_mean
-from flint.backends.cost.software import profile_on, stack_of, with_host, with_libraries
+from flint.backends.cost.software import (
+    default_profile,
+    find_policy,
+    profile_on,
+    stack_of,
+    with_host,
+    with_libraries,
+)
 from flint.cluster.models import Chip, Cluster
 from flint.cluster.stack import Stack
 from flint.ir.program import Int64s
@@ -209,7 +215,7 @@ def _memory(
     workload: Workload, kernels: Workload, chip: Chip, policy: Policy, stack: Stack
 ) -> Sequence[MemoryUse]:
     """Memory of each rank class."""
-    from flint.backends.cost.memory.runtime import runtime_memory
+    from flint.backends.cost.memory.memory import runtime_memory
     from flint.backends.cost.memory.stored import recorded_memory, stored
 
     capacity = int(chip.memory_bytes.value)  # all that a chip says of it

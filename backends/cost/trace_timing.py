@@ -9,13 +9,12 @@ import numpy as np
 
 from flint.backends.chakra.writing.simulator_files import Timing, placeholder_hardware
 from flint.backends.cost.astrasim.files import simulated_hardware
-from flint.backends.cost.defaults import default_profile
 from flint.backends.cost.estimate import estimate
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.setting import price_kernels
 from flint.backends.cost.simulate.layers import prepared_apart
 from flint.backends.cost.simulate.timeline import POLICIES
-from flint.backends.cost.software import stack_for, with_stack
+from flint.backends.cost.software import default_profile, stack_for, with_stack
 from flint.backends.cost.utilisation import main_type_and_peak
 from flint.cluster.devices import cluster_of_device
 from flint.cluster.models import Cluster

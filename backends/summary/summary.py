@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flint.io.documents import IfAny, Unpublished, as_object
-from flint.ir.compiled_by import CompiledBy
+from flint.ir.made_by import CompiledBy
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.workload import Workload

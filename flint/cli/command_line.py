@@ -17,8 +17,8 @@ from typer.core import TyperCommand, TyperGroup
 from flint.cli import commands
 from flint.cli.console import lost_output, print_any_character, print_error, print_text
 from flint.cli.exits import end_process, guarded
+from flint.cli.requests import TABLES
 from flint.cli.signals import signals
-from flint.cli.tables import TABLES
 from flint.errors import FlintError
 from flint.plugins import COMMANDS, load, registered
 

@@ -2,7 +2,7 @@
 
 A KeyboardInterrupt may be raised anywhere: in the middle of an import of compiled code, which it
 crashes, in a destructor, which swallows it, in the user's `except BaseException`. So the handler ends
-the process itself, after it has undone what `flint.io.endings` lists. It raises only where a pool of
+the process itself, after it has undone what `flint.io.locks` lists. It raises only where a pool of
 processes has to come to its own end. See docs/decisions/0027-ends-of-processes.md.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import cache
 from types import FrameType
 
-from flint.io.endings import endings
+from flint.io.locks import endings
 
 #: 128 and the number of the signal, as shells report it.
 INTERRUPTED = 130

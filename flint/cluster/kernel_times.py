@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from flint.errors import FlintError
+from flint.errors import FlintError, Malformed
 from flint.io.bounded import FileKind, read_bounded
-from flint.io.malformed import Malformed
 
 COLUMNS = (
     *("kind", "dtype", "batch", "m", "n", "k", "causal"),

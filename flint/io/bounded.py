@@ -17,9 +17,8 @@ from errno import EFBIG
 from pathlib import Path
 from typing import Any, NoReturn
 
-from flint.errors import FlintError
+from flint.errors import FlintError, Malformed
 from flint.io.files import read_regular
-from flint.io.malformed import Malformed
 
 MIB = 1 << 20
 #: What Python's objects take, at most, for each of these characters of JSON (CPython, 64 bits).

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from flint.errors import FlintError
-from flint.io.endings import endings
-from flint.io.locks import locked
+from flint.io.locks import endings, locked
 
 
 def cannot_write(path: Path, error: OSError) -> FlintError:

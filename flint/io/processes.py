@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
 from flint.errors import FlintError
-from flint.io.endings import endings
+from flint.io.locks import endings
 from flint.io.process_tree import adopt_orphans, kill_below
 from flint.io.scratch import remove_leftovers
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 
-from flint.io.malformed import Malformed
+from flint.errors import Malformed
 
 T = TypeVar("T")
 

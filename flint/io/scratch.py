@@ -16,8 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from flint.io.endings import endings
-from flint.io.locks import is_still, try_lock
+from flint.io.locks import endings, is_still, try_lock
 
 _PREFIX = "flint-run-"
 _NAME = re.compile(_PREFIX + r"[a-z0-9_]{8}")

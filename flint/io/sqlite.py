@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from flint.errors import Malformed
 from flint.io.files import open_regular
-from flint.io.malformed import Malformed
 
 #: How a SQLite database begins.
 MAGIC = b"SQLite format 3\x00"

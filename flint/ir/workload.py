@@ -19,9 +19,7 @@ from flint.ir.verify import groups_fit_the_mesh, hold
 from flint.log import stage
 
 if TYPE_CHECKING:
-    from flint.ir.compiled_by import CompiledBy
-    from flint.ir.measured_by import MeasuredBy
-    from flint.ir.stood_in import StoodIn
+    from flint.ir.made_by import CompiledBy, MeasuredBy, StoodIn
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -76,7 +74,7 @@ class Workload:
         found = self.metadata.get("compiler")
         if not found:
             return None
-        from flint.ir.compiled_by import CompiledBy
+        from flint.ir.made_by import CompiledBy
 
         return CompiledBy.from_json(found)
 
@@ -86,7 +84,7 @@ class Workload:
         found = self.metadata.get("measured")
         if not found:
             return None
-        from flint.ir.measured_by import MeasuredBy
+        from flint.ir.made_by import MeasuredBy
 
         return MeasuredBy.from_json(found)
 
@@ -98,7 +96,7 @@ class Workload:
     @property
     def stood_in(self) -> StoodIn:
         """What stood in for software and data where the program was recorded without them."""
-        from flint.ir.stood_in import StoodIn
+        from flint.ir.made_by import StoodIn
 
         return StoodIn.from_json(self.metadata.get("stood_in", {}))
 

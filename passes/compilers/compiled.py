@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from flint.errors import FlintError
-from flint.ir.compiled_by import CompiledBy, CompilerMemory
+from flint.ir.made_by import CompiledBy, CompilerMemory
 from flint.ir.program import Program
 from flint.passes.compilers import cache
 from flint.passes.compilers.child import TOO_LARGE

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from flint.errors import FlintError, nearest
-from flint.ir.compiled_by import is_chip, words_of
+from flint.ir.made_by import is_chip, words_of
 from flint.passes.compilers.gpu_targets import GPU_TARGETS, GpuTarget
 from flint.passes.compilers.tpu_targets import TPU_TARGETS, TpuTarget
 

@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from flint.io.malformed import Malformed
+from flint.errors import Malformed
 from flint.ir.op_class import OpClass
 from flint.passes.hlo import shapes
 from flint.passes.hlo.instruction_work import HloOperation, convolution_with, product_with

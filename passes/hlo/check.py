@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flint.io.malformed import Malformed
+from flint.errors import Malformed
 from flint.passes.call_graph import check_call_graph
 from flint.passes.hlo import shapes
 from flint.passes.hlo.collectives import collective_kind, holds_collective

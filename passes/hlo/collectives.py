@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.errors import FlintError
-from flint.io.malformed import Malformed
+from flint.errors import FlintError, Malformed
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind

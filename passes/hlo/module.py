@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
-from flint.errors import FlintError
-from flint.io.malformed import Malformed
+from flint.errors import FlintError, Malformed
 from flint.ir.program import Phase
 from flint.messages import decode_error, message_classes
 from flint.passes.locations import file_name, split_name_stack

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from flint.io.malformed import Malformed
+from flint.errors import Malformed
 from flint.passes.hlo import shapes
 from flint.passes.hlo.collectives import collective_kind
 from flint.passes.hlo.module import Instruction

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from flint.io.malformed import Malformed
+from flint.errors import Malformed
 from flint.passes.hlo.calls import backend_config
 from flint.passes.hlo.module import Computation, HloModule, Instruction
 

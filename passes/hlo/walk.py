@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flint.errors import FlintError
-from flint.io.malformed import Malformed
+from flint.errors import FlintError, Malformed
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import ELEMENTWISE, OpClass

@@ -16,10 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flint.errors import FlintError
+from flint.errors import FlintError, Malformed
 from flint.io.bounded import parse_json
 from flint.io.documents import as_json
-from flint.io.malformed import Malformed
 from flint.ir.workload import Workload
 from flint.tools.change.diff import show
 from flint.tools.change.diff.budgets import broken, parse_budgets

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flint.backends.chakra.schema import NodeType, messages
-from flint.errors import FlintError
+from flint.errors import FlintError, Malformed
 from flint.io.bounded import FileKind, gunzip, read_bounded
-from flint.io.malformed import Malformed
 from flint.messages import decode_error, unknown_fields
 
 #: More records than this in one file would fill the memory.

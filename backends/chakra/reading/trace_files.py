@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from flint.backends.chakra.manifest import Manifest, OldManifest, read_manifest
 from flint.backends.chakra.reading.kinds import GroupName
 from flint.backends.chakra.writing.output import left_behind
-from flint.errors import FlintError
+from flint.errors import FlintError, Malformed
 from flint.io.bounded import FileKind, is_directory, is_file, parse_json, read_bounded
-from flint.io.malformed import Malformed
 from flint.ir.mesh import MOST_DEVICES
 from flint.ir.program import Int64s
 

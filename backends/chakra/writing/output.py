@@ -20,9 +20,8 @@ from pathlib import Path
 
 from flint.backends.chakra.manifest import NAME, Listed, matches, read_manifest
 from flint.errors import FlintError
-from flint.io.endings import endings
 from flint.io.files import cannot_write, folder_for
-from flint.io.locks import locked
+from flint.io.locks import endings, locked
 
 _NAMED = 5
 _PIECE_BYTES = 1 << 20

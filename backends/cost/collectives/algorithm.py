@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 
 from flint.backends.cost.collectives import algorithms as folder
-from flint.backends.cost.network.calls import Span
+from flint.backends.cost.network.torus import Span
 from flint.cluster.models import Network, NetworkKind
 from flint.ir.op_class import Collective
 

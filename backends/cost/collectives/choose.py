@@ -27,7 +27,7 @@ from flint.backends.cost.collectives.algorithm import (
     across_tiers,
     algorithms,
 )
-from flint.backends.cost.network.calls import CollectiveCall
+from flint.backends.cost.network.torus import CollectiveCall
 from flint.cluster.models import Cluster, Network, NetworkKind
 from flint.cluster.tables import OF_ALGORITHMS
 from flint.ir.op_class import Collective

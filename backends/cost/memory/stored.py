@@ -15,7 +15,7 @@ from flint.backends.cost.memory.memory import (
 )
 from flint.backends.cost.simulate.timeline import Policy
 from flint.cluster.stack import Stack
-from flint.ir.measured_by import MeasuredBy
+from flint.ir.made_by import MeasuredBy
 from flint.ir.program import Program
 from flint.ir.workload import Workload
 from flint.passes.base import Pass, run_passes

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.network.calls import CollectiveCall, Span
-from flint.backends.cost.network.mapping import tiers_of_axes
 from flint.backends.cost.network.torus import (
+    CollectiveCall,
     Line,
     Load,
+    Span,
     assign,
     is_torus,
     load_of,
@@ -23,7 +23,7 @@ from flint.backends.cost.network.torus import (
     wraps,
 )
 from flint.cluster.models import Cluster, Network
-from flint.errors import FlintError
+from flint.errors import FlintError, nearest
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Program
 
@@ -413,3 +413,76 @@ def spans_of_row(program: Program, row: int, placement: NetworkPlacement) -> tup
 def tier_of_row(program: Program, row: int, placement: NetworkPlacement) -> int:
     """The outermost tier that a communication row crosses; 0 for one that crosses none."""
     return max((s.tier for s in spans_of_row(program, row, placement)), default=0)
+
+
+# What a user says about where mesh axes lie: the tier of each, as text or as a mapping.
+
+_FORM = "model=nvlink,data=ib"
+
+
+def tiers_of_axes(mapping: object, mesh: Mesh, cluster: Cluster) -> dict[str, str]:
+    """Axis to tier, of those that `mapping` names: None, "model=nvlink,data=ib" or a dictionary.
+
+    Raises FlintError FL703 for anything else, an axis that the mesh or a tier that the cluster does
+    not have.
+    """
+    found = _as_dictionary(mapping)
+    tiers = [n.name for n in cluster.network]
+    for axis, tier in found.items():
+        if axis not in mesh.names:
+            raise FlintError(
+                "FL703",
+                f"mesh has no axis '{axis}' to map{nearest(axis, mesh.names)}",
+                help=f"the mesh is {mesh}",
+            )
+        if tier not in tiers:
+            raise FlintError(
+                "FL703",
+                f"cluster '{cluster.name}' has no tier '{tier}'{nearest(tier, tiers)}",
+                help=f"its tiers are {', '.join(tiers)}",
+            )
+    return found
+
+
+def parse_mapping(text: str) -> dict[str, str]:
+    """Axis to tier from "model=nvlink,data=ib". Raises FlintError FL703."""
+    found: dict[str, str] = {}
+    for item in filter(None, (p.strip() for p in text.split(","))):
+        axis, equals, tier = (p.strip() for p in item.partition("="))
+        if not (axis and equals and tier):
+            raise FlintError("FL703", f"'{item}' is not AXIS=TIER", help=f"write {_FORM}")
+        if axis in found:
+            raise FlintError(
+                "FL703",
+                f"axis '{axis}' is mapped twice, to '{found[axis]}' and to '{tier}'",
+                help="an axis lies in one tier; left out, it is split where it has to be",
+            )
+        found[axis] = tier
+    return found
+
+
+def _as_dictionary(mapping: object) -> dict[str, str]:
+    if mapping is None:
+        return {}
+    if isinstance(mapping, str):
+        return parse_mapping(mapping)
+    if not isinstance(mapping, Mapping):
+        raise FlintError(
+            "FL703",
+            f"a mapping of mesh axes is no {type(mapping).__name__}",
+            help=f'give {{"model": "nvlink"}}, or "{_FORM}"',
+        )
+    _refuse_other_types("axis", mapping.keys())
+    _refuse_other_types("tier", mapping.values())
+    return dict(mapping)
+
+
+def _refuse_other_types(what: str, names: Iterable[object]) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise FlintError(
+                "FL703",
+                f"the name of a{'n' if what == 'axis' else ''} {what} is no "
+                f"{type(name).__name__}: {name!r}",
+                help='give {"model": "nvlink"}',
+            )

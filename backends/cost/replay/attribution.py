@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.replay.kinds import communicates, on_device
+from flint.backends.cost.replay.changes import communicates, on_device
 from flint.backends.cost.simulate.timeline import ClassTimeline, previous_on
 from flint.io.documents import Thousandths
 from flint.ir.arrays import Float64s

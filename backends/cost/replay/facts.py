@@ -14,7 +14,7 @@ from flint.backends.cost.simulate.timeline import ClassTimeline, Timeline
 from flint.cluster.devices import cluster_of_device
 from flint.cluster.models import Cluster
 from flint.io.documents import Millionths, Thousandths, Unpublished
-from flint.ir.measured_by import MeasuredBy
+from flint.ir.made_by import MeasuredBy
 from flint.ir.op_class import OpClass
 from flint.ir.workload import Workload
 from flint.text import Column, format_duration, plural, text_table

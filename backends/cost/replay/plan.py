@@ -15,7 +15,7 @@ from flint.rewrite import RECORDED as RECORDED_PROFILE
 
 if TYPE_CHECKING:
     from flint.backends.cost.replay.table import MeasuredTable
-    from flint.ir.measured_by import MeasuredBy
+    from flint.ir.made_by import MeasuredBy
 
 _DEFAULT_POLICY = "overlap"
 #: Profiles whose kernels are launched one by one.

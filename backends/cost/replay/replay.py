@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flint.backends.cost.replay.kinds import main_rows, on_device
+from flint.backends.cost.replay.changes import main_rows, on_device
 from flint.backends.cost.row_prices import Basis, Pricing, RowPrices, model_prices
 from flint.cluster.models import Chip, Cluster
 from flint.ir.arrays import Float64s, Mask

@@ -17,7 +17,7 @@ import numpy as np
 
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.network.placement import call_of
-from flint.backends.cost.replay.kinds import kernel_kinds, main_rows, on_device
+from flint.backends.cost.replay.changes import kernel_kinds, main_rows, on_device
 from flint.backends.cost.row_prices import Basis, Pricing, RowPrices, model_prices
 from flint.cluster.models import Cluster
 from flint.ir.arrays import Float64s, Mask

@@ -11,7 +11,7 @@ import numpy as np
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.network.placement import NetworkPlacement, tier_of_row
-from flint.backends.cost.replay.kinds import (
+from flint.backends.cost.replay.changes import (
     COMMUNICATION,
     HOST,
     OTHER,

@@ -21,9 +21,8 @@ from flint.cluster.models import (
     Quantity,
     SourceKind,
 )
-from flint.errors import FlintError, nearest
+from flint.errors import FlintError, Malformed, nearest
 from flint.io.bounded import FileKind, parse_json, read_bounded
-from flint.io.malformed import Malformed
 from flint.ir.mesh import MOST_DEVICES
 
 #: ASTRA-sim's GB in bandwidths.

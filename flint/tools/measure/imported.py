@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flint.errors import FlintError
 from flint.io.documents import as_object
-from flint.ir.measured_by import MeasuredClass
+from flint.ir.made_by import MeasuredClass
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.workload import Workload

@@ -12,11 +12,11 @@ import numpy as np
 from flint.backends.cost.simulate.layers import numbered_prefix
 from flint.cluster.devices import neutral_device
 from flint.ir.columns import in_order_of_use
+from flint.ir.made_by import StoodIn
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import COLUMN_TYPES, Kind, Program
 from flint.ir.rank_class import RankClass
-from flint.ir.stood_in import StoodIn
 from flint.ir.workload import Workload
 from flint.passes.fusion.roles import kernel_prefix
 from flint.tools.share.leaks.vocabulary import is_public_opcode, is_public_value, op_word

@@ -22,10 +22,10 @@ from flint.frontends.torch_world.program.matched import check_parts, matched
 from flint.frontends.torch_world.program.shards import Shards
 from flint.frontends.torch_world.record.recording import Comm, CommKind, Recording
 from flint.ir.arrays import Mask
+from flint.ir.made_by import StoodIn
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import Int64s, Program
 from flint.ir.rank_class import RankClass
-from flint.ir.stood_in import StoodIn
 from flint.passes.axes import positions_along
 
 #: Records the given ranks, each in its own process.

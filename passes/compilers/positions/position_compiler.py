@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flint.ir.compiled_by import CompiledBy
+from flint.ir.made_by import CompiledBy
 from flint.ir.mesh import Mesh
 from flint.ir.program import Program
 from flint.ir.workload import Workload

@@ -16,7 +16,7 @@ from flint.ir.program import Flag, Kind, Program
 from flint.passes.base import Pass
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import segments
-from flint.passes.fusion.xla_gpu.joined import become_slices, brought_together, elements
+from flint.passes.fusion.xla_gpu.join_collectives import become_slices, brought_together, elements
 
 _TURNED = Flag.TURNED_FIRST | Flag.TURNED_LAST
 #: Flags of an operand in another order, and of one that is a matrix from its other side.

@@ -13,7 +13,7 @@ from flint.backends.cost.collectives.algorithm import (
     algorithms,
 )
 from flint.backends.cost.collectives.choose import plans, speed_of, speeds_of
-from flint.backends.cost.network.calls import CollectiveCall, Span
+from flint.backends.cost.network.torus import CollectiveCall, Span
 from flint.cluster.models import Cluster, NetworkKind
 from flint.cluster.tables import OF_ALGORITHMS
 from flint.ir.op_class import Collective

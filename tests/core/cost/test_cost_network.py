@@ -16,7 +16,7 @@ from flint.backends.cost.collectives.algorithms.in_switch import in_switch_all_r
 from flint.backends.cost.collectives.algorithms.ring import flat_ring, ring
 from flint.backends.cost.collectives.algorithms.torus import Extent, torus
 from flint.backends.cost.collectives.algorithms.tree import tree_all_reduce, tree_in_domain
-from flint.backends.cost.network.calls import CollectiveCall, Span
+from flint.backends.cost.network.torus import CollectiveCall, Span
 from flint.cluster.models import Cluster, Network
 from flint.ir.program import Collective
 

@@ -6,8 +6,8 @@ import pytest
 
 from flint.backends.cost.collectives import algorithm, duration_ns, roofline_ns
 from flint.backends.cost.collectives.choose import shares
-from flint.backends.cost.network.calls import CollectiveCall, Span
 from flint.backends.cost.network.placement import NetworkPlacement
+from flint.backends.cost.network.torus import CollectiveCall, Span
 from flint.cluster.models import Cluster, NetworkKind, Quantity
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import Collective

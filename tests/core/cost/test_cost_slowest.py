@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AbstractMesh
 
 import flint
-from flint.backends.cost.slowest import expected_largest, slower_than_mean, waiting_devices
+from flint.backends.cost.notes import expected_largest, slower_than_mean, waiting_devices
 from flint.cluster.models import Cluster, Quantity, SourceKind
 from flint.ir.workload import Workload
 from tests.estimates import zoo

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flint.backends.cost.estimate import Estimate, estimate
 from flint.backends.cost.estimate_text import MEMORY_ROWS
-from flint.backends.cost.memory.runtime import RuntimeKind
+from flint.backends.cost.memory.memory import RuntimeKind
 from flint.cli import app
 from flint.cluster.models import Cluster
 from flint.ir.mesh import Mesh

@@ -2,10 +2,8 @@
 
 import pytest
 
-from flint.backends.cost.network.calls import Span
-from flint.backends.cost.network.mapping import parse_mapping
-from flint.backends.cost.network.placement import NetworkPlacement
-from flint.backends.cost.network.torus import assign, slice_shape
+from flint.backends.cost.network.placement import NetworkPlacement, parse_mapping
+from flint.backends.cost.network.torus import Span, assign, slice_shape
 from flint.cluster.models import Cluster, NetworkKind
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh, Route

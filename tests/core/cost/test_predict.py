@@ -13,7 +13,7 @@ from benchmarks.kineto_writer import write
 from benchmarks.predict import Suite, predictions, torch_llama
 from benchmarks.predict_models import MODELS
 from benchmarks.replay import DATA, cells, replay
-from flint.backends.cost.slowest import alike
+from flint.backends.cost.notes import alike
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flint.backends.cost.collectives import duration_ns
 from flint.backends.cost.estimate import Estimate
-from flint.backends.cost.network.calls import CollectiveCall, Span
+from flint.backends.cost.network.torus import CollectiveCall, Span
 from flint.cluster.devices import cluster_of_device, preset_of_device
 from flint.cluster.models import Cluster
 from flint.errors import FlintError

@@ -16,8 +16,8 @@ from flint.cluster.stack import Stack, shipped_stacks
 from flint.cluster.tables import Quantity, SourceKind
 from flint.errors import FlintError
 from flint.frontends.torch_world.program.build import build_program
+from flint.ir.made_by import StoodIn
 from flint.ir.mesh import Mesh
-from flint.ir.stood_in import StoodIn
 from flint.ir.workload import Workload
 from flint.passes.profiles import PROFILES
 from flint.requests.estimate import EstimateRequest

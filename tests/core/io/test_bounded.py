@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from flint.backends.chakra.reading.trace_files import find_traces
-from flint.errors import FlintError
+from flint.errors import FlintError, Malformed
 from flint.io.bounded import FileKind, gunzip, is_directory, parse_json, read_bounded
-from flint.io.malformed import Malformed
 
 
 def refused(path: Path, kind: FileKind = FileKind.SIMULATOR) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flint.io.endings import Endings
+from flint.io.locks import Endings
 from flint.io.process_tree import below, kill_below
 from flint.io.processes import Child, Patience, kill_group
 

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 import flint
-from flint.backends.cost.replay.kinds import main_rows
-from flint.errors import FlintError
-from flint.io.malformed import Malformed
-from flint.io.npz import array_of
+from flint.backends.cost.replay.changes import main_rows
+from flint.errors import FlintError, Malformed
 from flint.io.records import Count, Fraction, Nanoseconds, NonNegative, Positive, record
 from flint.io.sqlite import open_tables
 from flint.ir.workload import Workload
+from flint.ir.workload_file import array_of
 from flint.tools.change.diff.snapshot import Snapshot
 from flint.tools.change.project.lock import Lock, load_lock
 from flint.tools.explore.result import Result, Status
@@ -250,6 +249,7 @@ _READERS = ("flint/tools/measure/profiles", "flint/tools/measure/measurements", 
             "backends/chakra/reading", "flint/tools/simulators", "backends/cost")  # fmt: skip
 #: Those that are left: around one call of a library, of the system, or of tables of operators.
 _LEFT = {
+    "flint/ir/workload_file.py": 1,
     "flint/tools/simulators/launcher.py": 1,
     "flint/tools/simulators/process.py": 1,
     "flint/tools/explore/study/study_format.py": 2,

@@ -19,7 +19,7 @@ jax = pytest.importorskip("jax")
 from flint.errors import FlintError
 from flint.frontends.jax_pipeline import capture_jax_pipeline
 from flint.ir.builder import ProgramBuilder
-from flint.ir.compiled_by import CompiledBy
+from flint.ir.made_by import CompiledBy
 from flint.ir.mesh import Group, Mesh, Route
 from flint.ir.program import Collective, Kind, Phase, Program
 from flint.ir.workload import Workload

@@ -23,8 +23,8 @@ from flint.cli import app
 from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.frontends.files.hlo import read_hlo
-from flint.ir.compiled_by import CompiledBy
 from flint.ir.edit import Editor
+from flint.ir.made_by import CompiledBy
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind, Program
 from flint.ir.text.parser import parse_program

@@ -17,7 +17,7 @@ from flint.backends.cost.notes import compiler_notes
 from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.ir.builder import ProgramBuilder
-from flint.ir.compiled_by import CompiledBy, CompilerMemory
+from flint.ir.made_by import CompiledBy, CompilerMemory
 from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
 from flint.passes.compilers import cache, plugins, process

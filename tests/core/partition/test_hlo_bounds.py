@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from flint.errors import FlintError
-from flint.io.malformed import Malformed
+from flint.errors import FlintError, Malformed
 from flint.ir.mesh import Mesh
 from flint.passes.hlo.module import HloModule, message_class
 from flint.passes.hlo.operations import check_operation

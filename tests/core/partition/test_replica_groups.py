@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flint.errors import FlintError
-from flint.io.malformed import Malformed
+from flint.errors import FlintError, Malformed
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.passes.hlo.collectives import group_of, iota_groups, route_of
 from flint.passes.hlo.module import HloModule, message_class

@@ -22,8 +22,8 @@ from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.process import RankProcesses, Relay
 from flint.frontends.torch_world.record.rank_questions import rank_questions
 from flint.frontends.torch_world.record.recording import Event, Recording, TensorInfo
+from flint.ir.made_by import StoodIn
 from flint.ir.mesh import Mesh
-from flint.ir.stood_in import StoodIn
 from flint.ir.workload import Workload
 
 PROGRAM = """

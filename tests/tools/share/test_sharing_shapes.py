@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import flint
 from flint.cli import app
 from flint.errors import FlintError
-from flint.ir.measured_by import MeasuredBy, MeasuredClass
+from flint.ir.made_by import MeasuredBy, MeasuredClass
 from flint.ir.workload import Workload
 from flint.tools.share.level import keep_of
 from flint.tools.share.shapes.confirm import measures_of, totals_of

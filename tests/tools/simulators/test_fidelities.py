@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flint.backends.cost.astrasim.run import simulate_traces
 from flint.cli import app
-from flint.ir.compiled_by import CompiledBy
+from flint.ir.made_by import CompiledBy
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, RegionKind
 from flint.ir.rank_class import RankClass

@@ -18,7 +18,7 @@ from flint.backends.cost.collectives.algorithm import (
     Task,
 )
 from flint.backends.cost.collectives.algorithms.ring import total_bytes
-from flint.backends.cost.network.calls import Span
+from flint.backends.cost.network.torus import Span
 from flint.cluster.models import Network
 from flint.ir.op_class import Collective
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from flint.cli.inputs import load_workload
 from flint.cli.requests import refuse
-from flint.errors import FlintError
+from flint.errors import FlintError, Malformed
 from flint.io.bounded import FileKind, is_directory, is_file, parse_json, read_bounded
-from flint.io.malformed import Malformed
 from flint.requests.estimate import EstimateRequest
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from flint.io.malformed import Malformed
+from flint.errors import Malformed
 from flint.io.records import Bytes, Fraction, Nanoseconds, Utilisation, record_of
 from flint.tools.change.diff.budgets import Broken
 from flint.tools.change.diff.difference_numbers import DifferenceNumbers

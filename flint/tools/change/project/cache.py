@@ -10,10 +10,10 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
+from flint.errors import Malformed
 from flint.io.bounded import FileKind
 from flint.io.files import read_regular, write_atomically
 from flint.io.inputs import ReadInput, ReadInputKind, digest, environment_of
-from flint.io.malformed import Malformed
 from flint.io.records import Texts, record
 from flint.tools.change.diff.snapshot import Snapshot
 from flint.tools.change.project.config import Capture

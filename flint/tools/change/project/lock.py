@@ -15,10 +15,9 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from flint.errors import FlintError
+from flint.errors import FlintError, Malformed
 from flint.io.bounded import FileKind, is_file, parse_json, read_bounded
 from flint.io.files import cannot_write
-from flint.io.malformed import Malformed
 from flint.io.outputs import OutputKind, write_output
 from flint.io.records import record_of
 from flint.tools.change.diff.snapshot import Snapshot

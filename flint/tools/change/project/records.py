@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from flint.errors import Malformed
 from flint.io.documents import as_object
-from flint.io.malformed import Malformed
 from flint.io.records import record_of
 from flint.tools.change.diff.snapshot import Snapshot
 

@@ -83,8 +83,7 @@ def write_point(trace: Trace, subject: Subject, point: Point, folder: Path) -> W
 
     When communication begins (its policy) is the simulator's affair. Raises what `Trace.save` raises.
     """
-    from flint.backends.cost.defaults import default_profile
-    from flint.backends.cost.software import profile_on, stack_of, with_stack
+    from flint.backends.cost.software import default_profile, profile_on, stack_of, with_stack
 
     machine = machine_of(point)
     request = estimated(subject, point)

@@ -56,7 +56,7 @@ def _stack(name: str, value: str) -> None:
 
 
 def _policy(name: str, value: str) -> None:
-    from flint.backends.cost.defaults import find_policy
+    from flint.backends.cost.software import find_policy
 
     if value:
         find_policy(value)

@@ -11,8 +11,8 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field, StrictInt
 from typing_extensions import TypedDict
 
+from flint.errors import Malformed
 from flint.io.inputs import ReadInput, ReadInputKind
-from flint.io.malformed import Malformed
 from flint.io.records import Count, Positive, Texts, record, record_of
 from flint.io.sqlite import Tables
 from flint.tools.explore.point import Point

@@ -12,9 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from flint.errors import FlintError
-from flint.io.endings import endings
 from flint.io.inputs import ReadInput
-from flint.io.locks import locked
+from flint.io.locks import endings, locked
 from flint.io.records import record
 from flint.text import plural
 from flint.tools.explore.point import Point

@@ -11,9 +11,8 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from flint.errors import FlintError
+from flint.errors import FlintError, Malformed
 from flint.io.bounded import FileKind
-from flint.io.malformed import Malformed
 from flint.io.sqlite import Tables, open_tables
 
 APPLICATION_ID = 0x464C4E54  # "FLNT"

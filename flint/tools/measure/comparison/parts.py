@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flint.backends.cost.estimate import Estimate
 from flint.backends.cost.replay.attribution import Attribution
-from flint.backends.cost.replay.kinds import HOST
+from flint.backends.cost.replay.changes import HOST
 from flint.io.documents import Thousandths
 from flint.text import format_duration, plural
 from flint.tools.measure.comparison.pairing import Pairing

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from flint.backends.cost.replay.kinds import communicates, on_device
+from flint.backends.cost.replay.changes import communicates, on_device
 from flint.backends.cost.simulate.exposure import labels_of
 from flint.backends.cost.simulate.timeline import ClassTimeline
 from flint.errors import FlintError

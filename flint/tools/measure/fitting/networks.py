@@ -18,7 +18,7 @@ from flint.backends.cost.collectives.choose import (
     plans,
     speeds_of,
 )
-from flint.backends.cost.network.calls import CollectiveCall, Span
+from flint.backends.cost.network.torus import CollectiveCall, Span
 from flint.cluster.models import Cluster
 from flint.ir.arrays import Float64s
 from flint.ir.op_class import Collective

@@ -12,8 +12,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flint.errors import FlintError
-from flint.io.malformed import Malformed
+from flint.errors import FlintError, Malformed
 from flint.ir.op_class import Collective
 from flint.tools.measure.measurements import kernel_rows as make
 from flint.tools.measure.measurements.nccl_tests import COLLECTIVES

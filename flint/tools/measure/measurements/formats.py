@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from flint.errors import FlintError
+from flint.errors import FlintError, Malformed
 from flint.io.bounded import FileKind, gunzip, parse_json, read_bounded
-from flint.io.malformed import Malformed
 from flint.tools.measure.measurements import (
     aiconfigurator,
     nccl_json,

@@ -13,8 +13,7 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from flint.errors import FlintError
-from flint.io.malformed import Malformed
+from flint.errors import FlintError, Malformed
 from flint.io.records import Count, record_of
 from flint.tools.measure.measurements import nccl_tests
 from flint.tools.measure.measurements.rows import CollectedRows, Measurements

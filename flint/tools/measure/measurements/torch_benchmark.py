@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from flint.io.malformed import Malformed
+from flint.errors import Malformed
 from flint.tools.measure.measurements import tables
 from flint.tools.measure.measurements.rows import CollectedRows, Measurements, number_of, size_of
 

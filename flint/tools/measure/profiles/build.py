@@ -10,7 +10,7 @@ import numpy as np
 
 from flint.errors import FlintError
 from flint.frontends.torch_world.program.groups import Channels
-from flint.ir.measured_by import MeasuredBy, MeasuredClass
+from flint.ir.made_by import MeasuredBy, MeasuredClass
 from flint.ir.mesh import Mesh
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload

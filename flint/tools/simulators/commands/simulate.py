@@ -257,7 +257,7 @@ def _products(
     progress: Progress | None,
 ) -> Simulation:
     """Products of a captured program in SCALE-Sim."""
-    from flint.backends.cost.defaults import default_profile
+    from flint.backends.cost.software import default_profile
     from flint.cli.inputs import load_workload
     from flint.cluster.named import load_cluster
     from flint.rewrite import kernels_for

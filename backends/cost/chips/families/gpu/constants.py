@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from flint.cluster.errors import unknown, wrong
-from flint.cluster.libraries import LIBRARIES, SUSTAINED
 from flint.cluster.load import chips_with_constants
+from flint.cluster.stack import LIBRARIES, SUSTAINED
 from flint.cluster.tables import (
     ChipFamily,
     Constant,

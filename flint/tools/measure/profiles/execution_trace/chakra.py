@@ -17,9 +17,8 @@ from typing import Any
 from flint.backends.chakra.reading.reader import Decoder, records
 from flint.backends.chakra.reading.trace_files import read_groups
 from flint.backends.chakra.schema import CommType, NodeType, messages
-from flint.errors import FlintError
+from flint.errors import FlintError, Malformed
 from flint.io.bounded import FileKind
-from flint.io.malformed import Malformed
 from flint.messages import decode_error
 from flint.tools.measure.profiles.contradictions.ranks import MOST_RANKS
 from flint.tools.measure.profiles.execution_trace.build import timed_profile

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from flint.io.malformed import Malformed
+from flint.errors import Malformed
 from flint.tools.measure.profiles.kineto.fields import integer
 from flint.tools.measure.profiles.profile import ProfiledComm, Signature
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from flint.errors import FlintError
-from flint.io.malformed import Malformed
+from flint.errors import FlintError, Malformed
 from flint.tools.measure.profiles.execution_trace.build import host_profile, timed_profile
 from flint.tools.measure.profiles.execution_trace.nodes import (
     Interned,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flint.backends.chakra.schema import NodeType
-from flint.io.malformed import Malformed
+from flint.errors import Malformed
 from flint.tools.measure.profiles.execution_trace.nodes import list_of, object_of
 from flint.tools.measure.profiles.kineto.fields import integer
 from flint.tools.measure.profiles.kineto.stream import JsonStream

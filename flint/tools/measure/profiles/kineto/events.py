@@ -6,8 +6,7 @@ import math
 from collections import Counter
 from typing import Any
 
-from flint.errors import FlintError
-from flint.io.malformed import Malformed
+from flint.errors import FlintError, Malformed
 from flint.tools.measure.profiles.builder import ProfileBuilder
 from flint.tools.measure.profiles.kineto import accelerators
 from flint.tools.measure.profiles.kineto.calls import is_synchronous_copy, kind_of_call

@@ -6,8 +6,7 @@ import json
 import re
 from typing import Any
 
-from flint.errors import FlintError
-from flint.io.malformed import Malformed
+from flint.errors import FlintError, Malformed
 
 _MOST_INT = 1 << 62
 #: Around the first event of a file: eleven days, in microseconds.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshal
 from typing import Any
 
-from flint.io.malformed import Malformed
+from flint.errors import Malformed
 from flint.tools.measure.profiles.builder import ProfileBuilder
 from flint.tools.measure.profiles.kineto.fields import without_paths
 from flint.tools.measure.profiles.profile import Signature

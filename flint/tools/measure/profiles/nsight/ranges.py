@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flint.io.malformed import Malformed
+from flint.errors import Malformed
 from flint.io.records import Count, record
 from flint.tools.measure.profiles.kineto.fields import without_paths
 from flint.tools.measure.profiles.profile import Profile, ProfiledComm, Signature

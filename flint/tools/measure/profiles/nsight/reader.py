@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flint.errors import FlintError
-from flint.io.malformed import Malformed
+from flint.errors import FlintError, Malformed
 from flint.io.sqlite import MAGIC
 from flint.tools.measure.profiles.builder import ProfileBuilder
 from flint.tools.measure.profiles.foreign import no_rocprof

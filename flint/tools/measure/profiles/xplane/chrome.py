@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flint.errors import FlintError
+from flint.errors import FlintError, Malformed
 from flint.io.bounded import parse_json
-from flint.io.malformed import Malformed
 from flint.tools.measure.profiles.profile import Profile
 from flint.tools.measure.profiles.source import whole_profile
 from flint.tools.measure.profiles.xplane.modules import Programs

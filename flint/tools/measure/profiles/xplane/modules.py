@@ -9,8 +9,7 @@ import re
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from flint.errors import FlintError
-from flint.io.malformed import Malformed
+from flint.errors import FlintError, Malformed
 from flint.passes.hlo import shapes
 from flint.passes.hlo.check import check_module
 from flint.passes.hlo.collectives import collective_kind, iota_groups
