@@ -109,10 +109,9 @@ def _launched(e: EstimateNumbers) -> str:
 
 
 def _by_compiler(workload: Workload) -> Iterator[tuple[str, str]]:
-    """The memory that the compiler says its program needs, where one made it."""
-    by = workload.compiled_by
-    if by and by.memory:
-        yield "", f"{format_bytes(by.memory.peak_bytes)} by the compiler's own analysis"
+    """Whose peak of memory it is, where a compiler said it."""
+    if workload.compiled_by and workload.compiled_by.memory:
+        yield "", "by the compiler's own analysis"
 
 
 def _beyond_the_model(e: EstimateNumbers) -> str:

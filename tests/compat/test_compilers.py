@@ -108,6 +108,7 @@ def test_a_compiled_step_is_an_ordinary_workload(compiler: str, tmp_path: Path) 
     estimate = compiled.estimate(cluster)
     assert estimate.step_time_ns > 0 and not estimate.unpriced
     assert "by the compiler's own analysis" in estimate.to_text()
+    assert estimate.classes[0].memory.peak_bytes == by.memory.peak_bytes
 
 
 @both

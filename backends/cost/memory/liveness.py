@@ -216,7 +216,8 @@ class _Layout:
         rows = is_any(program, OVERWRITING) & (program.kind == Kind.COMPUTE)
         rows &= (program.flags & Flag.LAUNCHED) == 0
         summed = program.collective == Collective.ALL_REDUCE
-        return (rows | summed | np.array(self.several)).tolist()  # type: ignore[no-any-return]
+        several = np.array(self.several) & is_any(program, MERGED)
+        return (rows | summed | several).tolist()  # type: ignore[no-any-return]
 
     @cached_property
     def alike(self) -> list[bool]:
@@ -233,7 +234,7 @@ class _Layout:
     def several(self) -> list[bool]:
         """Kernels with more results than their first."""
         program = self.program
-        kernels = is_any(program, MERGED)
+        kernels = is_any(program, MERGED | {OpClass.COMPILED})
         more = program.result_bytes > type_bytes(program)
         return (kernels & more).tolist()  # type: ignore[no-any-return]
 
@@ -319,6 +320,7 @@ class _Layout:
         arguments = np.flatnonzero(program.kind == Kind.PARAMETER).tolist()
         held = {storage.root(row) for row in arguments}
         returned = self._returned()
+        compiled = is_any(program, OpClass.COMPILED)
         taken = {storage.root(value) for value in returned}
         for row in np.flatnonzero(donated(program)).tolist():
             if storage.root(row) not in taken:
@@ -329,9 +331,13 @@ class _Layout:
                 continue
             root = storage.root(value)
             places = free.get((storage.size[root], away[value]), [])
-            place = next((row for row in places if storage.share(row, value, apart=True)), None)
+            # a compiler says itself which results are written over arguments that its kernel reads
+            inside = value < self.count and bool(compiled[value])
+            place = next((r for r in places if storage.share(r, value, apart=not inside)), None)
             if place is not None:
                 places.remove(place)
+            elif inside:
+                self._absorb(value, [row for rows in free.values() for row in rows])
 
     def _returned(self) -> list[int]:
         """Values that the step returns, in the order in which they are made."""

@@ -20,6 +20,7 @@ from flint.backends.cost.simulate.layers import (
 )
 from flint.cluster.models import Chip
 from flint.cluster.stack import Stack
+from flint.ir.compiled_by import CompilerMemory
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Int64s, Kind, Phase, Program, RegionKind
 from flint.ir.workload import Workload
@@ -274,17 +275,21 @@ def memory_use(
     ahead: bool = False,
     packed: bool = False,
     heap_share: float = 1.0,
+    compiled: CompilerMemory | None = None,
 ) -> MemoryUse:
     """The memory that a program needs at each row, from when values are made and read.
 
     With `ahead`, parameters are gathered one layer ahead (see `gathered_ahead`). With `packed`,
     buffers have places in a heap for as long as they live, and gaps between them (see `heap.py`);
-    the heap is `heap_share` times as large.
+    the heap is `heap_share` times as large. With what the compiler of the program says (`compiled`) the
+    peak is that (see `as_compiled`).
 
     What shares memory is said in `liveness.buffers`. Of a program of kernels only what crosses
     their edges takes memory, as on a device; of one of operations, every intermediate value.
     """
-    layout, host = layouts(program, ahead=ahead, packed=packed, heap_share=heap_share)
+    layout, host = layouts(
+        program, ahead=ahead, packed=packed, heap_share=heap_share, compiled=compiled
+    )
     live, away = layout.live_bytes, host.live_bytes
     moment = int(live.argmax()) if len(live) else 0
     return MemoryUse(
@@ -299,11 +304,16 @@ def memory_use(
 
 
 def layouts(
-    program: Program, *, ahead: bool = False, packed: bool = False, heap_share: float = 1.0
+    program: Program,
+    *,
+    ahead: bool = False,
+    packed: bool = False,
+    heap_share: float = 1.0,
+    compiled: CompilerMemory | None = None,
 ) -> tuple[Buffers, Buffers]:
     """The buffers of a program in the memory of its device, and those in that of the host.
 
-    `ahead`, `packed` and `heap_share` are those of `memory_use`.
+    The options are those of `memory_use`.
     """
     layout = buffers(program)
     if ahead:
@@ -312,7 +322,24 @@ def layouts(
     device = layout.of(~layout.on_host) if layout.on_host.any() else layout
     if packed:
         device = replace(device, gap_bytes=gap_bytes(program, device, heap_share))
-    return device, host
+    return (device if compiled is None else as_compiled(program, device, compiled)), host
+
+
+def as_compiled(program: Program, layout: Buffers, memory: CompilerMemory) -> Buffers:
+    """The layout in as many bytes as the compiler's own assignment of buffers has at its peak.
+
+    Arguments keep their size. Where the other buffers would take more than the compiler has for
+    them, each is smaller in proportion (it orders and shares better than this layout does); where
+    they take less, the rest is between them.
+    """
+    arguments = program.kind[layout.first] == Kind.PARAMETER
+    room = memory.peak_bytes - int(layout.of(arguments).live_bytes.max(initial=0))
+    most = int(layout.of(~arguments).live_bytes.max(initial=0))
+    if 0 <= room < most:
+        smaller = (layout.num_bytes * (room / most)).astype(np.int64)
+        layout = replace(layout, num_bytes=np.where(arguments, layout.num_bytes, smaller))
+    gaps = memory.peak_bytes - int(layout.live_bytes.max(initial=0))
+    return replace(layout, gap_bytes=max(gaps, 0))
 
 
 def step_memory(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flint.backends.cost.memory.liveness import Buffers
 from flint.backends.cost.memory.memory import (
@@ -39,6 +40,7 @@ class Stored:
 
     With `as_kernels` its rows are kernels already. With `passes` these make the rows of those of the
     workload. With `packed` buffers have places in a heap, `heap_share` times as large as they make it.
+    The peak of a program that a compiler made is the compiler's.
     """
 
     workload: Workload
@@ -63,16 +65,21 @@ class Stored:
         return self.workload.kept.get("memory", (self.ahead, self.heap_share), self._memory)
 
     def _memory(self) -> Sequence[MemoryUse]:
-        return [
-            memory_use(p, ahead=self.ahead, packed=self.packed, heap_share=self.heap_share)
-            for p in self.programs
-        ]
+        return [memory_use(p, **self._options) for p in self.programs]
 
     def layouts(self, number: int) -> tuple[Buffers, Buffers]:
         """The buffers of a program on its device, and on the host."""
-        return layouts(
-            self.programs[number], ahead=self.ahead, packed=self.packed, heap_share=self.heap_share
-        )
+        return layouts(self.programs[number], **self._options)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        by = self.workload.compiled_by
+        return {
+            "ahead": self.ahead,
+            "packed": self.packed,
+            "heap_share": self.heap_share,
+            "compiled": by.memory if by else None,
+        }
 
 
 def stored(workload: Workload, kernels: Workload, policy: Policy, stack: Stack) -> Stored:

@@ -6,12 +6,16 @@ import dataclasses
 import json
 from typing import Any
 
+import pytest
+
 from flint.backends.cost.memory.memory import (
     MemoryUse,
     memory_use,
     step_memory,
 )
 from flint.cluster.models import Cluster
+from flint.ir.compiled_by import CompilerMemory
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase, RegionKind
 from flint.ir.workload import Workload
 from flint.passes.base import run_passes
@@ -300,6 +304,28 @@ def test_kernels_with_several_results_write_over_what_they_read_last() -> None:
     a, b = rows.parameter(flags=Flag.DONATED), rows.parameter(flags=Flag.DONATED)
     rows.result(rows.op("fusion.optimizer", a, b, result_bytes=128))
     assert peak(rows) == 2
+
+
+@pytest.mark.parametrize("peak_bytes", [100, 1000], ids=["laid out larger", "laid out smaller"])
+def test_the_peak_of_a_compiled_program_is_the_compilers(peak_bytes: int) -> None:
+    rows = Rows()
+    a = rows.op("sort", rows.parameter())
+    rows.result(rows.op("sort", a))
+    memory = CompilerMemory(64, 64, 64, peak_bytes - 64, 0)
+    use = memory_use(rows.build(), compiled=memory)
+    assert use.peak_bytes == peak_bytes == sum(use.breakdown.values())
+    assert use.breakdown["parameters"] == 64, "arguments keep their size"
+    assert max(size for _, size in use.curve) == peak_bytes
+    temporaries = use.breakdown["temporaries"] + use.breakdown["outputs"]
+    assert temporaries == (36 if peak_bytes == 100 else 128)
+
+
+def test_a_compiled_kernel_writes_its_results_over_donated_arguments_that_it_reads() -> None:
+    rows = Rows()
+    a, b = rows.parameter(flags=Flag.DONATED), rows.parameter(flags=Flag.DONATED)
+    rows.result(rows.op("hlo.fusion", a, op=OpClass.COMPILED))
+    rows.result(rows.op("hlo.fusion", a, b, op=OpClass.COMPILED, result_bytes=128))
+    assert peak(rows) == 3, "one of the second kernel's results has no place"
 
 
 def test_the_result_is_json() -> None:
