@@ -16,6 +16,7 @@ from flint.passes.partition.as_xla.gathers import split_gathers
 from flint.passes.partition.as_xla.lookups import split_lookups
 from flint.passes.partition.as_xla.pointwise import follow_results
 from flint.passes.partition.as_xla.products import resolve_dot_conflicts, split_broadcasts
+from flint.passes.partition.as_xla.sums import split_scattered_sums
 from flint.passes.partition.as_xla.top_k import split_top_ks
 from flint.passes.partition.as_xla.whole import gather_operands
 from flint.passes.partition.as_xla.zeros import drop_added_zeros, drop_empty_results
@@ -90,6 +91,7 @@ def partition_module(bytecode: bytes) -> bytes:
         follow_results(module)
         _run(module, EXPLICIT)
         split_gathers(module)
+        split_scattered_sums(module)
         return write_bytecode(module)
 
 

@@ -10,13 +10,14 @@ import numpy as np
 from flint.ir.columns import Mask
 from flint.ir.edit import Editor
 from flint.ir.match import ANY, Op, rewrite
-from flint.ir.mesh import Group
+from flint.ir.mesh import AxisRef, Group
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Program
 from flint.passes.base import Pass
 
 #: Opcode of the reduce-scatters that this pass makes.
 REDUCE_SCATTER = "sdy.reduce_scatter"
+Axes = tuple[AxisRef, ...]
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,11 @@ class FormReduceScatter(Pass):
     Slice over all axes of the all-reduce: the slice's row becomes the reduce-scatter, and the
     all-reduce goes. Slice over some of them: the all-reduce's row becomes a reduce-scatter over
     the sliced axes, and the slice's row an all-reduce of the part over the other axes. A slice
-    over an axis that the all-reduce does not have, or groups of listed ranks, stay as they are. So
-    does a slice over some axes of what a scatter added up over several, unless they are all of the
-    mesh: XLA's partitioner sums it over all at once, and takes such a sum apart only there
-    (AllReduceSplitter).
+    over an axis that the all-reduce does not have, or of several dimensions at once, or groups of
+    listed ranks, stay as they are. So does a slice over some axes of what is no product: XLA's
+    partitioner sums it over all axes at once. Its compilers take such a sum apart (AllReduceSplitter)
+    if it is over the whole mesh, the slice is over the mesh's last axes, and another sum of the
+    computation has one of the two groups that come of it.
     `comm_bytes` of the reduce-scatter is that of the all-reduce: both count the rank's input.
     """
 
@@ -59,9 +61,21 @@ def _slices(program: Program) -> Mask:
 _SLICED = Op(OpClass.ALL_SLICE, _slices, reads=(Op(ANY, _reduces, read_once=True),))
 
 
-def _of_scatter(edit: Editor, reduce: int) -> bool:
-    """Whether an all-reduce adds up parts of a scatter."""
-    return any(edit.program.op[edit.like(r)] == OpClass.SCATTER for r in edit.reads(reduce))
+def _of_product(edit: Editor, reduce: int) -> bool:
+    """Whether an all-reduce adds up none of what XLA's partitioner sums over all axes at once."""
+    at_once = (OpClass.SCATTER, OpClass.GATHER, OpClass.REDUCE)
+    return all(edit.program.op[edit.like(r)] not in at_once for r in edit.reads(reduce))
+
+
+def _is_split(edit: Editor, reduce: int, axes: Axes, rest: Axes) -> bool:
+    """Whether XLA's compilers make two sums of one: over the `axes` that are sliced, and the `rest`."""
+    p = edit.program
+    last = p.mesh.groups(axes)
+    if p.mesh.group_size((*axes, *rest)) < p.mesh.size or (np.diff(last[0]) != 1).any():
+        return False
+    known = [g for g, group in enumerate(p.groups) if group.axes in (axes, rest)]
+    sums = np.isin(p.collective, (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER))
+    return bool((sums & np.isin(p.group, known) & (p.region == p.region[reduce])).any())
 
 
 def _scattered(edit: Editor, slices: int, reduce: int) -> bool:
@@ -69,12 +83,11 @@ def _scattered(edit: Editor, slices: int, reduce: int) -> bool:
     p = edit.program
     axes = p.groups[p.group[slices]].axes
     rest = p.mesh.without(p.groups[p.group[reduce]].axes, axes)
-    if rest is None:
+    shapes = (p.shapes[p.shape[row]] for row in (reduce, slices))
+    if rest is None or sum(a != b for a, b in zip(*shapes, strict=True)) > 1:
         return False
-    if rest and _of_scatter(edit, reduce):
-        whole = p.mesh.group_size(p.groups[p.group[reduce]].axes) == p.mesh.size
-        if not whole:
-            return False
+    if rest and not _of_product(edit, reduce) and not _is_split(edit, reduce, axes, rest):
+        return False
     flags = int(p.flags[reduce]) & ~int(Flag.IN_PLACE | Flag.VIEW)  # it has another size now
     scatter = {
         "opcode": REDUCE_SCATTER,

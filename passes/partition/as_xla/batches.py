@@ -108,17 +108,18 @@ def columns(indices: Any, numbers: Dimensions) -> Sequence[IndexLine | None]:
 # rules --------------------------------------------------------------------------------------------
 
 
-def name_batches(op: Any) -> None:
-    """Change the sharding rule of a lookup to what XLA takes it for, in place.
+def batched_rules(op: Any) -> tuple[Any, Any]:
+    """The sharding rules of a lookup as XLA takes it: with its batches, and without.
 
     What an iota goes through is one factor of table and indices. Shardy asks for dimensions whole
     that a scatter writes one element of; every device can write those that it has.
     """
-    numbers = Dimensions.of(op)
+    rule, numbers = op.attributes[_RULE], Dimensions.of(op)
     batches = implied_batches(op, numbers)
     written = [d for d in numbers.index_map if numbers.window[d] == 1]
-    if batches or (written and op.name == "stablehlo.scatter"):
-        op.attributes[_RULE] = _other_rule(op.attributes[_RULE], batches, written)
+    writes = written and op.name == "stablehlo.scatter"
+    alone = _other_rule(rule, {}, written) if writes else rule
+    return _other_rule(rule, batches, written) if batches else alone, alone
 
 
 def _other_rule(attribute: Any, batches: Mapping[int, int], written: Sequence[int]) -> Any:

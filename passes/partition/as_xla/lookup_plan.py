@@ -50,7 +50,8 @@ class LookupTensor:
 class Lookup:
     """A gather, or a scatter with `is_scatter`: then `moved` are the updates, else the result.
 
-    `batches` are those that the operation names, and those that an iota implies.
+    `batches` are those that the operation names, and those that an iota implies; an iota's are
+    `trivial`, too. `is_sum`: updates are combined with the table, not written over it.
     """
 
     table: LookupTensor
@@ -60,6 +61,7 @@ class Lookup:
     trivial: frozenset[int]
     index: frozenset[int]
     is_scatter: bool = False
+    is_sum: bool = True
     batches: tuple[frozenset[int], ...] = ()
 
 
@@ -176,13 +178,14 @@ def plan(lookup: Lookup, state: LookupState) -> LookupPlan | None:
     return best(lookup, state, plan)
 
 
-def can_batch(lookup: Lookup, state: LookupState) -> bool:
-    """Whether batches are undivided, or table and indices can be divided alike along them."""
-    for factors in lookup.batches:
-        ends = ((lookup.table, state.table), (lookup.indices, state.indices))
-        if any(a in state.free for t, at in ends for a in axes_of(at, t.dims(factors))):
-            return any(_batched(lookup, state, each) is not None for each in lookup.batches)
-    return True
+def in_step(lookup: Lookup, made: LookupPlan) -> bool:
+    """Whether table and indices are divided alike along the batches of a lookup."""
+    factors = frozenset().union(*lookup.batches)
+    ends = ((lookup.table, made.table[-1]), (lookup.indices, made.indices[-1]))
+    first, second = (
+        {f: dim for f, dim in zip(t.factors, at, strict=True) if f in factors} for t, at in ends
+    )
+    return first == second
 
 
 #: What settles the rest in a group.
@@ -307,11 +310,11 @@ def _trivial(lookup: Lookup, state: LookupState, rest: _Rest) -> LookupPlan | No
     """Every device looks up what it has; the results are summed."""
     at = lookup.table.dims(lookup.trivial)
     group = [a for a in axes_of(state.table, at) if a in state.free]
-    indices = regrouped(state.indices, group, state.free, _index_dims(lookup))
     beside = state.moved if lookup.is_scatter else state.result
-    others = regrouped(beside, group, state.free, _moved_dims(lookup))
-    if not group or indices is None or others is None:
+    ends = _shared_in_groups(lookup, state, beside, group) if group else None
+    if ends is None:
         return None
+    indices, others = ends
     free = tuple(a for a in state.free if a not in group)
     after = replace(state, indices=indices[-1], free=free)
     if lookup.is_scatter:
@@ -321,8 +324,33 @@ def _trivial(lookup: Lookup, state: LookupState, rest: _Rest) -> LookupPlan | No
     return _wrapped(made, indices=indices, result=state.result, summed=others[-1])
 
 
+def _shared_in_groups(
+    lookup: Lookup, state: LookupState, beside: Layout, group: Sequence[Axis]
+) -> tuple[tuple[Layout, ...], tuple[Layout, ...]] | None:
+    """Ways of indices and result (or updates); one that is whole in a group is as the other is."""
+    shared = lookup.index.union(*lookup.batches)
+    start = (state.indices, beside)
+    tensors, dims = (lookup.indices, lookup.moved), (_index_dims(lookup), _moved_dims(lookup))
+    found = [regrouped(at, group, state.free, d) for at, d in zip(start, dims, strict=True)]
+    for here, there in ((1, 0), (0, 1)):
+        mine, other = found[here], found[there]
+        if mine is None or other is None:
+            return None
+        divided = [any(a in state.free for a in axes_of(way[-1])) for way in (mine, other)]
+        if divided == [False, True]:
+            every = axes_of(start[there])
+            given = _carried(tensors[there], start[there], tensors[here], shared, every)
+            way = regrouped(given, group, state.free, dims[here])
+            if way is not None:
+                found[here] = _chain((start[here],), way[-1])
+    indices, others = found
+    return None if indices is None or others is None else (indices, others)
+
+
 def _by_index(lookup: Lookup, state: LookupState, rest: _Rest) -> LookupPlan | None:
     """Every device looks up its indices: in all of the table, or adds to all of it."""
+    if not lookup.is_sum:
+        return None
     beside = state.moved if lookup.is_scatter else state.result
     used = axes_of(beside, lookup.moved.dims(lookup.index))
     wished = _carried(lookup.moved, beside, lookup.indices, lookup.index, used)

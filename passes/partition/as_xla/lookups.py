@@ -11,17 +11,18 @@ from itertools import pairwise
 from typing import Any
 
 from flint.passes.mlir import defining_operation, element_bits
-from flint.passes.partition.as_xla.batches import Dimensions, name_batches
-from flint.passes.partition.as_xla.layouts import Axis, Layout, axes_of
+from flint.passes.partition.as_xla.batches import Dimensions, batched_rules
+from flint.passes.partition.as_xla.layouts import Layout, axes_of
 from flint.passes.partition.as_xla.lookup_plan import (
     Lookup,
     LookupPlan,
     LookupState,
     LookupTensor,
-    can_batch,
+    in_step,
     plan,
 )
 from flint.passes.partition.as_xla.placed import (
+    axis_lists,
     axis_sizes,
     factors_of,
     is_annotated_here,
@@ -42,7 +43,7 @@ _NAMES = ("stablehlo.gather", "stablehlo.scatter")
 def split_lookups(module: Any) -> None:
     """Put reshards around every gather and scatter that XLA would not leave as it is."""
     sizes, used = axis_sizes(module), used_axes(module)
-    plans: dict[tuple[Any, ...], LookupPlan | None] = {}
+    plans: dict[tuple[Any, ...], tuple[LookupPlan | None, bool]] = {}
     moved: Moved = {}
     for op in _lookups(module):
         tensors = [*op.operands, op.results[0]]
@@ -51,14 +52,12 @@ def split_lookups(module: Any) -> None:
         shardings = [sharding_of(v) for v in tensors]
         if all(s is None for s in shardings):
             continue
-        unnamed = op.attributes[_RULE]
-        name_batches(op)
-        if unnamed != op.attributes[_RULE] and not _aligns(op, shardings, sizes, used):
-            op.attributes[_RULE] = unnamed  # divided otherwise, it is one lookup
-        key = (op.name, op.attributes[_RULE], *(v.type for v in tensors), *shardings)
+        batched, alone = batched_rules(op)
+        key = (op.name, batched, *(v.type for v in tensors), *shardings)
         if key not in plans:
-            plans[key] = _planned(op, shardings, sizes, used)
-        made = plans[key]
+            plans[key] = _planned(op, batched, shardings, sizes, used)
+        made, in_step = plans[key]
+        op.attributes[_RULE] = batched if in_step else alone
         if made is not None:
             _apply(op, made, next(s for s in shardings if s is not None).mesh_or_ref, sizes, moved)
 
@@ -70,26 +69,22 @@ def _lookups(module: Any) -> list[Any]:
 
 
 def _planned(
-    op: Any, shardings: list[Any], sizes: dict[str, int], used: frozenset[str]
-) -> LookupPlan | None:
-    """What XLA does of an operation, or None: what Shardy would."""
-    asked = _asked(op, shardings, sizes, used)
+    op: Any, rule: Any, shardings: list[Any], sizes: dict[str, int], used: frozenset[str]
+) -> tuple[LookupPlan | None, bool]:
+    """What XLA does of an operation (None: what Shardy would), and whether batches are in step."""
+    asked = _asked(op, rule, shardings, sizes, used)
     made = plan(*asked) if asked is not None else None
-    chains = (made.table, made.indices, made.moved, made.result) if made is not None else ()
-    return made if any(len(chain) > 1 for chain in chains) else None
-
-
-def _aligns(op: Any, shardings: list[Any], sizes: dict[str, int], used: frozenset[str]) -> bool:
-    """Whether table and indices come to be divided alike along the batches of an operation."""
-    asked = _asked(op, shardings, sizes, used)
-    return asked is None or can_batch(*asked)
+    if asked is None or made is None:
+        return None, asked is None
+    chains = (made.table, made.indices, made.moved, made.result)
+    return made if any(len(chain) > 1 for chain in chains) else None, in_step(asked[0], made)
 
 
 def _asked(
-    op: Any, shardings: list[Any], sizes: dict[str, int], used: frozenset[str]
+    op: Any, rule: Any, shardings: list[Any], sizes: dict[str, int], used: frozenset[str]
 ) -> tuple[Lookup, LookupState] | None:
     """An operation and the layouts that it has; None where they are not of a known kind."""
-    lookup = _lookup_of(op)
+    lookup = _lookup_of(op, rule)
     if lookup is None or not sizes:
         return None
     tensors = [lookup.table, lookup.indices, lookup.moved]
@@ -103,12 +98,12 @@ def _asked(
     return lookup, LookupState(layouts[0], layouts[1], layouts[2], result, free)
 
 
-def _lookup_of(op: Any) -> Lookup | None:
-    """The operation as its rule has it; None where a factor is of a kind that is not known."""
+def _lookup_of(op: Any, attribute: Any) -> Lookup | None:
+    """The operation as a rule has it; None where a factor is of a kind that is not known."""
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import sdy
 
-    rule = sdy.OpShardingRuleAttr(op.attributes[_RULE])
+    rule = sdy.OpShardingRuleAttr(attribute)
     mappings = [factors_of(m) for m in (*rule.operand_mappings, *rule.result_mappings)]
     types = [ir.RankedTensorType(v.type) for v in (*op.operands, op.results[0])]
     table, indices, moved = (
@@ -132,9 +127,10 @@ def _lookup_of(op: Any) -> Lookup | None:
             for d, f in enumerate(table.factors)
             if f in of_moved - batches and numbers.window[d] == table.sizes[d]
         ),
-        trivial=looked_up - batches,
+        trivial=looked_up - explicit,
         index=frozenset(of_indices & of_moved - batches),
         is_scatter=op.name == "stablehlo.scatter",
+        is_sum=bool(list(rule.reduction_factors)),
         batches=tuple(b for b in (explicit, frozenset(batches) - explicit) if b),
     )
 
@@ -208,9 +204,9 @@ def _moved(
             if _permutes(before, after):
                 step = sdy.CollectivePermuteOp(value, sharding)
             elif len(chain) > 2 and _gathers(before, after):
-                step = sdy.AllGatherOp(value, _gone(before, after, sizes), sharding)
+                step = sdy.AllGatherOp(value, axis_lists(before, after, sizes), sharding)
             elif len(chain) > 2 and _gathers(after, before):
-                step = sdy.AllSliceOp(value, _gone(after, before, sizes), sharding)
+                step = sdy.AllSliceOp(value, axis_lists(after, before, sizes), sharding)
             else:
                 step = sdy.ReshardOp(value, sharding)
             made[key] = step.result
@@ -236,17 +232,3 @@ def _permutes(before: Layout, after: Layout) -> bool:
 def _gathers(before: Layout, after: Layout) -> bool:
     """Whether the last axes of dimensions go and nothing else changes."""
     return all(b[: len(a)] == a for b, a in zip(before, after, strict=True))
-
-
-def _gone(before: Layout, after: Layout, sizes: dict[str, int]) -> Any:
-    """The attribute of a gather or slice: the axes that `after` has less, for each dimension."""
-    from jaxlib.mlir import ir
-
-    dims = [b[len(a) :] for b, a in zip(before, after, strict=True)]
-    text = ", ".join("{" + ", ".join(_shown(a, sizes) for a in dim) + "}" for dim in dims)
-    return ir.Attribute.parse(f"#sdy<list_of_axis_ref_lists[{text}]>")
-
-
-def _shown(axis: Axis, sizes: dict[str, int]) -> str:
-    name, before, size = axis
-    return f'"{name}"' if size == sizes[name] else f'"{name}":({before}){size}'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Any
 
 from flint.passes.mlir import functions_of
@@ -170,3 +170,27 @@ def _axis_attribute(axis: Axis, sizes: dict[str, int]) -> Any:
     if size == sizes[name]:
         return sdy.AxisRefAttr.get(name)
     return sdy.AxisRefAttr.get(name, sdy.SubAxisInfoAttr.get(before, size))
+
+
+def axis_lists(before: Layout, after: Layout, sizes: dict[str, int]) -> Any:
+    """The attribute of a gather or slice: the axes that `after` has less, for each dimension."""
+    from jaxlib.mlir import ir
+
+    dims = [b[len(a) :] for b, a in zip(before, after, strict=True)]
+    text = ", ".join("{" + ", ".join(_shown(a, sizes) for a in dim) + "}" for dim in dims)
+    return ir.Attribute.parse(f"#sdy<list_of_axis_ref_lists[{text}]>")
+
+
+def axis_list(axes: Iterable[Axis], sizes: dict[str, int]) -> Any:
+    """The attribute of a sum: axes in the order of the mesh."""
+    from jaxlib.mlir import ir
+
+    names = list(sizes)
+    ordered = sorted(axes, key=lambda a: (names.index(a[0]), a[1]))
+    text = ", ".join(_shown(a, sizes) for a in ordered)
+    return ir.Attribute.parse(f"#sdy<axis_ref_list{{{text}}}>")
+
+
+def _shown(axis: Axis, sizes: dict[str, int]) -> str:
+    name, before, size = axis
+    return f'"{name}"' if size == sizes[name] else f'"{name}":({before}){size}'

@@ -162,12 +162,36 @@ def test_axes_without_a_part(
     assert MESH.without(group(*axes).axes, group(*part).axes) == expected
 
 
-def test_a_sum_after_a_scatter_stays_whole_unless_it_is_over_all_devices() -> None:
-    for mesh, scatters in ((Mesh(("x", "y"), (8, 4)), 1), (Mesh(("x", "y", "z"), (8, 4, 2)), 0)):
-        b = Rows(mesh)
-        total = b.all_reduce(b.op("scatter", b.parameter()), group("x", "y"))
-        b.result(b.all_slice(total, group("x"), part_bytes=8))
-        after = FormReduceScatter().apply(b.build())
-        after.verify()
-        kinds = [after.row(i).collective for i in range(len(after))]
-        assert kinds.count(Collective.REDUCE_SCATTER) == scatters
+TWO, THREE = Mesh(("x", "y"), (8, 4)), Mesh(("x", "y", "z"), (8, 4, 2))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "sliced", "other", "scatters"),
+    [
+        (TWO, "y", "x", 1),  # the mesh's last axis, and a sum over the rest of the axes
+        (TWO, "y", "y", 1),
+        (TWO, "y", None, 0),
+        (TWO, "x", "y", 0),  # not the mesh's last
+        (THREE, "y", "x", 0),  # not over the whole mesh
+    ],
+)
+@pytest.mark.parametrize("opcode", ["scatter", "gather", "reduce"])
+def test_a_sum_of_no_product_stays_whole_unless_another_sum_has_its_groups(
+    mesh: Mesh, sliced: str, other: str | None, scatters: int, opcode: str
+) -> None:
+    b = Rows(mesh)
+    total = b.all_reduce(b.op(opcode, b.parameter()), group("x", "y"))
+    b.result(b.all_slice(total, group(sliced), part_bytes=8))
+    if other is not None:
+        b.result(b.all_reduce(b.parameter(), group(other)))
+    after = FormReduceScatter().apply(b.build())
+    after.verify()
+    kinds = [after.row(i).collective for i in range(len(after))]
+    assert kinds.count(Collective.REDUCE_SCATTER) == scatters
+
+
+def test_a_slice_of_two_dimensions_stays_a_slice() -> None:
+    b = Rows()
+    b.all_slice(b.all_reduce(b.parameter(), shape=(4, 4)), group("x"), part_bytes=8, shape=(2, 1))
+    program = b.build()
+    assert FormReduceScatter().apply(program) is program
