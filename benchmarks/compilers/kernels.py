@@ -83,16 +83,16 @@ class Done:
         )
 
 
-def captured_side(program: Program, cluster: Cluster) -> Estimate:
-    """A partitioned program with the kernels of profile `xla-gpu`."""
+def captured_side(program: Program, cluster: Cluster, profile: str = "xla-gpu") -> Estimate:
+    """A partitioned program with the kernels of a compiler's profile."""
     workload = Workload.single(program)
-    return estimate(workload, EstimateRequest(cluster, profile="xla-gpu", unpriced_is_zero=True))
+    return estimate(workload, EstimateRequest(cluster, profile=profile, unpriced_is_zero=True))
 
 
-def compiled_side(program: Program, cluster: Cluster) -> Estimate:
-    """A compiled program: its rows are its kernels."""
-    workload = Workload.single(program)
-    return estimate(workload, EstimateRequest(cluster, profile="eager", unpriced_is_zero=True))
+def compiled_side(program: Program, cluster: Cluster, stack: str = "xla") -> Estimate:
+    """A compiled program: its rows are its kernels, launched by the software of `stack`."""
+    request = EstimateRequest(cluster, stack=stack, profile="eager", unpriced_is_zero=True)
+    return estimate(Workload.single(program), request)
 
 
 def main() -> None:

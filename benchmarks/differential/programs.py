@@ -1,15 +1,15 @@
-"""Random programs of one operation that looks up, writes, searches or accumulates along dimensions.
+"""Random programs as people write them: a few blocks, perhaps in a scan, a loss, a gradient, an update.
 
-A seed gives a program: a family, sizes, a mesh of one or two axes, and shardings of the operands and
-perhaps of the result. What the operation reads is computed, and so is what reads its results: an
-operation that is a whole program is partitioned unlike one inside of a model.
+A program is a list of choices (`choices.py`): a mesh, sizes, blocks of which one is of the family
+that the program is named for, how weights, inputs and results are divided. Dimensions have names, and usually each name
+has an axis of the mesh for the whole program, as layouts are written; else every argument is divided
+in a way of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from random import Random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -18,207 +18,280 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-MESHES = ({"x": 8}, {"x": 2, "y": 4})
-BATCHES, LENGTHS, WIDTHS = (16, 32), (32, 64), (64, 128)
-Shape = tuple[int, ...]
-Operation = Callable[..., Any]
+from benchmarks.differential import control, lookups, products
+from benchmarks.differential.blocks import Argument, Block, Family, Sizes, normed
+from benchmarks.differential.choices import Choices
+from flint.ir.mesh import Mesh
+from flint.steps.step import Step
 
-
-@dataclass(frozen=True)
-class Argument:
-    """Shape and type of one operand, and whether values are computed from it."""
-
-    shape: Shape
-    dtype: Any = jnp.float32
-
-    @property
-    def is_data(self) -> bool:
-        """Whether these are numbers, not positions."""
-        return bool(jnp.issubdtype(self.dtype, jnp.floating))
+#: Families and how often each is drawn.
+FAMILIES: dict[Family, float] = {
+    products.product: 3,
+    products.einsum: 3,
+    products.experts: 2,
+    products.reduction: 1,
+    products.convolution: 1,
+    products.fourier: 0.7,
+    lookups.lookup: 2,
+    lookups.write: 1,
+    lookups.update: 1.5,
+    lookups.cache: 1,
+    lookups.search: 1,
+    lookups.cumulative: 1,
+    control.transform: 2,
+    control.loop: 1.5,
+    control.conditional: 0.7,
+    control.manual: 1.5,
+    control.pipeline: 1,
+}
+BY_NAME = {family.__name__: family for family in FAMILIES}
+MESHES = (
+    {"data": 8},
+    {"data": 4, "model": 2},
+    {"data": 2, "model": 4},
+    {"data": 4, "model": 4},
+    {"pod": 2, "data": 2, "model": 4},
+    {"pod": 2, "data": 4, "model": 2},
+)
+#: Axes that a name may have, and how often.
+USUAL: dict[str, dict[tuple[str, ...], float]] = {
+    "batch": {("pod", "data"): 6, ("data",): 1, ("pod",): 0.5, (): 0.5},
+    "seq": {(): 6, ("model",): 1.5, ("data",): 0.5},
+    "hidden": {(): 8, ("model",): 1},
+    "embed": {(): 3, ("data",): 3, ("pod", "data"): 1},
+    "mlp": {("model",): 6, (): 1, ("data",): 0.5},
+    "heads": {("model",): 6, (): 1},
+    "vocab": {("model",): 3, (): 2, ("data",): 1, ("data", "model"): 0.5},
+    "expert": {("data",): 2, ("model",): 2, (): 1},
+    "cache": {(): 3, ("model",): 1, ("data",): 0.5},
+}
+POLICIES = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable")
+HEADS = {"forward": 3.0, "loss": 1, "gradient": 3, "update": 2, "adam": 1}
 
 
 @dataclass(frozen=True)
 class Program:
-    """One generated program: call `function` with `arguments` on `mesh`."""
+    """One generated program; `label` says what its block of `family` does, `name` all of it."""
 
+    family: str
+    label: str
     name: str
-    sizes: dict[str, int]
-    function: Operation
-    arguments: tuple[Any, ...]
-    out: Any
+    mesh: Mesh
+    step: Step
 
 
-def program(seed: int, family: str | None = None) -> Program:
-    """The program of a seed, of any family or of the one called so. Raises KeyError for another."""
-    random = Random(seed)
-    sizes = random.choice(MESHES)
-    name = family or random.choice(sorted(FAMILIES))
-    label, operation, arguments = FAMILIES[name](random)
-    axes = (AxisType.Auto,) * len(sizes)
-    mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=axes)
-    specs = _specs(random, arguments, sizes)
-    shaped = tuple(
-        jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=NamedSharding(mesh, spec))
-        for a, spec in zip(arguments, specs, strict=True)
+def program(choices: Choices, family: str = "") -> Program:
+    """The program of these choices, of any family or the one called so (KeyError for another)."""
+    sizes = _sizes(choices)
+    main = BY_NAME[family] if family else choices.one_of(list(FAMILIES), list(FAMILIES.values()))
+    block = main(choices, sizes)
+    blocks = _around(choices, sizes, block)
+    layers = choices.one_of((1, 2, 4), (6, 1.5, 0.5))
+    head = choices.one_of(list(HEADS), list(HEADS.values()))
+    policy = (
+        choices.one_of(("", *POLICIES), (4, 1, 1, 1)) if head not in ("forward", "loss") else ""
     )
-    surrounded = _inside(operation, arguments)
-    out = _result_sharding(random, surrounded, shaped, mesh, sizes)
-    shown = " ".join(str(tuple(s)) for s in specs)
-    return Program(
-        f"{name}: {label} {shown} -> {out and tuple(out.spec)}", sizes, surrounded, shaped, out
+    divide = _rules(choices, sizes)
+    kept = divide(sizes.x) if choices.chance(0.4) else None
+    model = _Model(blocks, sizes, layers, policy, kept, has_logits=choices.chance(0.25))
+    weights, inputs = model.arguments(divide)
+    x = _with_all_axes(divide(sizes.x), (weights, inputs), sizes)
+    function, first = _headed(model, head, weights, divide)
+    out = _out(choices, head, (*first, inputs, x))
+    mesh = Mesh(tuple(sizes.mesh.axis_names), tuple(sizes.mesh.axis_sizes))
+    donated = (0,) if head in ("update", "adam") and choices.chance(0.7) else ()
+    step = Step(
+        function, (*first, inputs, x), out_shardings=out, donate_argnums=donated, name="step"
     )
+    parts = [
+        ", ".join(f"{b.label} {b.detail}".strip() for b in blocks),
+        f"{layers} layers" * (layers > 1),
+        policy,
+        head,
+    ]
+    shown = [str(tuple(a.sharding.spec)) for a in jax.tree.leaves((x, weights, inputs))]
+    said = " | ".join([*filter(None, parts), str(mesh), " ".join(shown)])
+    return Program(main.__name__, block.label, f"{main.__name__}: {said}", mesh, step)
 
 
-def _inside(operation: Operation, arguments: tuple[Argument, ...]) -> Operation:
-    """The operation between others, as in a model."""
-
-    def function(*given: Any) -> Any:
-        values = [jnp.tanh(v) if a.is_data else v for v, a in zip(given, arguments, strict=True)]
-        return jax.tree.map(lambda r: r * 2, operation(*values))
-
-    return function
-
-
-def _specs(random: Random, arguments: tuple[Argument, ...], sizes: dict[str, int]) -> list[P]:
-    """A sharding for each operand; every axis is used, as of others Flint assumes nothing."""
-    while True:
-        specs = [_spec(random, a, sizes) for a in arguments]
-        if all(axis in str(specs) for axis in sizes):
-            return specs
+def _sizes(c: Choices) -> Sizes:
+    """Batch 16 for all meshes to divide; types as in training."""
+    axes = c.one_of(MESHES, (3, 2, 3, 3, 1, 1))
+    kinds = (AxisType.Auto,) * len(axes)
+    mesh = AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=kinds)
+    return Sizes(
+        b=c.one_of((16, 32)), n=c.one_of((64, 128)), w=c.one_of((128, 64, 256)),
+        f=c.one_of((256, 512)), h=8, v=c.one_of((512, 1024)), e=8,
+        dtype=c.one_of((jnp.float32, jnp.bfloat16)), mesh=mesh,
+    )  # fmt: skip
 
 
-def _spec(random: Random, argument: Argument, sizes: dict[str, int]) -> P:
-    """Every axis on a dimension that it divides, or on none; positions are usually whole."""
-    dims: list[list[str]] = [[] for _ in argument.shape]
-    left = list(argument.shape)
-    for axis in random.sample(list(sizes), len(sizes)):
-        fits = [d for d, size in enumerate(left) if size % sizes[axis] == 0]
-        if fits and random.random() < (0.8 if argument.is_data else 0.3):
-            chosen = random.choice(fits)
-            dims[chosen].append(axis)
-            left[chosen] //= sizes[axis]
-    return P(*(tuple(d) if len(d) > 1 else d[0] if d else None for d in dims))
+def _around(c: Choices, s: Sizes, block: Block) -> list[Block]:
+    """The block, and perhaps plain layers before and behind it."""
+    plain = (products.product, products.einsum)
+    before = [c.one_of(plain)(c, s)] if c.chance(0.3) else []
+    behind = [c.one_of(plain)(c, s)] if c.chance(0.4) else []
+    return [*before, block, *behind]
 
 
-def _result_sharding(
-    random: Random, function: Operation, shaped: tuple[Any, ...], mesh: Any, sizes: dict[str, int]
-) -> Any:
-    """None, or a sharding of the one result: that of the first operand if it is as large."""
-    made = jax.eval_shape(function, *shaped)
-    if not hasattr(made, "shape") or random.random() < 0.3:
+@dataclass(frozen=True)
+class _Model:
+    """Blocks one after the other, `layers` times; the function of a program is made of it."""
+
+    blocks: Sequence[Block]
+    sizes: Sizes
+    layers: int
+    policy: str
+    pinned: Any
+    has_logits: bool
+
+    def arguments(self, divide: Callable[[Argument], Any]) -> tuple[Any, Any]:
+        """Weights (of all layers) and inputs, as arrays without data."""
+        stack = (self.layers,) if self.layers > 1 else ()
+        weights = [
+            [
+                divide(replace(w, shape=(*stack, *w.shape), names=("",) * len(stack) + w.names))
+                for w in b.weights
+            ]
+            for b in self.blocks
+        ]
+        last = divide(Argument((self.sizes.w, self.sizes.v), ("embed", "vocab")))
+        inputs = [[divide(i) for i in b.inputs] for b in self.blocks]
+        targets = [divide(self.sizes.tokens)] if self.has_logits else []
+        return (weights, [last] if self.has_logits else []), (inputs, targets)
+
+    def layer(self, x: Any, weights: Any, inputs: Any) -> Any:
+        """All blocks once."""
+        for block, w, i in zip(self.blocks, weights, inputs, strict=True):
+            x = block.apply(x, *w, *i).astype(self.sizes.dtype)
+            if self.pinned is not None:
+                x = lax.with_sharding_constraint(x, self.pinned.sharding)
+        return x
+
+    def activations(self, weights: Any, inputs: Any, x: Any) -> Any:
+        """What the last layer gives, or the logits of it."""
+        layer = self.layer
+        if self.policy:
+            layer = jax.checkpoint(layer, policy=getattr(jax.checkpoint_policies, self.policy))
+
+        def turn(y: Any, w: Any) -> tuple[Any, None]:
+            return layer(y, w, inputs[0]), None
+
+        x = jnp.tanh(x)
+        if self.layers > 1:
+            x = lax.scan(turn, x, weights[0], self.layers)[0]
+        else:
+            x = layer(x, weights[0], inputs[0])
+        x = normed(x)
+        return x @ weights[1][0] if weights[1] else x * 2
+
+    def loss(self, weights: Any, inputs: Any, x: Any) -> Any:
+        """Cross entropy of the targets, or the mean of squares."""
+        found = self.activations(weights, inputs, x).astype(jnp.float32)
+        if not weights[1]:
+            return jnp.mean(jnp.square(found))
+        picked = jnp.take_along_axis(found, inputs[1][0][..., None], -1)[..., 0]
+        return (jax.nn.logsumexp(found, -1) - picked).mean()
+
+
+def _headed(
+    model: _Model, head: str, weights: Any, divide: Callable[[Argument], Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The program's function, and its arguments before inputs and activations."""
+    if head == "forward":
+        return model.activations, (weights,)
+    if head == "loss":
+        return model.loss, (weights,)
+    if head == "gradient" or not jax.tree.leaves(weights):
+        wanted = (0,) if jax.tree.leaves(weights) else (2,)
+        return jax.value_and_grad(model.loss, wanted), (weights,)
+
+    def update(state: Any, inputs: Any, x: Any) -> Any:
+        params, *moments = state
+        value, grads = jax.value_and_grad(model.loss)(params, inputs, x)
+        if not moments:
+            return (jax.tree.map(lambda p, g: p - g * 1e-3, params, grads),), value
+
+        def adam(p: Any, g: Any, m: Any, v: Any) -> Any:
+            m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * jnp.square(g.astype(jnp.float32))
+            return (p - 1e-3 * m / (jnp.sqrt(v) + 1e-8)).astype(p.dtype), m, v
+
+        made = jax.tree.map(adam, params, grads, *moments)
+        return jax.tree.transpose(
+            jax.tree.structure(params), jax.tree.structure((0, 0, 0)), made
+        ), value
+
+    def moment(p: Any) -> Any:
+        return jax.ShapeDtypeStruct(p.shape, jnp.float32, sharding=p.sharding)
+
+    moments = [jax.tree.map(moment, weights)] * 2 if head == "adam" else []
+    return update, ((weights, *moments),)
+
+
+def _out(c: Choices, head: str, args: tuple[Any, ...]) -> Any:
+    """Shardings of the results: none, or those of the arguments that they belong to."""
+    if head == "loss" or not c.chance(0.6):
         return None
-    if made.shape == shaped[0].shape and random.random() < 0.7:
-        return shaped[0].sharding
-    return NamedSharding(mesh, _spec(random, Argument(made.shape), sizes))
+    if head == "forward":
+        return None if args[0][1] else args[-1].sharding
+    if head == "gradient" or not jax.tree.leaves(args[0]):
+        grads = args[0] if jax.tree.leaves(args[0]) else args[-1]
+        return (None, (jax.tree.map(_sharding, grads),))
+    return (jax.tree.map(_sharding, args[0]), None)
 
 
-# families: label, operation and operands ----------------------------------------------------------
-
-Family = Callable[[Random], tuple[str, Operation, tuple[Argument, ...]]]
-
-
-def _table(random: Random) -> tuple[int, int, int]:
-    return random.choice(BATCHES), random.choice(LENGTHS), random.choice(WIDTHS)
+def _sharding(a: Any) -> Any:
+    return a.sharding
 
 
-def iota_lookup(random: Random) -> tuple[str, Operation, tuple[Argument, ...]]:
-    """A row of each batch, by an iota, by vmap or by take_along_axis."""
-    b, n, w = _table(random)
-    forms: dict[str, Operation] = {
-        "h[arange, i]": lambda h, i: h[jnp.arange(b), i],
-        "h[i, arange]": lambda h, i: jnp.swapaxes(h, 0, 1)[i, jnp.arange(b)],
-        "h[arange[:, None], i]": lambda h, i: h[jnp.arange(b)[:, None], i[:, None]],
-        "vmap": lambda h, i: jax.vmap(lambda row, at: row[at])(h, i),
-        "take_along_axis": lambda h, i: jnp.take_along_axis(h, i[:, None, None], 1)[:, 0],
-        "in a loop": lambda h, i: lax.fori_loop(
-            0, 3, lambda k, s: s + h[jnp.arange(b), jnp.minimum(i + k, n - 1)], jnp.zeros((b, w))
-        ),
-    }
-    label = random.choice(sorted(forms))
-    return label, forms[label], (Argument((b, n, w)), Argument((b,), jnp.int32))
+# shardings ----------------------------------------------------------------------------------------
 
 
-def iota_write(random: Random) -> tuple[str, Operation, tuple[Argument, ...]]:
-    """A row of each batch written or added to."""
-    b, n, w = _table(random)
-    forms: dict[str, Operation] = {
-        "set": lambda h, i, u: h.at[jnp.arange(b), i].set(u),
-        "add": lambda h, i, u: h.at[jnp.arange(b), i].add(u),
-        "vmap set": lambda h, i, u: jax.vmap(lambda row, at, v: row.at[at].set(v))(h, i, u),
-        "vmap dynamic_update_slice": lambda h, i, u: jax.vmap(
-            lambda row, at, v: lax.dynamic_update_slice(row, v[None], (at, 0))
-        )(h, i, u),
-    }
-    label = random.choice(sorted(forms))
-    arguments = (Argument((b, n, w)), Argument((b,), jnp.int32), Argument((b, w)))
-    return label, forms[label], arguments
+def _rules(c: Choices, s: Sizes) -> Callable[[Argument], Any]:
+    """How an argument is divided: by its dimensions' names, or in a way of its own."""
+    rules = {name: c.one_of(list(axes), list(axes.values())) for name, axes in USUAL.items()}
+    free = c.chance(0.1)
+
+    def divide(a: Argument) -> Any:
+        wanted = [rules.get(n, (n,) if n in s.mesh.axis_names else ()) for n in a.names]
+        if free and a.shape:
+            wanted = [() for _ in a.names]
+            for axis in c.order(s.mesh.axis_names):
+                if c.chance(0.7):
+                    wanted[c.index([1] * len(wanted))] += (axis,)
+        spec = _fitting(a.shape, wanted, s)
+        dtype = s.dtype if a.dtype is None else a.dtype
+        return jax.ShapeDtypeStruct(a.shape, dtype, sharding=NamedSharding(s.mesh, spec))
+
+    return divide
 
 
-def update(random: Random) -> tuple[str, Operation, tuple[Argument, ...]]:
-    """A range of rows or columns written, at a place that is known or not."""
-    b, n, _ = _table(random)
-    size = random.choice((1, 2, 3, 8, n // 2))
-    start = random.choice((0, 1, 5, n - size))
-    end = start + size
-    forms: dict[str, tuple[Operation, Shape]] = {
-        f"at[{start}:{end}].set": (lambda x, u, i: x.at[start:end].set(u), (size, b)),
-        f"at[{start}:{end}].add": (lambda x, u, i: x.at[start:end].add(u), (size, b)),
-        f"dynamic_update_slice {size}": (
-            lambda x, u, i: lax.dynamic_update_slice(x, u, (i, 0)),
-            (size, b),
-        ),
-        f"at[{start}].set": (lambda x, u, i: x.at[start].set(u), (b,)),
-        "at[i].set": (lambda x, u, i: x.at[i].set(u), (b,)),
-        f"at[:, {b // 2}].set": (lambda x, u, i: x.at[:, b // 2].set(u), (n,)),
-        f"dynamic_slice {size}": (
-            lambda x, u, i: lax.dynamic_slice(x, (i, 0), (size, b)) + u,
-            (size, b),
-        ),
-        "x[i]": (lambda x, u, i: x[i] + u, (b,)),
-    }
-    label = random.choice(sorted(forms))
-    operation, shape = forms[label]
-    return label, operation, (Argument((n, b)), Argument(shape), Argument((), jnp.int32))
+def _fitting(shape: tuple[int, ...], wanted: Sequence[tuple[str, ...]], s: Sizes) -> P:
+    """Each axis once, and where it divides."""
+    used: set[str] = set()
+    entries = []
+    for size, axes in zip(shape, wanted, strict=True):
+        kept: tuple[str, ...] = ()
+        for axis in axes:
+            n = s.mesh.shape.get(axis, 0)
+            if n and axis not in used and size % n == 0:
+                kept, size = (*kept, axis), size // n
+                used.add(axis)
+        entries.append(kept if len(kept) > 1 else kept[0] if kept else None)
+    return P(*entries)
 
 
-def search(random: Random) -> tuple[str, Operation, tuple[Argument, ...]]:
-    """Sorted, or the largest few."""
-    b, n, w = _table(random)
-    shape = random.choice(((n * w,), (b, w), (b, n, w)))
-    axis = random.randrange(len(shape))
-    k = random.choice((1, 2, 8))
-
-    def moved(x: Any) -> Any:
-        return jnp.moveaxis(x, axis, -1)
-
-    forms: dict[str, Operation] = {
-        f"top_k {k}": lambda x: lax.top_k(moved(x), k),
-        f"top_k {k} values": lambda x: lax.top_k(moved(x), k)[0],
-        f"top_k {k} positions": lambda x: lax.top_k(moved(x), k)[1],
-        f"sort {axis}": lambda x: jnp.sort(x, axis),
-        f"argsort {axis}": lambda x: jnp.argsort(x, axis),
-        f"argmax {axis}": lambda x: jnp.argmax(x, axis),
-    }
-    label = random.choice(sorted(forms))
-    return f"{label} of {shape}, {axis}", forms[label], (Argument(shape),)
+def _with_all_axes(x: Any, others: Any, s: Sizes) -> Any:
+    """Activations divided over what nothing else uses, too: of other axes Flint assumes nothing."""
+    used = {axis for a in jax.tree.leaves((x, others)) for axis in _axes(a.sharding.spec)}
+    left = tuple(axis for axis in s.mesh.axis_names if axis not in used)
+    wanted = [_axes((entry,)) for entry in x.sharding.spec] + [()] * (3 - len(x.sharding.spec))
+    for d in (0, 1, 2):
+        wanted[d] += left
+    return jax.ShapeDtypeStruct(
+        x.shape, x.dtype, sharding=NamedSharding(s.mesh, _fitting(x.shape, wanted, s))
+    )
 
 
-def cumulative(random: Random) -> tuple[str, Operation, tuple[Argument, ...]]:
-    """Running sums, products, maxima."""
-    b, n, w = _table(random)
-    shape = random.choice(((n,), (b, w), (b, n, w)))
-    axis = random.randrange(len(shape))
-    forms: dict[str, Operation] = {
-        "cumsum": lambda x: jnp.cumsum(x, axis),
-        "cumsum from the end": lambda x: lax.cumsum(x, axis, reverse=True),
-        "cummax": lambda x: lax.cummax(x, axis),
-        "cumprod": lambda x: jnp.cumprod(x, axis),
-        "cumlogsumexp": lambda x: lax.cumlogsumexp(x, axis),
-    }
-    label = random.choice(sorted(forms))
-    return f"{label} {axis} of {shape}", forms[label], (Argument(shape),)
-
-
-FAMILIES: dict[str, Family] = {
-    f.__name__: f for f in (iota_lookup, iota_write, update, search, cumulative)
-}
+def _axes(spec: Any) -> tuple[str, ...]:
+    return tuple(a for e in spec if e for a in (e if isinstance(e, tuple) else (e,)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -23,6 +24,9 @@ from flint.steps.captured import Captured
 from flint.steps.lowering import Lowering
 from flint.text import format_bytes
 
+#: What the compiler's process is asked, and a module: memory in bytes, and the optimised module.
+Run = Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]
+
 
 @dataclass(frozen=True, slots=True)
 class OptimisedModule:
@@ -33,8 +37,10 @@ class OptimisedModule:
     warning: str = ""
 
 
-def compile_captured(captured: Captured, lowering: Lowering) -> OptimisedModule:
-    """Compile for the whole mesh, or take what was compiled before.
+def compile_captured(
+    captured: Captured, lowering: Lowering, run: Run = compile_in_child
+) -> OptimisedModule:
+    """Compile for the whole mesh, or take what was compiled before. `run` asks a process for it.
 
     Raises FlintError FL411 and FL412 (installation), FL413 (chip), FL414 (size), FL401, FL402,
     FL415 and FL416 (the compiler).
@@ -46,7 +52,7 @@ def compile_captured(captured: Captured, lowering: Lowering) -> OptimisedModule:
     key = cache.key_of({**options, **versions}, captured.module)
     found = cache.find(key)
     if found is None:
-        found = compile_in_child(options, captured.module)
+        found = run(options, captured.module)
         cache.store(key, *found)
     facts, data = found
     memory = CompilerMemory(**{name: int(facts[name]) for name in CompilerMemory.__slots__})

@@ -1,0 +1,149 @@
+"""One generated program on both sides: captured with a profile, and through the whole compiler."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import traceback
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from benchmarks.compilers.compare import Comparison
+from benchmarks.compilers.kernels import Done, captured_side, compiled_side, difference
+from benchmarks.compilers.sides import Traffic, side
+from benchmarks.differential.programs import Program
+from flint.cluster.models import Cluster
+from flint.cluster.named import load_cluster
+from flint.errors import FlintError
+from flint.frontends.jax_step.program import capture_jax
+from flint.passes.base import run_passes
+from flint.passes.compilers.child import compile_module
+from flint.passes.compilers.compiled import compile_captured, program_of
+from flint.passes.compilers.process import compile_in_child
+from flint.passes.partition import partitioner
+from flint.passes.profiles import profile
+from flint.steps.lowering import Lowering
+
+CHIPS = {"xla-gpu": "h100", "xla-tpu": "v5p"}
+#: Cluster and software of both sides' prices.
+PRICES = {"xla-gpu": ("h100-dgx", "xla"), "xla-tpu": ("v5p", "xla-tpu")}
+#: What is compared besides collectives, and how far it may be off.
+BARS = {
+    "product_flops": 0.0,
+    "memory_bytes": 0.10,
+    "kernels": 0.10,
+    "moved_bytes": 0.10,
+    "step_ns": 0.10,
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one program; `error` says why there is no comparison, and whose it is."""
+
+    program: Program
+    collectives: Comparison | None = None
+    captured: Done | None = None
+    compiled: Done | None = None
+    error: str = ""
+    fault: str = ""  #: "compiler", "refused" (a FlintError) or "crash" (which exits 70).
+
+    @property
+    def cause(self) -> str:
+        """The operation, and which collectives one side has more bytes of; "" where equal."""
+        if self.fault:
+            line = self.error.strip().splitlines()[-1 if self.fault == "crash" else 0]
+            return f"{self.program.family}, {self.program.label}: {self.fault}: {line[:80]}"
+        assert self.collectives is not None, "compared"
+        if self.collectives.is_equal:
+            return ""
+        mine, other = (
+            by_kind(s.collectives) for s in (self.collectives.captured, self.collectives.compiled)
+        )
+        signs = [
+            f"{'+' if mine.get(k, 0) > other.get(k, 0) else '-'}{k.replace('_', '-')}"
+            for k in sorted({*mine, *other})
+            if mine.get(k, 0) != other.get(k, 0)
+        ]
+        return f"{self.program.family}, {self.program.label}: {' '.join(signs) or 'axes'}"
+
+    def off(self, column: str) -> float:
+        """How far the captured side is from the compiled one, relative to that."""
+        assert self.captured is not None and self.compiled is not None, "compared"
+        return difference(getattr(self.captured, column), getattr(self.compiled, column))
+
+
+def by_kind(traffic: Traffic) -> dict[str, int]:
+    """Bytes of each kind of collective, over whichever axes."""
+    found: dict[str, int] = {}
+    for (kind, _), (_, size) in traffic.items():
+        found[kind] = found.get(kind, 0) + size
+    return found
+
+
+@dataclass
+class Judge:
+    """Compares programs with one compiler, which stays warm in one process."""
+
+    compiler: str = "xla-gpu"
+    pool: ProcessPoolExecutor | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        cluster, self.stack = PRICES[self.compiler]
+        self.cluster: Cluster = load_cluster(cluster)
+        self.lowering = Lowering("shardy", self.compiler, CHIPS[self.compiler])
+
+    def outcome(self, program: Program) -> Outcome:
+        """Both sides of one program."""
+        try:
+            step = replace(program.step, platform=self.lowering.platform(""))
+            captured = capture_jax(step, program.mesh)
+            found = compile_captured(captured, self.lowering, self._run)
+            other = compiled_side(program_of(found, captured), self.cluster, self.stack)
+        except FlintError as error:
+            return Outcome(program, error=str(error), fault="compiler")
+        try:
+            mine = partitioner("shardy")(captured)
+            estimated = captured_side(mine, self.cluster, self.compiler)
+            rewritten = run_passes(mine, profile(self.compiler).passes)
+        except FlintError as error:
+            return Outcome(program, error=str(error), fault="refused")
+        except Exception:  # noqa: BLE001  # a crash is what is looked for
+            return Outcome(program, error=traceback.format_exc(), fault="crash")
+        both = Comparison(
+            program.name, str(program.mesh), side(rewritten), side(program_of(found, captured))
+        )
+        done = Done.of(estimated), Done.of(other, found.by.memory.peak_bytes)
+        return Outcome(program, both, *done)
+
+    def _run(self, options: dict[str, Any], module: bytes) -> tuple[dict[str, Any], bytes]:
+        """Ask a process that stays; libtpu's, which leaves code generation behind, does not."""
+        if not options["generates_code"]:
+            return compile_in_child(options, module)
+        if self.pool is None:
+            context = multiprocessing.get_context("spawn")
+            self.pool = ProcessPoolExecutor(1, context, _prepare, max_tasks_per_child=300)
+        try:
+            found = self.pool.submit(_compiled, options, module).result()
+        except BrokenProcessPool as error:
+            self.pool = None
+            raise FlintError("FL401", "the compiler's process ended") from error
+        if isinstance(found, str):
+            raise FlintError("FL402", found)
+        return found
+
+
+def _prepare() -> None:
+    """The environment of a process that has a compiler and no device."""
+    os.environ.pop("JAX_PLATFORMS", None)
+    os.environ.update(JAX_SKIP_CUDA_CONSTRAINTS_CHECK="1", TF_CPP_MIN_LOG_LEVEL="3")
+
+
+def _compiled(options: dict[str, Any], module: bytes) -> tuple[dict[str, int], bytes] | str:
+    """In the process: what the compiler made, or why not."""
+    try:
+        return compile_module(options, module)
+    except FlintError as error:
+        return error.message
