@@ -151,7 +151,7 @@ def test_messages_are_as_the_page_says(tmp_path: Path, name: str, change: tuple[
 
 def test_the_limits_of_constants_are_on_the_page() -> None:
     shares = [n for n, limit in CONSTANTS.items() if limit.most == 1]
-    assert set(shares) <= CODE and "which are shares of something else: at most 1" in PAGE
+    assert set(shares) <= CODE and "which are other ratios: at most 1" in PAGE
     launches = {limit.least for n, limit in CONSTANTS.items() if n.endswith("launch_ns")}
     efficiencies = {limit.most for n, limit in CONSTANTS.items() if n.endswith("efficiency")}
     assert (launches, efficiencies - {1}) == ({1500}, {0.95})
