@@ -25,8 +25,8 @@ CODES: dict[str, str] = {
     "invalid-node": "a node has no type; it never wakes the nodes that wait for it",
     "metadata-node": "a node of type METADATA; ASTRA-sim aborts",
     "unsupported-node": "a node type that ASTRA-sim runs only with remote memory",
-    "cpu-op": "a node is marked is_cpu_op, and is not of a measured host; ASTRA-sim's statistics throw",
-    "attribute-type": "an attribute is stored as another type than feeders read; said once for all "
+    "cpu-op": "a node is marked is_cpu_op but is not measured host work; ASTRA-sim's statistics throw",
+    "attribute-type": "an attribute has another type than feeders read; reported once for all "
     "nodes where ASTRA-sim converts it, because the older feeder reads 0",
     "attribute-missing": "an attribute that the simulator requires is not there",
     "zero-tensor-size": "a computation moves no bytes; with the roofline on it is skipped, and what "
@@ -50,7 +50,7 @@ CODES: dict[str, str] = {
     "collective-size": "members of a group issue different comm_size at one place",
     "message-size": "a send and its receive differ in comm_size",
     "message-tag": "a send and a receive between two ranks differ in comm_tag",
-    "recv-without-send": "nothing is sent to a receive; the rank hangs without a word",
+    "recv-without-send": "nothing is sent to a receive; the rank hangs silently",
     "send-without-recv": "nothing receives a send",
     "message-order": "a rank receives first what another can only send second",
     "recv-before-send": "ranks wait for messages that are sent only after their own arrive",
