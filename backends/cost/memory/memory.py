@@ -20,7 +20,7 @@ from flint.backends.cost.simulate.layers import (
 )
 from flint.cluster.models import Chip
 from flint.cluster.stack import Stack
-from flint.ir.compiled_by import CompilerMemory
+from flint.ir.made_by import CompilerMemory
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Int64s, Kind, Phase, Program, RegionKind
 from flint.ir.workload import Workload
