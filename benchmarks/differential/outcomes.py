@@ -22,6 +22,7 @@ from flint.passes.base import run_passes
 from flint.passes.compilers.child import compile_module
 from flint.passes.compilers.compiled import compile_captured, program_of
 from flint.passes.compilers.process import compile_in_child
+from flint.passes.mlir import module_text
 from flint.passes.partition import partitioner
 from flint.passes.profiles import profile
 from flint.steps.lowering import Lowering
@@ -100,7 +101,9 @@ class Judge:
         try:
             step = replace(program.step, platform=self.lowering.platform(""))
             captured = capture_jax(step, program.mesh)
-            found = compile_captured(captured, self.lowering, self._run)
+            # Without lines of source: what was compiled before is found again when they move.
+            plain = replace(captured, module=module_text(captured.module).encode())
+            found = compile_captured(plain, self.lowering, self._run)
             other = compiled_side(program_of(found, captured), self.cluster, self.stack)
         except FlintError as error:
             return Outcome(program, error=str(error), fault="compiler")
