@@ -38,7 +38,7 @@ REASONS: dict[str, str] = {
         ),
         _TABLES,
     ),
-    **dict.fromkeys(("gpt2 fsdp tp sp", "llama_fsdp_tp_sp", "llama_4_axes"), _SEQUENCE),
+    **dict.fromkeys(("gpt2 fsdp tp sp", "llama_fsdp_tp_sp"), _SEQUENCE),
     **dict.fromkeys(("moe top-2", "moe top-2 pinned", "moe top-2 fsdp"), _EXPERTS),
     **dict.fromkeys(
         (
@@ -51,7 +51,7 @@ REASONS: dict[str, str] = {
         ),
         _SUMS,
     ),
-    **dict.fromkeys(("muon", "op_map"), _IDLE),
+    "op_map": _IDLE,
     "op_topk_free": "[an axis that nothing uses](#an-axis-that-nothing-uses)",
     "op_cond": "[an operation that is the result](#an-operation-that-is-the-result)",
     "context parallel": "[slices behind transposes](#slices-behind-transposes)",

@@ -148,13 +148,15 @@ def only_work_has_work(p: ProgramColumns) -> None:
 def communication_is_complete(p: ProgramColumns) -> None:
     """A collective has a kind and a group of two or more; messages have a route and a channel.
 
-    An ALL_SLICE (each device keeps its part) holds the axes that it slices over as its group.
+    An ALL_SLICE (each device keeps its part) of one dimension holds the axes that it slices over as
+    its group.
     """
     collective = p.kind == Kind.COLLECTIVE
     _require(p, collective == (p.collective != Collective.NONE), "collective kind is wrong")
     grouped = collective & (p.collective != Collective.PERMUTE)
     slices = p.op == OpClass.ALL_SLICE
-    _require(p, (grouped | slices) == (p.group >= 0), "a group is missing or misplaced")
+    _require(p, ~grouped | (p.group >= 0), "a group is missing")
+    _require(p, grouped | slices | (p.group < 0), "a group is misplaced")
     routed = (collective & ~grouped) | (p.kind == Kind.SEND) | (p.kind == Kind.RECV)
     _require(p, routed == (p.route >= 0), "a route is missing or misplaced")
     paired = (p.kind == Kind.SEND) | (p.kind == Kind.RECV)

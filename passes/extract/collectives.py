@@ -73,9 +73,15 @@ def communication_of(operation: Operation, mesh: Mesh) -> Communication | None:
     return _stablehlo(operation, name, mesh)
 
 
-def slice_group(operation: Operation, mesh: Mesh) -> Group:
-    """The axes over which `sdy.all_slice` keeps one part."""
-    return Group(mesh.canonical(_present(operation.op.attributes["slicing_axes"], mesh)))
+def slice_group(operation: Operation, mesh: Mesh) -> Group | None:
+    """The axes over which `sdy.all_slice` keeps one part; None if it cuts several dimensions.
+
+    Of a sum that is cut so, XLA's compilers make no reduce-scatter.
+    """
+    attribute = operation.op.attributes["slicing_axes"]
+    if sum('"' in text for text in str(attribute).split("}, {")) > 1:
+        return None
+    return Group(mesh.canonical(_present(attribute, mesh)))
 
 
 def _present(attribute: Any, mesh: Mesh) -> list[AxisRef]:

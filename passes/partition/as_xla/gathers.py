@@ -1,12 +1,15 @@
-"""Gathers of several dimensions, one dimension after another as XLA's partitioner does them."""
+"""Gathers of several dimensions, and sums that are cut, as XLA's partitioner writes them."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from flint.passes.mlir import operations_named
+from flint.passes.partition.as_xla.placed import axis_sizes, sharding_of, whole_like
 
 _AXES = "gathering_axes"
+_PRE = re.compile(r"\((\d+)\)")
 
 
 def split_gathers(module: Any) -> None:
@@ -38,6 +41,50 @@ def split_gathers(module: Any) -> None:
                 ).result
         op.results[0].replace_all_uses_with(value)
         op.erase()
+
+
+def join_slices(module: Any) -> None:
+    """Write a reduce-scatter that is cut further as an all-reduce and one slice of it, in place.
+
+    So does XLA's partitioner; its compilers make a reduce-scatter of them only where the slice is
+    along the axes of the sum. One along several dimensions is written so, too.
+    """
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import sdy
+
+    found = operations_named(module, "sdy.reduce_scatter")
+    names = list(axis_sizes(module)) if found else []
+    for op in found:
+        last = op
+        users = [use.owner for use in op.results[0].uses]
+        lists = _lists(op.attributes["reduce_scatter_axes"])
+        summed = [text.strip("{}") for text in lists if text != "{}"]
+        if len(users) == 1 and users[0].name == "sdy.all_slice":
+            last = users[0].operation
+            more = _lists(last.attributes["slicing_axes"])
+            pairs = ((a.strip("{}"), b.strip("{}")) for a, b in zip(lists, more, strict=True))
+            lists = ["{" + ", ".join(filter(None, pair)) + "}" for pair in pairs]
+        elif len(summed) < 2:
+            continue
+        goal = last.attributes["out_sharding"]
+        before = sharding_of(op.operands[0]) or whole_like(sdy.TensorShardingAttr(goal))
+        axes = ir.Attribute.parse(f"#sdy<axis_ref_list{{{', '.join(_in_mesh(summed, names))}}}>")
+        cut = ir.Attribute.parse(f"#sdy<list_of_axis_ref_lists[{', '.join(lists)}]>")
+        with ir.InsertionPoint(last), op.location:
+            whole = sdy.AllReduceOp(op.operands[0], axes, before)
+            part = sdy.AllSliceOp(whole.result, cut, goal)
+        last.results[0].replace_all_uses_with(part.result)
+        if last is not op:
+            last.erase()
+        op.erase()
+
+
+def _in_mesh(lists: list[str], names: list[str]) -> list[str]:
+    """Axes in the order of the mesh."""
+    axes = (axis for text in lists for axis in text.split(", "))
+    return sorted(
+        axes, key=lambda a: (names.index(a.split('"')[1]), int(_PRE.findall(a + "(0)")[0]))
+    )
 
 
 def _lists(attribute: Any) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 #: Name of a mesh axis, devices before the part meant, devices of the part.
 Axis = tuple[str, int, int]
+Axes = tuple[Axis, ...]
 #: Axes of every dimension of a tensor, major to minor.
 Layout = tuple[tuple[Axis, ...], ...]
 
@@ -38,3 +39,28 @@ def merged(first: Layout, second: Layout) -> Layout | None:
         found.append(long)
     used = [a for dim in found for a in dim]
     return tuple(found) if len(used) == len(set(used)) else None
+
+
+def split(axes: Iterable[Axis], ends: Iterable[tuple[str, int]]) -> Axes:
+    """The axes in prime parts, of which some begin at `ends`: (axis, devices before)."""
+    found: list[Axis] = []
+    for name, before, size in axes:
+        stops = {at for axis, at in ends if axis == name and before < at < before * size}
+        for stop in sorted({*stops, before * size}):
+            while before < stop:
+                prime = next(n for n in range(2, stop + 1) if stop % (before * n) == 0)
+                found.append((name, before, prime))
+                before *= prime
+    return tuple(found)
+
+
+def joined(axes: Iterable[Axis]) -> Axes:
+    """The axes with parts that follow on each other in one."""
+    found: list[Axis] = []
+    for name, before, size in axes:
+        last = found[-1] if found else ("", 0, 0)
+        if (name, before) == (last[0], last[1] * last[2]):
+            found[-1] = (name, last[1], last[2] * size)
+        else:
+            found.append((name, before, size))
+    return tuple(found)

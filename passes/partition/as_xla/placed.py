@@ -130,6 +130,17 @@ def used_axes(module: Any) -> frozenset[str]:
     return frozenset(re.findall(r'"([^"]*)"', " ".join(re.findall(r"\[\{.*?\}\]", text))))
 
 
+def manual_axes(op: Any) -> frozenset[str]:
+    """Names of the axes that the `shard_map` around an operation divides by itself."""
+    found: set[str] = set()
+    parent = op.parent
+    while parent is not None:
+        if parent.name == "sdy.manual_computation":
+            found.update(re.findall(r'"([^"]*)"', str(parent.attributes["manual_axes"])))
+        parent = parent.parent
+    return frozenset(found)
+
+
 def layout_of(sharding: Any, rank: int, sizes: dict[str, int]) -> Layout:
     """The axes of a sharding (None: whole) of a tensor of `rank` dimensions."""
     from jaxlib.mlir.dialects import sdy

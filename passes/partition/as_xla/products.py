@@ -4,9 +4,8 @@ Products: operands and result may want one mesh axis for different dimensions. T
 weight sharded over the axis that also shards the batch (FSDP): `x` and the result are split over
 "data" by rows, the weight by its contracted dimension. Shardy's explicit reshards keep whichever
 tensor is largest where it is, and with few tokens move activations around a weight. XLA's dot
-partitioner (`PartitionDot` in xla/service/spmd/dot_handler.cc) does not compare sizes here: where
-two of the three tensors agree, the third one is brought in line. This does the same before Shardy
-has to choose. See docs/moe-dispatch.md for what it changes.
+partitioner settles what tensors agree on, group by group (`product_plan.py`). This does the same
+before Shardy has to choose. See docs/moe-dispatch.md for what it changes.
 
 Broadcasts: Shardy visits reshapes before broadcasts, so that how a broadcast is written decides
 which of two shardings a value gets where the program does not say. XLA writes one that only adds
@@ -20,14 +19,17 @@ import math
 from typing import Any
 
 from flint.passes.mlir import element_bits, operations_named
+from flint.passes.partition.as_xla.layouts import Axes
 from flint.passes.partition.as_xla.placed import (
     axis_sizes,
     factors_of,
     is_annotated_here,
     layout_of,
+    manual_axes,
     reshard,
     sharding_at,
     sharding_of,
+    used_axes,
     whole_like,
 )
 from flint.passes.partition.as_xla.product_plan import Product, settled
@@ -36,14 +38,21 @@ from flint.passes.partition.as_xla.product_plan import Product, settled
 def resolve_dot_conflicts(module: Any) -> None:
     """Put reshards around every `dot_general` of which tensors want one axis for two things."""
     sizes = axis_sizes(module)
+    axes = [(name, 1, size) for name, size in sizes.items() if name in used_axes(module)]
     found: dict[tuple[Any, ...], list[Any | None]] = {}
     for op in operations_named(module, "stablehlo.dot_general"):
         if "sdy.sharding_rule" in op.attributes:
-            _resolve(op, op.attributes["sdy.sharding_rule"], sizes, found)
+            manual = manual_axes(op)
+            free = tuple(a for a in axes if a[0] not in manual)
+            _resolve(op, op.attributes["sdy.sharding_rule"], sizes, free, found)
 
 
 def _resolve(
-    op: Any, rule: Any, sizes: dict[str, int], found: dict[tuple[Any, ...], list[Any | None]]
+    op: Any,
+    rule: Any,
+    sizes: dict[str, int],
+    axes: Axes,
+    found: dict[tuple[Any, ...], list[Any | None]],
 ) -> None:
     """Put reshards around one product. `found` has other shardings for each rule and shardings."""
     tensors = [*op.operands, op.results[0]]
@@ -52,9 +61,9 @@ def _resolve(
     shardings = [sharding_of(v) for v in tensors]
     if all(s is None for s in shardings):
         return
-    key = (rule, op.operands[0].type, op.operands[1].type, op.results[0].type, *shardings)
+    key = (rule, axes, op.operands[0].type, op.operands[1].type, op.results[0].type, *shardings)
     if key not in found:
-        found[key] = _other_shardings(rule, shardings, tensors, sizes)
+        found[key] = _other_shardings(rule, shardings, tensors, sizes, axes)
     lhs, rhs, result = found[key]
     for number, wanted in enumerate((lhs, rhs)):
         if wanted is not None:
@@ -64,7 +73,7 @@ def _resolve(
 
 
 def _other_shardings(
-    attribute: Any, shardings: list[Any], tensors: list[Any], sizes: dict[str, int]
+    attribute: Any, shardings: list[Any], tensors: list[Any], sizes: dict[str, int], axes: Axes
 ) -> list[Any | None]:
     """For each of lhs, rhs and result of a product, the sharding that it is to have, if another."""
     from jaxlib.mlir.dialects import sdy
@@ -76,7 +85,7 @@ def _other_shardings(
     layouts = [layout_of(s, len(f), sizes) for s, f in zip(shardings, factors, strict=True)]
     widths = [element_bits(t.type.element_type) for t in tensors]
     product = Product(tuple(rule.factor_sizes), tuple(map(tuple, factors)), tuple(widths))
-    wanted = settled(product, tuple(layouts))
+    wanted = settled(product, tuple(layouts), axes)
     mesh = next(s for s in shardings if s is not None).mesh_or_ref
     return [
         None if now == then else sharding_at(then, mesh, sizes)
