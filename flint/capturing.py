@@ -10,6 +10,7 @@ from flint.errors import FlintError
 from flint.frontends.contained import contained
 from flint.requests.capture import CaptureRequest
 from flint.requests.option import OnlyFor
+from flint.steps.lowering import SHARDY
 
 if TYPE_CHECKING:
     from flint.frontends.model_file import ModelFile, Target
@@ -35,8 +36,26 @@ def capture(options: CaptureRequest, guard: Guard = contained) -> Trace:
     _refuse_other_kind(options)
     require_profile(options.profile)
     load_plugin_libraries()
-    trace = _trace_script(options) if options.world else _trace(options, guard)
+    if options.cross_check:
+        trace = _cross_checked(options, guard)
+    else:
+        trace = _trace_script(options) if options.world else _trace(options, guard)
     return _rewritten(trace, options)
+
+
+def _cross_checked(o: CaptureRequest, guard: Guard) -> Trace:
+    """The captured step beside what a compiler makes of it. Raises FlintError FL252, too."""
+    from flint.cross_checking import cross_checked
+
+    alone = o.but(cross_check="", profile="none")
+
+    def capture_by(compiler: str) -> Trace:
+        by = {"compiler": compiler, "partitioner": SHARDY} if compiler else {}
+        return capture(alone.but(**by), guard)
+
+    chip, cluster = _chip_of(o) or "", next(iter(o.clusters), None)
+    trace, found = cross_checked(capture_by, o.cross_check, chip, cluster)
+    return trace.beside(found)
 
 
 def captured_from(
@@ -73,7 +92,8 @@ def require_profile(name: str) -> None:
 
 def _refuse_other_kind(o: CaptureRequest) -> None:
     """Raise FlintError FL218 for options of model files with a script, and the other way round."""
-    given = [o.options()[name] for name in o.given() if not (o.compiler and name == "chip")]
+    compiles = o.compiler or o.cross_check
+    given = [o.options()[name] for name in o.given() if not (compiles and name == "chip")]
     if o.world and any(option.only_for is OnlyFor.MODELS for option in given):
         raise FlintError(
             "FL218",
@@ -84,7 +104,7 @@ def _refuse_other_kind(o: CaptureRequest) -> None:
         raise FlintError(
             "FL218",
             "--steps, --step, --chip, --hint and arguments after the model are for scripts",
-            help="add --world (--chip is for --compiler, too)",
+            help="add --world (--chip is for --compiler and --cross-check, too)",
         )
 
 

@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from flint.backends.chakra import WriteReport
     from flint.backends.chakra.writing.simulator_files import Timing
     from flint.backends.cost.estimate import Estimate
+    from flint.backends.summary.cross_check import CrossCheck
     from flint.backends.summary.summary import Summary
     from flint.cluster.models import Cluster
     from flint.passes.pipeline.split.shared import SharedBodies
@@ -51,11 +53,13 @@ _log = logging.getLogger(__name__)
 class Trace:
     """What a program does on every device of a mesh, and how long it took to find out.
 
-    `timings` are wall seconds of this run, by stage; they are not part of the workload.
+    `timings` are wall seconds of this run, by stage; they are not part of the workload. `cross_check`
+    is what was asked of a compiler beside it.
     """
 
     workload: Workload
     timings: Mapping[str, float] = field(default_factory=dict)
+    cross_check: CrossCheck | None = None
 
     @property
     def mesh(self) -> Mesh:
@@ -94,7 +98,14 @@ class Trace:
 
         with stage("rewrite", timings := dict(self.timings)):
             workload = rewrite(self.workload, profile=profile)
-        return Trace(workload, timings)
+        return replace(self, workload=workload, timings=timings)
+
+    def beside(self, found: CrossCheck) -> Trace:
+        """The trace with a comparison with a compiler, and its warning."""
+        if not found.warning:
+            return replace(self, cross_check=found)
+        warned = {**self.workload.metadata, "warnings": [*self.warnings, found.warning]}
+        return replace(self, workload=replace(self.workload, metadata=warned), cross_check=found)
 
     @keywords_of(EstimateRequest)
     def estimate(self, request: EstimateRequest) -> Estimate:
@@ -201,6 +212,7 @@ def trace(
     partitioner: str = SHARDY,
     compiler: str = "",
     chip: str = "",
+    cross_check: str = "",
     platform: str = "cuda",
     **kwargs: Any,
 ) -> Trace:
@@ -219,10 +231,24 @@ def trace(
     `TorchStep`. `trip_counts` gives loops whose bound depends on data. `partitioner` is "shardy"
     or "xla"; `platform` is what the program is lowered for. `compiler` is "xla-gpu", "xla-tpu"
     or "xla-tpu-cycles": then XLA's whole compiler for `chip` ("h100", "v5p") makes the program of a
-    device (see `flint.steps.lowering.Lowering`).
+    device (see `flint.steps.lowering.Lowering`). `cross_check` is "xla-gpu", "xla-tpu" or "auto": the
+    step is compiled as well, and `cross_check` of the trace says where the two differ.
 
     Raises FlintError for what the user can mend; see docs/errors.md.
     """
+    if cross_check:
+        from flint.cross_checking import cross_checked
+
+        again = partial(
+            trace, fn, mesh, *args, in_shardings=in_shardings, out_shardings=out_shardings,
+            shardings=shardings, donate_argnums=donate_argnums, static_argnums=static_argnums,
+            trip_counts=trip_counts, chip=chip, platform=platform, **kwargs,
+        )  # fmt: skip
+        by = partial(again, partitioner=partitioner, compiler=compiler)
+        captured, found = cross_checked(
+            lambda name: again(compiler=name) if name else by(), cross_check, chip
+        )
+        return captured.beside(found)
     check_value(trip_counts or {}, TRIP_COUNTS, "FL219", "trip_counts of flint.trace")
     lowering = Lowering(partitioner, compiler, chip)
     of_jax = {

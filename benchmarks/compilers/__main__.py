@@ -28,12 +28,12 @@ from benchmarks.compilers.compare import Comparison
 from benchmarks.compilers.compile import Kept, compile_all
 from benchmarks.compilers.programs import ROOT, Sample, samples
 from benchmarks.compilers.reasons import REASONS
-from benchmarks.compilers.sides import Side, side
 from benchmarks.compilers.table import as_json, equal_programs, markdown, summary
 from flint.errors import FlintError
 from flint.frontends.files.hlo import read_hlo
 from flint.ir.program import Program
 from flint.passes.base import run_passes
+from flint.passes.compilers.sides import Side, side
 from flint.passes.partition import partitioner
 from flint.passes.profiles import profile
 from flint.passes.rewrites.dead_code import DropDeadCode
@@ -114,7 +114,10 @@ def _compare(name: str, captured: Captured, kept: Kept, compiler: str) -> Compar
         return f"{name}: {error}"
     assert isinstance(compiled, Program), "what a compiler gives is partitioned"
     return Comparison(
-        name, str(captured.mesh), side(program), side(compiled, _memory(facts["memory"]))
+        name,
+        str(captured.mesh),
+        side(program),
+        side(compiled, memory_bytes=_memory(facts["memory"])),
     )
 
 

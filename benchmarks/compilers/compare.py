@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.compilers.sides import Side
+from flint.passes.compilers.sides import Side, relative
 
 #: Upper ends of the classes of a distance.
 CLASSES = {"within 1 %": 0.01, "within 10 %": 0.10}
@@ -34,14 +34,14 @@ class Comparison:
     def distance(self) -> float:
         """0 when equal in bytes, 1 when one side has none."""
         return max(
-            abs(_relative(self.captured.ring_bytes, self.compiled.ring_bytes)),
-            abs(_relative(self.captured.payload_bytes, self.compiled.payload_bytes)),
+            abs(relative(self.captured.ring_bytes, self.compiled.ring_bytes)),
+            abs(relative(self.captured.payload_bytes, self.compiled.payload_bytes)),
         )
 
     @property
     def ring_difference(self) -> float:
         """Captured minus compiled, of the compiled program's ring bytes."""
-        return _relative(self.captured.ring_bytes, self.compiled.ring_bytes)
+        return relative(self.captured.ring_bytes, self.compiled.ring_bytes)
 
     @property
     def verdict(self) -> str:
@@ -49,7 +49,3 @@ class Comparison:
         if self.is_equal:
             return "equal"
         return next((name for name, most in CLASSES.items() if self.distance <= most), "off")
-
-
-def _relative(mine: float, other: float) -> float:
-    return (mine - other) / other if other else float(mine != other)

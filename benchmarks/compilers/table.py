@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.compilers.compare import CLASSES, Comparison
-from benchmarks.compilers.sides import Side, Traffic
+from flint.passes.compilers.sides import Side, Traffic
 
 VERDICTS = ("equal", *CLASSES, "off")
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NotRequired
 from typing_extensions import Doc, TypedDict
 
 from flint.backends.cost.estimate_json import EstimateDocument
+from flint.backends.summary.cross_check import CrossCheck
 from flint.backends.summary.summary import Summary
 from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack
@@ -244,5 +245,7 @@ class CaptureDocument(TypedDict):
     """An estimate for each cluster that was given with -c, in that order."""
     warnings: list[str]
     """What could not be captured as asked for, and what was made up: sentences."""
+    cross_check: NotRequired[CrossCheck]
+    """Where a compiler's program of the same step differs (with --cross-check)."""
     timings: dict[str, float]
     """Wall seconds of the stages of this run, total_seconds with them. The one part that varies."""

@@ -113,6 +113,13 @@ class CaptureRequest(Request):
         "memory are its own (xla-tpu-cycles: its estimates of cycles, too, which take minutes). No such "
         "chip is needed, its plugin is: flint-ir[xla-gpu], flint-ir[xla-tpu].",
     )
+    cross_check: str = option(
+        "--cross-check",
+        default="",
+        words=("", "xla-gpu", "xla-tpu", "auto"),
+        help="Compile the step as --compiler does, too, and say where the capture differs and which to "
+        "believe. auto: with the compiler of the chip if its plugin is there and the program small.",
+    )
     profile: str = option(
         "--profile",
         default="none",

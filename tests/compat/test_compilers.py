@@ -112,6 +112,42 @@ def test_a_compiled_step_is_an_ordinary_workload(compiler: str, tmp_path: Path) 
 
 
 @both
+def test_a_capture_beside_the_compiled_step(compiler: str, tmp_path: Path) -> None:
+    """Rows of `--cross-check` on the command line, as its document has them, and in Python."""
+    from flint.backends.summary.cross_check import Quantity
+    from tests.machine_output import valid
+
+    mesh = Mesh.parse("data=4,model=2")
+    step, arguments = _mlp_step(mesh)
+    found = flint.trace(step, mesh, *arguments, cross_check=compiler)
+    assert found.cross_check is not None and not found.warnings
+    rows = {row.quantity: row for row in found.cross_check.rows}
+    assert rows[Quantity.WIRE].difference == rows[Quantity.PRODUCTS].difference == 0
+    assert abs(rows[Quantity.MEMORY].difference) < 0.15 and Quantity.STEP not in rows
+    model = [
+        EXAMPLES / "llama_jax.py",
+        "--mesh",
+        "4x2",
+        "--set",
+        "num_layers=2",
+        "--set",
+        "seq=128",
+    ]
+    cluster = "h100-dgx" if compiler == "xla-gpu" else "v5p"
+    command = ["capture", *model, "--cross-check", "auto", "-c", cluster, "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "flint", *command],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    said = valid(done.stdout, "flint.capture/1")["cross_check"]
+    assert said["compiled_by"]["name"] == compiler == said["compiler"]
+    assert said["cluster"] == cluster and said["rows"][-1]["quantity"] == "step_ns"
+
+
+@both
 def test_attention_of_pytorch_is_split_as_its_rule_says(compiler: str) -> None:
     torch = pytest.importorskip("torch")
 

@@ -10,12 +10,10 @@ from flint.errors import FlintError
 from flint.frontends.jax_step.program import capture_jax
 from flint.ir.program import Collective, Kind, Program
 from flint.passes.base import run_passes
+from flint.passes.compilers.sides import Traffic, ring_factor
 from flint.passes.partition import partitioner
 from flint.passes.rewrites.dead_code import DropDeadCode
 from tests.zoo import Example
-
-#: (kind, axes) to (executions, input bytes) of one device in one step.
-Traffic = dict[tuple[str, str], tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def communication(program: Program) -> Communication:
         for axis in joined:
             _add(normal, (kind.name.lower(), axis), times, row.comm_bytes)
         size = row.group.size(program.mesh) if row.group is not None else 0
-        wire += times * row.comm_bytes * _ring_factor(row.collective, size)
+        wire += times * row.comm_bytes * ring_factor(row.collective, size)
     return Communication(_frozen(plain), _frozen(normal), wire)
 
 
@@ -72,14 +70,6 @@ def _add(
 
 def _frozen(totals: dict[tuple[str, str], list[int]]) -> Traffic:
     return {key: (count, size) for key, (count, size) in sorted(totals.items())}
-
-
-def _ring_factor(kind: Collective, n: int) -> float:
-    if kind is Collective.PERMUTE:
-        return 1.0
-    if kind is Collective.ALL_REDUCE:
-        return 2 * (n - 1) / n
-    return float(n - 1) if kind is Collective.ALL_GATHER else (n - 1) / n
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from benchmarks.compilers.compare import Comparison
 from benchmarks.compilers.compile import Kept, compile_all
 from benchmarks.compilers.programs import Sample, samples
 from benchmarks.compilers.reasons import REASONS
-from benchmarks.compilers.sides import Side, side
 from benchmarks.compilers.table import compiled_side
 from flint.frontends.files.hlo import read_hlo
 from flint.ir.program import Program
 from flint.passes.base import run_passes
+from flint.passes.compilers.sides import Side, side
 from flint.passes.partition import partitioner
 from flint.passes.profiles import profile
 from tests.recorded import recorded_version_only

@@ -99,7 +99,9 @@ def capture(
         print_json(_document(trace, written, estimates, files, seconds))
         return
     tail = _tail(files, seconds, verbose > 0)
-    _print(trace.summary(written), [e.to_text(verbose=verbose > 0) for e in estimates], tail)
+    below = [trace.cross_check.to_text()] if trace.cross_check else []
+    below += [e.to_text(verbose=verbose > 0) for e in estimates]
+    _print(trace.summary(written), below, tail)
 
 
 def _loaded(clusters: Sequence[str]) -> list[Cluster]:
@@ -180,7 +182,7 @@ def _document(
     files: FilesDocument | None,
     seconds: dict[str, float],
 ) -> CaptureDocument:
-    return {
+    document: CaptureDocument = {
         "schema": "flint.capture/1",
         "summary": trace.summary(written),
         "files": files,
@@ -188,11 +190,14 @@ def _document(
         "warnings": list(trace.warnings),
         "timings": {stage: round(s, 6) for stage, s in seconds.items()},
     }
+    if trace.cross_check is not None:
+        document["cross_check"] = trace.cross_check
+    return document
 
 
-def _print(summary: Summary, estimates: list[str], tail: list[tuple[str, str]]) -> None:
-    """The summary, what estimates say, and what was done."""
-    below = "\n\n".join([*estimates, "\n".join(f"{label:<7} {value}" for label, value in tail)])
+def _print(summary: Summary, parts: list[str], tail: list[tuple[str, str]]) -> None:
+    """The summary, what a compiler and estimates say, and what was done."""
+    below = "\n\n".join([*parts, "\n".join(f"{label:<7} {value}" for label, value in tail)])
 
     def rich_form() -> RenderableType:
         from rich.console import Group

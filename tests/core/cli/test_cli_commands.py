@@ -20,8 +20,8 @@ from tests.program_rows import ProgramBuilder
 OPTIONS = {
     "calibrate": "--base --check --collect --force --framework --json --output --quiet --residuals --stack --verbose "
     "-o -q -v [DATA...]",
-    "capture": "--args --chip --chunks --compiler --cut --granularity --groups --hint --json --link --mesh "
-    "--microbatches --output --partitioner --quiet --ranks --schedule --set --step --steps --tensor-size "
+    "capture": "--args --chip --chunks --compiler --cross-check --cut --granularity --groups --hint --json "
+    "--link --mesh --microbatches --output --partitioner --quiet --ranks --schedule --set --step --steps --tensor-size "
     "--trip-count --verbose --world -m -o -q -v MODEL[:NAME] [-- ARGS]",
     "anonymize": "--force --json --keep --leaks --level --output --quiet --seed --verbose -o -q -v IN",
     "check": "--groups --json --quiet --strict --verbose -q -v DIR|FILE.et",

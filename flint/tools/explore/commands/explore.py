@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from flint.tools.explore.space.space import Space
 
 #: Options of a capture that points say, or that explore has in a way of its own.
-_OF_POINTS = ("model", "mesh", "steps", "step", "chip", "profile", "clusters")
+_OF_POINTS = ("model", "mesh", "steps", "step", "chip", "profile", "clusters", "cross_check")
 
 
 @takes_requests

@@ -1,8 +1,10 @@
-"""What one side, captured or compiled, says about one program, in a form that can be compared."""
+"""What one side, captured or compiled, says about a step, in a form that can be compared."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -10,26 +12,27 @@ from flint.ir.mesh import Mesh, Route
 from flint.ir.program import Collective, Kind, Program, Row
 from flint.passes.work.totals import totals
 
+#: Kind and axes of a collective.
+Key = tuple[str, str]
 #: (kind, axes) to (executions, input bytes) of one device in one step.
-Traffic = dict[tuple[str, str], tuple[int, int]]
+Traffic = dict[Key, tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class Side:
-    """One program of one device and one step; None: not measured.
+    """One step of one device; of several programs their sum. None: not measured.
 
     `collectives` are bytes of the rank's input by kind and axes, loops multiplied out; axes are the
     mesh axes (or parts of them) of the group, of a permute those that any of its pairs crosses.
-    `ring_bytes` is what rings would send of them.
+    `ring_bytes` is what rings would send of them, `wires` the same for each kind and axes by the line
+    of the user's source that it comes from (or the scope, where no line is known).
     """
 
     collectives: Traffic
     ring_bytes: float
     product_flops: int
-    kernels: int | None = None
-    kernel_bytes: int | None = None
     memory_bytes: int | None = None
-    step_ns: float | None = None
+    wires: Mapping[Key, Counter[str]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def payload_bytes(self) -> int:
@@ -37,21 +40,24 @@ class Side:
         return sum(size for _, size in self.collectives.values())
 
 
-def side(program: Program, memory_bytes: int | None = None) -> Side:
-    """Add up a partitioned program."""
-    found: dict[tuple[str, str], tuple[int, int]] = {}
+def side(*programs: Program, memory_bytes: int | None = None) -> Side:
+    """Add up partitioned programs."""
+    found: Traffic = {}
+    wires: dict[Key, Counter[str]] = {}
     ring = 0.0
-    for row in map(program.row, range(len(program))):
-        times = int(program.trips[row.number])
-        if row.kind not in (Kind.COLLECTIVE, Kind.SEND) or not times:
-            continue
-        key = _key(row, program.mesh)
-        count, size = found.get(key, (0, 0))
-        found[key] = count + times, size + times * row.comm_bytes
-        members = row.group.size(program.mesh) if row.group is not None else 0
-        ring += times * row.comm_bytes * ring_factor(row.collective, members)
-    flops = totals(program).matmul_flops
-    return Side(dict(sorted(found.items())), ring, flops, memory_bytes=memory_bytes)
+    for program in programs:
+        sends = np.isin(program.kind, (Kind.COLLECTIVE, Kind.SEND)) & (program.trips > 0)
+        for row in map(program.row, np.flatnonzero(sends).tolist()):
+            times = int(program.trips[row.number])
+            key = _key(row, program.mesh)
+            count, size = found.get(key, (0, 0))
+            found[key] = count + times, size + times * row.comm_bytes
+            members = row.group.size(program.mesh) if row.group is not None else 0
+            sent = times * row.comm_bytes * ring_factor(row.collective, members)
+            wires.setdefault(key, Counter())[row.location or row.scope] += round(sent)
+            ring += sent
+    flops = sum(totals(program).matmul_flops for program in programs)
+    return Side(dict(sorted(found.items())), ring, flops, memory_bytes, wires)
 
 
 def ring_factor(kind: Collective, n: int) -> float:
@@ -80,3 +86,8 @@ def _crossed(route: Route, mesh: Mesh) -> list[str]:
     after = np.unravel_index(targets[sources], mesh.sizes)
     moved = [bool((b != a).any()) for b, a in zip(before, after, strict=True)]
     return [name for name, does in zip(mesh.names, moved, strict=True) if does]
+
+
+def relative(mine: float, other: float) -> float:
+    """How much more `mine` is, as a share of `other`; 1 where only one of them is 0."""
+    return (mine - other) / other if other else float(mine != other)
