@@ -1,7 +1,7 @@
 """Whether ranks of one class really do the same, and which are classes of their own if they do not.
 
-A class is recorded by its first rank. Where the program asks which rank it is, its middle and its
-last rank are recorded, too. If they do something else, every rank is recorded; of many ranks, those
+A class is recorded by its first rank, and by its last one if that costs little. Where the program asks
+which rank it is, the second, the middle and the last one are recorded whatever they cost. If they do something else, every rank is recorded; of many ranks, those
 at the first, second, middle and last place of each axis and of each node, and every other rank is
 taken to be like the one before it that was recorded.
 """
@@ -29,6 +29,8 @@ _RANKS = re.compile(r"(?<=rank )\d+|(?<=ranks )\d+ and \d+|(?<=recorded \()[\d, 
 MOST_RECORDED = 8
 #: Up to so many of a larger class.
 MOST_SAMPLED = 64
+#: A rank of up to so many operators is recorded again without a reason: that takes less than PyTorch's import.
+CHEAP_EVENTS = 10_000
 
 
 @dataclass
@@ -69,20 +71,20 @@ class Ranks:
             self.warnings.append(f"{first}{also}")
 
     def _witnesses(self, mask: Mask, expected: Recording) -> list[int]:
-        """The middle and the last rank along the axes about which the program asks."""
+        """The second, the middle and the last rank along the axes about which the program asks.
+
+        The last rank of all where it asks nothing that was seen, if that costs little.
+        """
         asked = self._axes_asked(expected)
         ranks = np.flatnonzero(mask)
-        coordinates = np.unravel_index(ranks, self.mesh.sizes)
-        found: dict[int, None] = {}
-        for part in (0.5, 1.0):
-            goal = [int(column[0]) for column in coordinates]
-            for i, column in enumerate(map(np.unique, coordinates)):
-                if self.mesh.names[i] in asked:
-                    goal[i] = int(column[min(int(len(column) * part), len(column) - 1)])
-            rank = int(np.ravel_multi_index(goal, self.mesh.sizes))
-            found[rank if mask[rank] else int(ranks[int((len(ranks) - 1) * part)])] = None
+        if not asked:
+            return [int(ranks[-1])][: len(ranks) > 1 and len(expected.events) <= CHEAP_EVENTS]
+        places = np.array(np.unravel_index(ranks, self.mesh.sizes))
+        fixed = [i for i, name in enumerate(self.mesh.names) if name not in asked]
+        along = ranks[(places[fixed] == places[fixed, :1]).all(axis=0)]
+        found = dict.fromkeys(along[[min(1, len(along) - 1), len(along) // 2, -1]].tolist())
         found.pop(expected.rank, None)
-        return list(found) if asked else []
+        return list(found)
 
     def _axes_asked(self, recording: Recording) -> set[str]:
         """Axes along which ranks may differ: all of them where an exchange is uneven."""

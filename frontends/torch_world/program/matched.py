@@ -53,6 +53,8 @@ def matched(classes: Sequence[tuple[Mask, Recording]], mesh: Mesh) -> Matched:
                 faults[fault.sentence(group)] = None
             else:
                 _widen(members, together, wider)
+    for recording in found:
+        faults.update(dict.fromkeys(_unanswered(recording, found, class_of)))
     return Matched(_widened(found, wider), tuple(faults))
 
 
@@ -76,6 +78,46 @@ def _kinds_of_group(group: Group, class_of: Int64s, mesh: Mesh) -> Iterator[tupl
     rows = mesh.groups(group.axes) if group.axes else [np.array(r) for r in group.ranks]
     kinds = {tuple(np.unique(class_of[row]).tolist()): None for row in rows}
     return (kind for kind in kinds if len(kind) > 1)
+
+
+def _unanswered(
+    recording: Recording, found: Sequence[Recording], class_of: Int64s
+) -> Iterator[str]:
+    """The first message of a rank to or from each other rank that the other does not know of, or of
+    another size. A rank that was not recorded does what its class does, as far away."""
+    pairs = dict.fromkeys(
+        (c.kind, c.peer) for e in recording.events if (c := e.comm) and c.peer >= 0
+    )
+    for kind, peer in pairs:
+        other = found[int(class_of[peer])]
+        turned = CommKind.RECV if kind is CommKind.SEND else CommKind.SEND
+        mine = _messages(recording, kind, peer)
+        theirs = _messages(other, turned, other.rank + recording.rank - peer)
+        for one, answer in zip_longest(mine, theirs):
+            if one is None or answer is None or _message_bytes(one) != _message_bytes(answer):
+                verb = {CommKind.SEND: "send", CommKind.RECV: "receive"}
+                yield (
+                    f"rank {recording.rank} {_moves(one, verb[kind])}, "
+                    f"rank {peer} {_moves(answer, verb[turned])}, between the two: "
+                    "the program hangs there, or mixes up memory"
+                )
+                break
+
+
+def _messages(recording: Recording, kind: CommKind, peer: int) -> list[Event]:
+    return [e for e in recording.events if e.comm and (e.comm.kind, e.comm.peer) == (kind, peer)]
+
+
+def _message_bytes(event: Event) -> int:
+    return sum(t.num_bytes for t in (event.inputs or event.outputs)[:1])
+
+
+def _moves(event: Event | None, verb: str) -> str:
+    if event is None:
+        return f"{verb}s nothing more"
+    tensor = (event.inputs or event.outputs)[0]
+    at = f" at {event.location}" if event.location else ""
+    return f"{verb}s {tensor.dtype}[{','.join(map(str, tensor.shape))}]{at}"
 
 
 @dataclass(frozen=True)
@@ -185,20 +227,24 @@ def check_parts(recordings: Sequence[Recording]) -> None:
     by_group: dict[tuple[int, ...], dict[int, list[Event]]] = {}
     for recording in recordings:
         for event in () if recording.shares else working(recording):
-            if event.comm is not None and _is_uneven(event.comm):
+            if event.comm is not None and event.comm.collective in _WITH_PARTS:
                 ranks = recording.groups[event.comm.group].ranks
                 by_group.setdefault(ranks, {}).setdefault(recording.rank, []).append(event)
     for ranks, by_rank in by_group.items():
         for calls in zip(*by_rank.values(), strict=False):
-            _check_call(ranks, dict(zip(by_rank, calls, strict=True)))
+            if any(_is_uneven(e.comm) for e in calls if e.comm):
+                _check_call(ranks, dict(zip(by_rank, calls, strict=True)))
+
+
+_WITH_PARTS = (Collective.ALL_TO_ALL, Collective.ALL_GATHER)
 
 
 def _check_call(ranks: Sequence[int], calls: Mapping[int, Event]) -> None:
     for sender, event in calls.items():
         for receiver, other in calls.items():
-            sent = _part(event, ranks.index(receiver), sends=True)
-            expected = _part(other, ranks.index(sender), sends=False)
-            if sent != expected and None not in (sent, expected):
+            sent = _part(event, ranks.index(receiver), len(ranks), sends=True)
+            expected = _part(other, ranks.index(sender), len(ranks), sends=False)
+            if event.op == other.op and sent != expected and None not in (sent, expected):
                 raise FlintError(
                     "FL250",
                     f"rank {sender} sends {sent} to rank {receiver} in {opcode_of(event)}, "
@@ -209,11 +255,17 @@ def _check_call(ranks: Sequence[int], calls: Mapping[int, Event]) -> None:
                 )
 
 
-def _part(event: Event, at: int, *, sends: bool) -> int | None:
-    """Size of the part for or from member `at`, None where it cannot be told."""
+def _part(event: Event, at: int, count: int, *, sends: bool) -> int | None:
+    """Size of the part for or from member `at` of `count`, None where it cannot be told."""
     comm = event.comm
     assert comm is not None, "it communicates"
     parts = comm.splits if sends else comm.received
+    tensors = event.inputs if sends else event.outputs
     if sends and comm.collective is Collective.ALL_GATHER:
-        return int(np.prod(event.inputs[0].shape, dtype=np.int64)) if event.inputs else None
-    return parts[at] if parts else None
+        return int(np.prod(tensors[0].shape, dtype=np.int64)) if tensors else None
+    if parts or not tensors:
+        return parts[at] if parts else None
+    if len(tensors) == count > 1:
+        return int(np.prod(tensors[at].shape, dtype=np.int64))
+    even = comm.collective is Collective.ALL_TO_ALL and bool(tensors[0].shape)
+    return tensors[0].shape[0] // count if even else None

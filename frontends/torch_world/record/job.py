@@ -49,6 +49,11 @@ class Job:
         return self.rank % min(self.local_world_size, self.world_size)
 
     @property
+    def node(self) -> int:
+        """The number of the rank's host."""
+        return self.rank // min(self.local_world_size, self.world_size)
+
+    @property
     def name(self) -> str:
         if self.script:
             return Path(self.script).name

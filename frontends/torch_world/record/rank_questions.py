@@ -139,6 +139,10 @@ class _Text:
                 shared.functions[node.name] = (
                     None if node.name in shared.functions else (self.name, node)
                 )
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                for named in node.names:
+                    if named.asname and RANK_NAME.match(named.name):
+                        shared.add(f"{named.asname}()", "")
             elif isinstance(node, ast.ClassDef):
                 makes = [f for f in node.body if isinstance(f, _Function) and f.name == "__init__"]
                 if makes and node.name not in shared.functions:
@@ -157,7 +161,7 @@ class _Text:
     def _axis_of_rank(self, node: ast.AST, shared: _Shared) -> str | None:
         """The axis along which a node asks for a rank, "" if it is not told, None if it asks nothing."""
         if isinstance(node, ast.Constant):
-            return "" if isinstance(node.value, str) and node.value in VARIABLES else None
+            return "" if isinstance(node.value, str) and self._is_asked(node, node.value) else None
         if isinstance(node, ast.Call):
             name = _called(node)
             if shared.is_seeded and name not in shared.functions and _draws_number(node):
@@ -167,11 +171,19 @@ class _Text:
         if isinstance(parent, ast.Call) and parent.func is node:
             return None
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            return shared.axes.get(f".{node.attr}", "" if RANK_NAME.match(node.attr) else None)
+            of_device = node.attr == "index" and ast.unparse(node.value).endswith("device")
+            gives = of_device or RANK_NAME.match(node.attr)
+            return shared.axes.get(f".{node.attr}", "" if gives else None)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             unseen = RANK_NAME.match(node.id) and node.id not in self.assigned
             return shared.axes.get(f"{self.name}:{node.id}", "" if unseen else None)
         return None
+
+    def _is_asked(self, node: ast.Constant, value: str) -> bool:
+        """Whether a text names a variable that says the rank, or an attribute that is asked for it."""
+        call = self.parents.get(node)
+        by_name = isinstance(call, ast.Call) and _called(call) == "getattr"
+        return value in VARIABLES or (by_name and RANK_NAME.match(value) is not None)
 
 
 @dataclass
@@ -181,6 +193,7 @@ class _Walk:
     text: _Text
     shared: _Shared
     axis: str
+    _is_choice: bool = False  #: of two values that need not be a rank
 
     def follow(self, node: ast.AST) -> None:
         """Go outwards from what holds a rank to what is done with it. Raises _Harmful."""
@@ -210,6 +223,8 @@ class _Walk:
                 return
             elif isinstance(parent, (ast.BoolOp, ast.IfExp)):
                 self._expect_quiet(ast.iter_child_nodes(parent), node)
+                if isinstance(parent, ast.IfExp) and node is parent.test:
+                    self._is_choice = True
             node = parent
 
     def _expect_quiet(self, nodes: Iterable[ast.AST], but: ast.AST) -> None:
@@ -221,8 +236,10 @@ class _Walk:
         """Whether a call ends what is made of a rank; else its result holds one. Raises _Harmful."""
         called = _called(call)
         if called not in self.shared.functions:
-            if called not in TAKES_RANK | SAYS | CALCULATES:
+            if called not in TAKES_RANK | SAYS | CALCULATES or (self._is_choice and called == "to"):
                 raise _Harmful
+            if called == "append" and isinstance(call.func, ast.Attribute):
+                self._assign(call.func.value)
             return called not in CALCULATES
         defined = self.shared.functions[called]
         if defined is None:

@@ -7,10 +7,12 @@ import re
 #: Variables that say which rank a process is.
 VARIABLES = frozenset(
     ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "ROLE_RANK", "SLURM_PROCID", "SLURM_LOCALID")
+    + ("SLURM_NODEID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "HOSTNAME")
 )
 #: Names of variables, attributes and functions that hold or give a rank, or say whether it is the first.
 RANK_NAME = re.compile(
-    r"(?:.*_)?(?:rank|rank_id|process_index|current_device|get_coordinate)$"
+    r"(?:.*_)?(?:rank|rank_id|process_index|current_device|get_coordinate|process_group_ranks)$"
+    r"|gethostname$|NON_GROUP_MEMBER$"
     r"|is_(?:local_)?(?:main|master|first|last|world|global|rank|pipeline).*"
     r"|(?:.*_)?(?:master|main)_process$"
 )

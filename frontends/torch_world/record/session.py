@@ -32,6 +32,7 @@ class Session:
     handover: Handover = field(default_factory=Handover)
     objects: Any = None
     fake_mode: Any = None
+    node: int = 0  #: number of the rank's host
     world_groups: dict[tuple[int, ...], None] = field(default_factory=dict)
     device_meshes: list[Any] = field(default_factory=list)
     rank_maps: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)

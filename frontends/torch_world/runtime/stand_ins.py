@@ -422,6 +422,18 @@ for _name in OBJECT_COLLECTIVES:
     _object_collective(_name)
 
 
+@PUBLIC.replaces("socket:gethostname", "platform:node")
+def host_name(session: Session, original: Function) -> Function:
+    """This machine is the first node; the others have names of their own."""
+    node = session.node
+
+    def name() -> str:
+        own: str = original()
+        return f"{own}-node{node}" if node else own
+
+    return name
+
+
 # --- attention ------------------------------------------------------------------------------------
 
 

@@ -123,6 +123,12 @@ FAULTS = {
             "def mean(l):\n    dist.all_reduce(l.detach()); return l.item() / many"
         ),
     ),
+    "no text asks": ("for _ in range(n): dist.all_reduce(x)", "n = int(str(x.device)[-1])"),
+    "a message": ("dist.get_rank() == 1 and dist.send(x, 0)", "pass"),
+    "a smaller message": (
+        "(dist.send if r == 1 else dist.recv)(x[: 4 + r].clone(), 1 - r) if r < 2 else None",
+        "r = dist.get_rank()",
+    ),
 }
 
 
@@ -141,7 +147,7 @@ def test_parts_of_an_exchange_that_do_not_fit_are_refused(capture: Capture) -> N
         capture(step, before)
     assert caught.value.code == "FL250"
     with pytest.raises(
-        FlintError, match="rank 0 sends 1 to rank 2.*expects 5"
+        FlintError, match="rank 0 sends 1 to rank 1.*expects 5"
     ):  # alike on all ranks, and wrong
         capture("dist.all_to_all_single(x.clone(), x, [5, 1, 1, 1], [5, 1, 1, 1])")
 
@@ -227,26 +233,26 @@ def test_other_work_is_a_class_of_its_own(name: str, capture: Capture) -> None:
 
 #: Programs that are alike: step, before it, ranks that ran.
 ALIKE = {
-    "prints": ("pass", "pass", [0]),
-    "devices": ("pass", "d = f'cuda:{int(os.environ[\"LOCAL_RANK\"])}'; z = x.to(d)", [0]),
+    "prints": ("pass", "pass", [0, 3]),
+    "devices": ("pass", "d = f'cuda:{int(os.environ[\"LOCAL_RANK\"])}'; z = x.to(d)", [0, 3]),
     "own choice": (
         "[m, m][c](x)",
         "import random; random.seed(dist.get_rank()); c = random.choice([0, 1])",
-        [0, 2, 3],
+        [0, 1, 2, 3],
     ),
     "early return": (
         "say(l)",
         "def say(l):\n    if dist.get_rank() != 0: return\n    print(l.item())",
-        [0],
+        [0, 3],
     ),
-    "own offset": ("y = m.weight[s : s + 16] * 2", "s = 16 * dist.get_rank()", [0, 2, 3]),
+    "own offset": ("y = m.weight[s : s + 16] * 2", "s = 16 * dist.get_rank()", [0, 1, 2, 3]),
     "own group": (
         "dist.all_reduce(x, group=mine)",
         (
             "pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]\n"
             "mine = pairs[dist.get_rank() // 2]"
         ),
-        [0, 2, 3],
+        [0, 1, 2, 3],
     ),
     "ring": (
         (
@@ -265,6 +271,21 @@ def test_what_is_alike_raises_no_alarm(name: str, capture: Capture) -> None:
     found = capture(step, before)
     assert not found.findings and sorted(set(found.ran)) == ran
     assert not [w for w in found.classes.warnings if "hangs" in w or "differ" in w]
+
+
+def test_hosts_have_names_of_their_own(capture: Capture) -> None:
+    wide = Mesh(("data",), (16,))
+    found = capture("if here == name(): m(x)", HOSTS, wide)
+    first, rest = found.classes.classes
+    assert first.mask(wide).nonzero()[0].tolist() == list(range(8)), rest
+
+
+HOSTS = """
+import platform, socket
+name = socket.gethostname
+here = name().removesuffix('-node1')
+assert platform.node() == name()
+"""
 
 
 def test_of_many_ranks_some_are_recorded_and_told(capture: Capture) -> None:
@@ -297,6 +318,12 @@ TEXTS = {
     "seeds alone": ("random.seed(r); np.random.seed(r); torch.manual_seed(r)\nmodel(r0)", 0),
     "masks of a device": ("torch.manual_seed(r)\nmodel(torch.rand(4, 4) * torch.randint(9, (4, 4)))", 0),
     "a draw that is printed": ("random.seed(r)\nprint(random.random())", 0),
+    "another name": ("from torch.distributed import get_rank as me\nmodel(torch.ones(me(), 4))", 2),
+    "by getattr": ("model(torch.ones(getattr(dist, 'get_rank')(), 4))", 1),
+    "a device's number": ("model(torch.ones(4 + r0.device.index, 4))", 1),
+    "not in a group": ("if group != dist.GroupMember.NON_GROUP_MEMBER: model(r0)", 1),
+    "appended": ("c = []\nc.append(r)\nmodel(torch.ones(c[0], 4))", 3),
+    "a type": ("model(r0.to(torch.bfloat16 if r else torch.float16))", 1),
     "one seed": ("random.seed(7)\nmodel(torch.ones(random.randint(4, 9), 4))", 0),
     "a method of that name": ("random.seed(r)\ndef sample(x): return x\nmodel(sample(r0))", 0),
     # Ranks that leave early.
