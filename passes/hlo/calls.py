@@ -10,7 +10,12 @@ from typing import Any
 from flint.errors import Malformed
 from flint.ir.op_class import OpClass
 from flint.passes.hlo import shapes
-from flint.passes.hlo.instruction_work import HloOperation, convolution_with, product_with
+from flint.passes.hlo.instruction_work import (
+    HloOperation,
+    convolution_with,
+    product_with,
+    triangular_solve,
+)
 from flint.passes.hlo.module import Instruction
 from flint.passes.hlo.precision import product_of, product_of_call
 from flint.passes.mlir import attention_mask, attention_name, is_attention, is_attention_backward
@@ -32,6 +37,19 @@ FREE_TARGETS = frozenset(
 _HALVES = frozenset({"X64SplitHigh", "X64SplitLow", "X64Combine"})
 
 
+def _top_k(o: HloOperation) -> Work:
+    """Along the last dimension; how many are taken is that of the results."""
+    (*_, size), (*_, taken) = (shapes.first(v.shape)[1] for v in (o.operands[0], o.instruction))
+    return formulas.top_k(shapes.num_elements(o.operands[0].shape), size, taken)
+
+
+#: Calls of libraries that are an operation of HLO, which the compiler for GPUs writes for it.
+_LIKE_OPERATIONS = {
+    "__cublas$triangularSolve": (2, OpClass.SOLVE, triangular_solve),
+    "__gpu$TopK": (1, OpClass.TOP_K, _top_k),
+}
+
+
 def custom_call(o: HloOperation) -> Work:
     """cuBLAS and cuDNN calls are priced from shapes, others by the estimate that they carry."""
     target, config = o.instruction.custom_call_target, backend_config(o.instruction)
@@ -43,6 +61,9 @@ def custom_call(o: HloOperation) -> Work:
     if target in FACTORIZATIONS and o.operands and len(o.operands[0].shape.dimensions) > 1:
         *batch, m, n = o.operands[0].shape.dimensions
         return replace(FACTORIZATIONS[target](math.prod(batch), m, n), called=called)
+    operands, op, work_of = _LIKE_OPERATIONS.get(target, (0, None, None))
+    if work_of and len(o.operands) >= operands:
+        return replace(work_of(o), op=op, called=called)
     gemm = _table(config, "gemm_backend_config") or config
     if "dot_dimension_numbers" in gemm and len(o.operands) > 1:
         work = product_with(o, _JsonDims(gemm["dot_dimension_numbers"], o.operands[0]))

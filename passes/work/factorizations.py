@@ -7,14 +7,17 @@ from collections.abc import Callable
 from flint.passes.work import formulas
 from flint.passes.work.work import Work
 
+_GPU: dict[str, Callable[[int, int, int], Work]] = {
+    "potrf": lambda matrices, _, n: formulas.cholesky(matrices, n),
+    "getrf": formulas.lu,
+    "geqrf": formulas.qr,
+}
 #: Target to the work of so many m x n matrices; names of GPUs, of StableHLO, then of TPUs.
 FACTORIZATIONS: dict[str, Callable[[int, int, int], Work]] = {
-    "cusolver_potrf_ffi": lambda matrices, _, n: formulas.cholesky(matrices, n),
-    "cusolver_getrf_ffi": formulas.lu,
-    "cusolver_geqrf_ffi": formulas.qr,
+    **{f"{gpu}solver_{name}_ffi": work for gpu in ("cu", "hip") for name, work in _GPU.items()},
     "LuDecomposition": formulas.lu,
     "Qr": formulas.qr,
-    "Cholesky": lambda matrices, _, n: formulas.cholesky(matrices, n),
+    "Cholesky": _GPU["potrf"],
     "LuDecompositionBlock": formulas.lu,
     "QrDecompositionBlock": formulas.qr,
 }

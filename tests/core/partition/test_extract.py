@@ -135,11 +135,11 @@ def test_factorizations_are_priced_on_every_platform() -> None:
         return lax.linalg.cholesky(x, symmetrize_input=False)
 
     for function, calls, flops in (
-        (cholesky, ("cusolver_potrf_ffi", None), 72),
-        (lax.linalg.lu, ("cusolver_getrf_ffi", "LuDecomposition"), 144),
-        (lax.linalg.qr, ("cusolver_geqrf_ffi", "Qr"), 288),
+        (cholesky, ("cusolver_potrf_ffi", "hipsolver_potrf_ffi", None), 72),
+        (lax.linalg.lu, ("cusolver_getrf_ffi", "hipsolver_getrf_ffi", "LuDecomposition"), 144),
+        (lax.linalg.qr, ("cusolver_geqrf_ffi", "hipsolver_geqrf_ffi", "Qr"), 288),
     ):
-        for platform, call in zip(("cuda", "tpu"), calls, strict=True):
+        for platform, call in zip(("cuda", "rocm", "tpu"), calls, strict=True):
             program = flint.trace(
                 function, MESH, shaped((8, 6, 6), "data"), platform=platform
             ).program

@@ -179,6 +179,15 @@ WORK: dict[str, tuple[int, tuple[int, ...], int, int]] = {
         "f32[3,6,4] triangular-solve(matrices, right), left_side=true, lower=true, "
         "transpose_a=NO_TRANSPOSE"
     ): (72 * 6, (0, 0, 0, 0), 4 * (108 + 72), 4 * 72),
+    (
+        'f32[3,6,4] custom-call(matrices, right), custom_call_target="__cublas$triangularSolve"'
+    ): (72 * 6, (0, 0, 0, 0), 4 * (108 + 72), 4 * 72),
+    '(f32[6,5], s32[6,5]) custom-call(x), custom_call_target="__gpu$TopK"': (
+        120 * 3, (1, 6, 1, 20), 4 * 120, 8 * 30,
+    ),
+    '(f32[3,6,6], s32[3]) custom-call(matrices), custom_call_target="hipsolver_potrf_ffi"': (
+        3 * 72, (0, 0, 0, 0), 4 * 108, 4 * 111,
+    ),
     "f32[6,20] exponential(x)": (120, (0, 0, 0, 0), 4 * 120, 4 * 120),
     "f32[6,20] add(x, x)": (120, (0, 0, 0, 0), 8 * 120, 4 * 120),
     "bf16[6,20] convert(x)": (0, (0, 0, 0, 0), 4 * 120, 2 * 120),
