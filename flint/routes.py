@@ -72,9 +72,18 @@ def _world(step: WorldStep, asked: Asked) -> Workload:
         return capture_world(step, asked.mesh, name=step.name or asked.name, source=asked.source)
 
 
+def _platform(lowering: Lowering, own: str) -> str:
+    """What the program is lowered for: the platform of the compiler's chip, else the step's `own`."""
+    if not lowering.compiler:
+        return own
+    from flint.passes.compilers.target import find_target
+
+    return find_target(lowering.family, lowering.chip).platform
+
+
 def _step(step: Step | TorchStep, asked: Asked) -> Workload:
     _prestart(asked.lowering)
-    platform = asked.lowering.platform(step.platform)
+    platform = _platform(asked.lowering, step.platform)
     step = replace(step, platform=platform, name=step.name or asked.name)
     own = TripCounts(step.trip_counts if isinstance(step, Step) else {}, over=asked.counts)
     with stage("capture", asked.timings):
@@ -110,7 +119,7 @@ def _pools(step: Disaggregated, asked: Asked) -> Workload:
 
 def _pipeline(step: Pipeline, asked: Asked) -> Workload:
     _require_no_partitioner(asked.lowering, "stages of a pipeline")
-    platform = asked.lowering.platform(step.platform)
+    platform = _platform(asked.lowering, step.platform)
     step = replace(step, name=step.name or asked.name, platform=platform)
     if asked.lowering.compiler:
         return _compiled_pipeline(step, asked)
@@ -172,7 +181,9 @@ def workload_of_staged(staged: object, platform: str, asked: Asked) -> Workload:
     from flint.frontends.jax_step.stages import capture_staged
 
     with stage("capture", asked.timings):
-        found = capture_staged(staged, asked.mesh, asked.lowering.platform(platform), asked.counts)
+        found = capture_staged(
+            staged, asked.mesh, _platform(asked.lowering, platform), asked.counts
+        )
     if isinstance(found, Captured):
         found = replace(found, source="")
     workload = finished(found, asked)

@@ -39,7 +39,7 @@ def trace_pools(
 
     the_worker().prestart()  # it imports MLIR while the frontend traces
     captured = capture_pools(
-        _lowered_for(pools, lowering),
+        _lowered_for(pools, lowering) if lowering.compiler else pools,
         Mesh.parse(mesh),
         name=name,
         source=source,
@@ -59,8 +59,10 @@ def trace_pools(
 
 def _lowered_for(pools: Disaggregated, lowering: Lowering) -> Disaggregated:
     """The pools with both steps for the platform of a compiler."""
-    steps = (pools.prefill, pools.decode)
-    prefill, decode = (replace(s, platform=lowering.platform(s.platform)) for s in steps)
+    from flint.passes.compilers.target import find_target
+
+    platform = find_target(lowering.family, lowering.chip).platform
+    prefill, decode = (replace(s, platform=platform) for s in (pools.prefill, pools.decode))
     return replace(pools, prefill=prefill, decode=decode)
 
 

@@ -133,6 +133,14 @@ xla_client = _later(
     "register_custom_call_target",
 )
 
+_hardware = _later("jax._src.hardware_utils:", "num_available_amd_gpus")
+
+
+def pretend_amd_gpus() -> None:
+    """Let JAX's ROCm plugin start in this process, which it does where the driver has a GPU."""
+    _hardware().num_available_amd_gpus = lambda stop_at=None: 1
+
+
 # tracing and lowering -------------------------------------------------------------------------
 
 full_tracebacks = _later("jax._src.config:include_full_tracebacks_in_locations")

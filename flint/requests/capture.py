@@ -111,7 +111,7 @@ class CaptureRequest(Request):
         words=("", "xla-gpu", "xla-tpu", "xla-tpu-cycles"),
         help="Let XLA's whole compiler for --chip make the program of a device: kernels, layouts and "
         "memory are its own (xla-tpu-cycles: its estimates of cycles, too, which take minutes). No such "
-        "chip is needed, its plugin is: flint-ir[xla-gpu], flint-ir[xla-tpu].",
+        "chip is needed, its plugin is: flint-ir[xla-gpu], [xla-rocm] for AMD's, [xla-tpu].",
     )
     cross_check: str = option(
         "--cross-check",

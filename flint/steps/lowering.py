@@ -9,8 +9,8 @@ from flint.errors import FlintError, nearest
 
 #: The partitioner that nobody has to name.
 SHARDY: Final = "shardy"
-#: Compilers, and the platform that JAX lowers for where they take over.
-PLATFORMS: Final = {"xla-gpu": "cuda", "xla-tpu": "tpu", "xla-tpu-cycles": "tpu"}
+#: Compilers by their names.
+COMPILERS: Final = ("xla-gpu", "xla-tpu", "xla-tpu-cycles")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Lowering:
     chip: str = ""
 
     def __post_init__(self) -> None:
-        if self.compiler and self.compiler not in PLATFORMS:
+        if self.compiler and self.compiler not in COMPILERS:
             raise FlintError(
                 "FL410",
-                f"there is no compiler '{self.compiler}'{nearest(self.compiler, list(PLATFORMS))}",
-                help=f"choose one of {', '.join(PLATFORMS)}",
+                f"there is no compiler '{self.compiler}'{nearest(self.compiler, COMPILERS)}",
+                help=f"choose one of {', '.join(COMPILERS)}",
             )
         if self.compiler and self.partitioner != SHARDY:
             raise FlintError(
@@ -51,7 +51,3 @@ class Lowering:
     def is_shardy(self) -> bool:
         """Whether Flint's own worker process does it."""
         return self.partitioner == SHARDY and not self.compiler
-
-    def platform(self, default: str) -> str:
-        """What the program is lowered for."""
-        return PLATFORMS.get(self.compiler, default)

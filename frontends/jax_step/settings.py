@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -59,14 +60,19 @@ def start_backend() -> None:
 
 
 def _start_on_cpu() -> None:
-    """Start JAX on the CPU if it runs nowhere yet; what the user named stays named."""
+    """Start JAX on the CPU if it runs nowhere yet; what the user named stays named.
+
+    What JAX says of plugins is left out: ROCm's raises where there is no GPU.
+    """
     import jax
 
-    named = jax.config.jax_platforms
+    named, log = jax.config.jax_platforms, logging.getLogger("jax._src.xla_bridge")
     jax.config.update("jax_platforms", "cpu")
+    was_off, log.disabled = log.disabled, True
     try:
         jax.devices()
     finally:
+        log.disabled = was_off
         jax.config.update("jax_platforms", named)
 
 

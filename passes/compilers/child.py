@@ -9,15 +9,19 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flint.errors import FlintError
 from flint.io.processes import begin_child
 from flint.passes import jax_private
 from flint.passes.compilers.buffers import split_dump
 from flint.passes.compilers.opaque import carry_calls
+from flint.passes.compilers.plugins import PLUGINS
+from flint.passes.compilers.rocm import load_without_rocm
 from flint.passes.mlir import functions_of, make_context
 from flint.passes.partition.prepare.local_calls import with_local_calls
 from flint.passes.partition.prepare.manual_names import with_whole_names
@@ -29,7 +33,12 @@ _SHOWN_CHARACTERS = 600
 TOO_LARGE = (
     "shard it over more devices; without --compiler, `flint estimate -v` says what fills the memory"
 )
+#: What it says of a kernel that keeps more where its threads meet than a multiprocessor holds.
+_TOO_WIDE = "Shared memory size limit exceeded"
+#: The pass that makes such kernels, of whole rows.
+_WIDE_FUSIONS = "triton-softmax-rewriter"
 _POLL_SECONDS = 0.02
+_T = TypeVar("_T")
 
 
 def main() -> None:
@@ -49,19 +58,20 @@ def main() -> None:
     os._exit(0)  # threads of libtpu do not end by themselves
 
 
-def compile_module(options: dict[str, Any], module: bytes) -> tuple[dict[str, int], bytes]:
-    """Memory of one device in bytes, and the optimised HloModuleProto.
+def compile_module(options: dict[str, Any], module: bytes) -> tuple[dict[str, Any], bytes]:
+    """Memory of one device in bytes, for GPUs a `warning`, and the optimised HloModuleProto.
 
-    `options` are `compiler`, `devices`, `is_gspmd`, `declared` kernels, for GPUs `text` and `gpus_per_host`, and for TPUs
+    `options` are `platform`, `devices`, `is_gspmd`, `declared` kernels, for GPUs `text` and `gpus_per_host`, and for TPUs
     `topology` and, unless code is to be generated, a folder `scratch`. Raises FlintError FL402 with
     the compiler's reason, FL414 for a slice that it does not know, FL416 for a program that does not
-    fit.
+    fit, FL417 for a plugin that cannot be loaded.
     """
     if options.get("scratch"):
         return _until_optimised(options, module)
-    executable = _executable(options, module)
+    executable, warning = _executable(options, module)
     memory = executable.get_compiled_memory_stats()
     facts = {
+        "warning": warning,
         "argument_bytes": memory.argument_size_in_bytes,
         "output_bytes": memory.output_size_in_bytes,
         "alias_bytes": memory.alias_size_in_bytes,
@@ -71,10 +81,11 @@ def compile_module(options: dict[str, Any], module: bytes) -> tuple[dict[str, in
     return facts, executable.hlo_modules()[0].as_serialized_hlo_module_proto()
 
 
-def _executable(options: dict[str, Any], module: bytes) -> Any:
+def _executable(options: dict[str, Any], module: bytes) -> tuple[Any, str]:
+    """What was compiled, and what was left out of it."""
     from jaxlib.mlir import ir
 
-    is_gpu = options["compiler"] == "xla-gpu"
+    is_gpu = options["platform"] != "tpu"
     found = _gpus(options) if is_gpu else _tpus(options)
     xla = jax_private.xla_client()
     chosen = found[: options["devices"]]
@@ -83,11 +94,29 @@ def _executable(options: dict[str, Any], module: bytes) -> Any:
         with make_context():
             parsed = ir.Module.parse(local)
             if is_gpu:
-                carry_calls(parsed, options["declared"])
+                carry_calls(parsed, options["declared"], options["platform"])
             settings = _settings(xla, chosen, parsed, is_gspmd=options["is_gspmd"])
-            return chosen[0].client.compile(parsed, xla.DeviceList(tuple(chosen)), settings)
+            compile = partial(
+                chosen[0].client.compile, parsed, xla.DeviceList(tuple(chosen)), settings
+            )
+            return _without_too_wide(compile, settings.executable_build_options.debug_options)
     except (RuntimeError, ValueError, TypeError) as error:
         raise _refused(error) from error
+
+
+def _without_too_wide(compile: Callable[[], _T], debug: Any) -> tuple[_T, str]:
+    """Once more without kernels of whole rows where one is too wide: XLA refuses the whole program."""
+    try:
+        return compile(), ""
+    except RuntimeError as error:
+        if _TOO_WIDE not in str(error):
+            raise
+    left_out = filter(None, (debug.xla_disable_hlo_passes, _WIDE_FUSIONS))
+    debug.xla_disable_hlo_passes = ",".join(left_out)
+    return compile(), (
+        "a softmax of whole rows needs more shared memory than a multiprocessor of this chip has: all "
+        "of them are compiled as several kernels"
+    )
 
 
 def _until_optimised(options: dict[str, Any], module: bytes) -> tuple[dict[str, int], bytes]:
@@ -145,16 +174,25 @@ def _open_results(module: Any) -> list[bool]:
 
 def _gpus(options: dict[str, Any]) -> list[Any]:
     """Devices of so many hosts: slices, hosts of a slice, devices of a host."""
+    if options["platform"] == "rocm":  # before JAX looks for its plugin's libraries
+        load_without_rocm((*PLUGINS["rocm"].modules, "jax_rocm7_plugin"))
     from jax.experimental import topologies
 
     count = int(options["devices"])
     per_host = next(n for n in range(int(options["gpus_per_host"]), 0, -1) if count % n == 0)
-    described = topologies.get_topology_desc(
-        "",
-        platform="cuda",
-        target_config=options["text"],
-        topology=f"1x{count // per_host}x{per_host}",
-    )
+    try:
+        described = topologies.get_topology_desc(
+            "",
+            platform=options["platform"],
+            target_config=options["text"],
+            topology=f"1x{count // per_host}x{per_host}",
+        )
+    except (RuntimeError, ValueError) as error:
+        raise FlintError(
+            "FL417",
+            f"JAX's {options['platform']} plugin does not start: {_said(error)}",
+            help="install it anew, of jaxlib's version",
+        ) from error
     return list(described.devices)
 
 
@@ -174,7 +212,7 @@ def _tpus(options: dict[str, Any]) -> list[Any]:
 
 def _refused(error: Exception) -> FlintError:
     said = _said(error)
-    if _OUT_OF_MEMORY in said:
+    if _OUT_OF_MEMORY in said and _TOO_WIDE not in said:
         return FlintError(
             "FL416",
             f"the program does not fit the chip: {said}",

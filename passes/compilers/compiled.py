@@ -43,10 +43,10 @@ def compile_captured(
     """Compile for the whole mesh, or take what was compiled before. `run` asks a process for it.
 
     Raises FlintError FL411 and FL412 (installation), FL413 (chip), FL414 (size), FL401, FL402,
-    FL415 and FL416 (the compiler).
+    FL415, FL416 and FL417 (the compiler).
     """
-    plugin = installed(lowering.family)
     target = find_target(lowering.family, lowering.chip)
+    plugin = installed(target.platform)
     options, topology = _request(captured, lowering, target)
     versions = {"version": plugin.version, "jaxlib": version("jaxlib"), "flags": flags()}
     key = cache.key_of({**options, **versions}, captured.module)
@@ -58,7 +58,9 @@ def compile_captured(
     memory = CompilerMemory(**{name: int(facts[name]) for name in CompilerMemory.__slots__})
     _require_room(memory, target)
     by = CompiledBy(lowering.compiler, options["chip"], plugin.version, topology, memory)
-    return OptimisedModule(decode_module(data, captured.source), by, plugin.warning)
+    warnings = (plugin.warning, target.caveat, facts.get("warning", ""))
+    module = decode_module(data, captured.source)
+    return OptimisedModule(module, by, "; ".join(filter(None, warnings)))
 
 
 def _require_room(memory: CompilerMemory, target: Target) -> None:
@@ -85,6 +87,7 @@ def _request(captured: Captured, lowering: Lowering, target: Target) -> tuple[di
     devices = captured.mesh.size
     options: dict[str, Any] = {
         "compiler": lowering.family,
+        "platform": target.platform,
         "generates_code": lowering.compiler != "xla-tpu",
         "chip": target.name,
         "devices": devices,

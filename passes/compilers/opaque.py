@@ -20,14 +20,14 @@ _CAPSULE = b"xla._CUSTOM_CALL_TARGET"
 _OURS = ("flint.", "pallas_call")
 
 
-def carry_calls(module: Any, declared: Collection[str]) -> None:
-    """Let the CUDA compiler take the calls of a StableHLO module that are Flint's or `declared`."""
+def carry_calls(module: Any, declared: Collection[str], platform: str) -> None:
+    """Let the compiler of a GPU platform take the calls of a StableHLO module that are Flint's or `declared`."""
     calls = operations_named(module, "stablehlo.custom_call")
     known = [op for op in calls if target_of(op).startswith(_OURS) or target_of(op) in declared]
     for op in known:
         _as_first_interface(op)
     for name in sorted({target_of(op) for op in known}):
-        _register(name)
+        _register(name, platform)
 
 
 def _as_first_interface(op: Any) -> None:
@@ -53,7 +53,7 @@ def _plain(attribute: Any) -> Any:
     return value if isinstance(value, bool | int | float | str) else str(attribute)
 
 
-def _register(name: str) -> None:
+def _register(name: str, platform: str) -> None:
     """Register some function: compiling asks for its address alone."""
     make = ctypes.pythonapi.PyCapsule_New
     make.restype, make.argtypes = (
@@ -63,5 +63,5 @@ def _register(name: str) -> None:
     address = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p)
     capsule = make(address, _CAPSULE, None)
     jax_private.xla_client().register_custom_call_target(
-        name, capsule, platform="CUDA", api_version=_FIRST_INTERFACE
+        name, capsule, platform=platform.upper(), api_version=_FIRST_INTERFACE
     )

@@ -15,18 +15,27 @@ from flint.errors import FlintError
 class Plugin:
     """A compiler's package. `packages` are distributions that may bring it, the usual one first."""
 
-    compiler: str
+    asked: str  #: how a user asks for it
+    extra: str
     packages: tuple[str, ...]
     modules: tuple[str, ...]
 
 
+#: By JAX's name of the platform.
 PLUGINS: Final = {
-    "xla-gpu": Plugin(
+    "cuda": Plugin(
+        "--compiler xla-gpu",
         "xla-gpu",
         ("jax-cuda12-plugin", "jax-cuda13-plugin"),
         ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13"),
     ),
-    "xla-tpu": Plugin("xla-tpu", ("libtpu",), ("libtpu",)),
+    "rocm": Plugin(
+        "--compiler xla-gpu for AMD's chips",
+        "xla-rocm",
+        ("jax-rocm7-plugin",),
+        ("jax_plugins.xla_rocm7",),
+    ),
+    "tpu": Plugin("--compiler xla-tpu", "xla-tpu", ("libtpu",), ("libtpu",)),
 }
 
 
@@ -38,33 +47,33 @@ class Installed:
     warning: str = ""
 
 
-def installed(compiler: str) -> Installed:
-    """The compiler's package, by name and version.
+def installed(platform: str) -> Installed:
+    """The compiler for a platform: its package, by name and version.
 
-    Raises FlintError FL411 where it is missing, in whole or in part, and FL412 where JAX would not
-    load it because it is of another version.
+    Raises FlintError FL411 where it is missing, in whole or in part, and FL412 where it is of another
+    version than jaxlib.
     """
-    plugin = PLUGINS[compiler]
+    plugin = PLUGINS[platform]
     found = next((p for p in plugin.packages if _version(p)), "")
     if not found or not any(map(_importable, plugin.modules)):
         raise _missing(plugin, found)
-    if compiler == "xla-gpu":
-        _require_pjrt(plugin, found)
-        _require_same(found)
-        return Installed(f"{found} {_version(found)}")
-    return Installed(f"{found} {_version(found)}", _odd(found))
-
-
-def _require_pjrt(plugin: Plugin, found: str) -> None:
-    library = found.replace("-plugin", "-pjrt")
-    if not _version(library):
-        raise _missing(plugin, library)
+    if platform == "tpu":
+        return Installed(f"{found} {_version(found)}", _odd(found))
+    client = found.replace("-plugin", "-pjrt")
+    if not _version(client):
+        raise _missing(plugin, client)
+    _require_same(found)
+    _require_same(client)
+    return Installed(f"{found} {_version(found)}")
 
 
 def _require_same(package: str) -> None:
-    """JAX takes the plugin of its own version alone."""
+    """JAX takes CUDA's of its own version alone; for ROCm it asks pip for that, and does not look.
+
+    AMD's second builds of a version (0.10.1.post1) are of that version.
+    """
     ours, theirs = _version("jaxlib"), _version(package)
-    if ours != theirs:
+    if ours != theirs.partition(".post")[0]:
         raise FlintError(
             "FL412",
             f"{package} is {theirs}, jaxlib is {ours}: JAX takes a plugin of its own version alone",
@@ -92,8 +101,8 @@ def _missing(plugin: Plugin, found: str) -> FlintError:
     what = found or plugin.packages[0]
     return FlintError(
         "FL411",
-        f"--compiler {plugin.compiler} needs {what}, which is not installed",
-        help=f'pip install "flint-ir[{plugin.compiler}]"',
+        f"{plugin.asked} needs {what}, which is not installed",
+        help=f'pip install "flint-ir[{plugin.extra}]"',
     )
 
 

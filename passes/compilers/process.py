@@ -36,8 +36,8 @@ def compile_in_child(
 ) -> tuple[dict[str, Any], bytes]:
     """What `child.compile_module` answers: memory in bytes, and the optimised module.
 
-    Raises FlintError FL401 if the compiler ends the process or is too slow, FL402, FL414 and FL416
-    as the child does, and FL415 where another process keeps the compiler to itself.
+    Raises FlintError FL401 if the compiler ends the process or is too slow, FL402, FL414, FL416
+    and FL417 as the child does, and FL415 where another process keeps the compiler to itself.
     """
     end = time.monotonic() + lock_seconds
     while True:
@@ -88,7 +88,7 @@ def _environment(options: Mapping[str, Any]) -> dict[str, str]:
     """The child's: the user's flags of XLA and libtpu hold, their choice of a platform does not."""
     found = {k: v for k, v in child_environment().items() if k not in ("JAX_PLATFORMS",)}
     found = {**found, "TF_CPP_MIN_LOG_LEVEL": "2"}  # fatal words come all the same
-    if options["compiler"] == "xla-gpu":
+    if options["platform"] != "tpu":
         return {**found, "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
     alone = {  # libtpu would ask the host, and Google's metadata server, what it runs on
         "TPU_SKIP_MDS_QUERY": "1",

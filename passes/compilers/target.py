@@ -44,8 +44,6 @@ def _name_in(path: str) -> str:
 def _unknown(compiler: str, chip: str, known: list[str]) -> FlintError:
     other = next((c for c, t in TARGETS.items() if c != compiler and _is_of(chip, t)), "")
     help = f"--compiler {other} knows it" if other else f"choose one of {', '.join(known)}"
-    if words_of(chip) & {"mi300x", "mi300", "mi325x", "mi355x"}:
-        help = "XLA's compiler for AMD's chips needs their libraries, which need such a chip"
     return FlintError(
         "FL413",
         f"--compiler {compiler} has no description of the chip '{chip}'{nearest(chip, known)}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from flint.errors import FlintError
 
@@ -51,6 +51,8 @@ class TpuTarget:
     devices_per_chip: int = 1
     chip_config_name: str = ""
     accelerator: str = field(default="v5p-16")  #: a type that libtpu takes for its own host
+    caveat: str = ""
+    platform: ClassVar[str] = "tpu"
 
     def slice_of(self, devices: int) -> TpuSlice:
         """The slice of a mesh: the torus that is as near to a cube or square as it goes.

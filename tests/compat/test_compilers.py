@@ -1,11 +1,10 @@
 """XLA's own GPU and TPU compilers against Flint's route. Skipped where their plugins are missing.
 
-pip install -e '.[xla-gpu,xla-tpu]'
+pip install -e '.[xla-gpu,xla-rocm,xla-tpu]'
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
@@ -27,25 +26,24 @@ from flint.ir.mesh import Mesh
 from flint.ir.program import Flag, Kind, Program
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-PACKAGES = {"xla-gpu": "jax_plugins", "xla-tpu": "libtpu"}
 
 
-def _here(compiler: str) -> bool:
+def _unless_here(platform: str, extra: str) -> pytest.MarkDecorator:
     from flint.passes.compilers.plugins import installed
 
-    if importlib.util.find_spec(PACKAGES[compiler]) is None:
-        return False
+    missing = False
     try:
-        installed(compiler)
+        installed(platform)
     except FlintError as error:
-        return error.code not in ("FL411",)
-    return True
+        missing = error.code == "FL411"
+    return pytest.mark.skipif(missing, reason=f"flint-ir[{extra}] is missing")
 
 
 BOTH = [
-    pytest.param(c, marks=pytest.mark.skipif(not _here(c), reason=f"flint-ir[{c}] is missing"))
-    for c in PACKAGES
+    pytest.param("xla-gpu", marks=_unless_here("cuda", "xla-gpu")),
+    pytest.param("xla-tpu", marks=_unless_here("tpu", "xla-tpu")),
 ]
+amd = _unless_here("rocm", "xla-rocm")
 both = pytest.mark.parametrize("compiler", BOTH)
 gpu, tpu = (pytest.mark.parametrize("compiler", [c]) for c in BOTH)
 
@@ -169,6 +167,29 @@ def test_attention_of_pytorch_is_split_as_its_rule_says(compiler: str) -> None:
     (ours,), (compiled,) = (t.summary().classes for t in traces)
     assert compiled.flops == pytest.approx(ours.flops, rel=0.01)
     assert not compiled.collectives, "attention was gathered"
+
+
+@amd
+@pytest.mark.parametrize("chip", ["mi300x", "mi455x"])
+def test_a_step_for_amds_chips(chip: str) -> None:
+    """Beside CUDA's plugin: products, collectives, factorizations and kernels of Flint's own."""
+    mesh = Mesh.parse("data=4,model=2")
+    step, arguments = _mlp_step(mesh)
+    matrices = jax.ShapeDtypeStruct((8, 64, 64), jnp.float32)
+
+    def both(w1: Any, w2: Any, x: Any, m: Any) -> Any:
+        return step(w1, w2, x), jnp.linalg.cholesky(m), jax.lax.erf(m) ** 1.5
+
+    ours = flint.trace(both, mesh, *arguments, matrices)
+    compiled = flint.trace(both, mesh, *arguments, matrices, compiler="xla-gpu", chip=chip)
+    by = compiled.workload.compiled_by
+    assert by is not None and by.chip == chip and by.version.startswith("jax-rocm7-plugin ")
+    assert bool(compiled.warnings) == (chip == "mi455x"), compiled.warnings
+    one, other = (t.summary().classes[0] for t in (ours, compiled))
+    assert one.matmul_flops == other.matmul_flops == 5 * (2 * 2048 * 1024 * 4096) // 8
+    assert other.flops == pytest.approx(one.flops, rel=0.01)
+    assert _collectives(compiled) == _collectives(ours)
+    assert compiled.estimate("mi300x", unpriced_is_zero=True).step_time_ns > 0
 
 
 @gpu

@@ -48,7 +48,7 @@ _GPUS_PER_HOST = 8
 
 @dataclass(frozen=True)
 class ChipAnswers:
-    """What a device of JAX answers: `platform` is "cuda" or "tpu", as programs are lowered for it.
+    """What a device of JAX answers: `platform` is "cuda", "rocm" or "tpu", as programs are lowered.
 
     `kind` is its `device_kind`, `memory_bytes` what XLA may use of its memory.
     """
@@ -63,8 +63,8 @@ class ChipAnswers:
 
     @property
     def backend(self) -> str:
-        """What `jax.default_backend()` says: JAX calls CUDA devices "gpu"."""
-        return "gpu" if self.platform == "cuda" else self.platform
+        """What `jax.default_backend()` says: JAX calls devices of CUDA and ROCm "gpu"."""
+        return "tpu" if self.platform == "tpu" else "gpu"
 
 
 def answers_of(name: str) -> ChipAnswers:
@@ -92,4 +92,5 @@ def _answers(chip: Chip) -> ChipAnswers:
             help="name another with --chip; flint clusters list has them",
         )
     capability = _CAPABILITIES.get(chip.name.split("-")[0], "9.0")
-    return ChipAnswers(chip.name, "cuda", kind, memory, capability)
+    platform = "rocm" if chip.name.startswith("MI") else "cuda"
+    return ChipAnswers(chip.name, platform, kind, memory, capability)

@@ -11,6 +11,8 @@ from flint.frontends.jax_world.runtime.chips import ChipAnswers
 #: What XLA leaves of a GPU's memory to itself: JAX preallocates three quarters
 #: (XLA_PYTHON_CLIENT_MEM_FRACTION, docs.jax.dev/en/latest/gpu_memory_allocation.html).
 _GPU_SHARE = 0.75
+#: What a client says of the software below it, by platform.
+_VERSIONS = {"cuda": "cuda 13000", "rocm": "rocm 70000", "tpu": "libtpu"}
 
 
 class VirtualMemory:
@@ -85,12 +87,14 @@ class VirtualDevice:
 
     def __repr__(self) -> str:
         if self.platform == "gpu":
-            return f"CudaDevice(id={self.id})"
+            return f"{self.client.raw_platform.capitalize()}Device(id={self.id})"
         place = f"coords={self.coords}, core_on_chip=0"
         return f"TpuDevice(id={self.id}, process_index={self.process_index}, {place})"
 
     def __str__(self) -> str:
-        return f"cuda:{self.id}" if self.platform == "gpu" else f"TPU_{self.id}"
+        return (
+            f"{self.client.raw_platform}:{self.id}" if self.platform == "gpu" else f"TPU_{self.id}"
+        )
 
 
 class VirtualClient:
@@ -109,7 +113,7 @@ class VirtualClient:
         self.chip = chip
         self.platform = chip.backend
         self.raw_platform = chip.platform
-        self.platform_version = "cuda 13000" if chip.platform == "cuda" else "libtpu"
+        self.platform_version = _VERSIONS[chip.platform]
         self.per_process = -(-count // processes)
         places = _places(count, chip.torus_dimensions, axes)
         self._devices = [VirtualDevice(self, i, place) for i, place in enumerate(places)]

@@ -38,6 +38,8 @@ from flint.steps.lowering import Lowering
         ("xla-gpu", "a100-40-dgx", "a100-40"),
         ("xla-gpu", "A100-SXM4-80GB", "a100"),
         ("xla-gpu", "gb200-nvl72", "gb200"),
+        ("xla-gpu", "mi300x", "mi300x"),
+        ("xla-gpu", "MI355X-288GB", "mi355x"),
         ("xla-tpu", "", "v5p"),
         ("xla-tpu", "TPU v6e", "v6e"),
     ],
@@ -58,7 +60,8 @@ def test_a_clusters_file_stands_for_its_chip(tmp_path: Path) -> None:
         ("xla-gpu", "h1000", "did you mean 'h100'"),
         ("xla-gpu", "v5p", "--compiler xla-tpu knows it"),
         ("xla-tpu", "h100-dgx", "--compiler xla-gpu knows it"),
-        ("xla-gpu", "mi300x", "AMD"),
+        ("xla-tpu", "mi300x", "--compiler xla-gpu knows it"),
+        ("xla-gpu", "mi250", "choose one of"),
         ("xla-gpu", "H100-PCIe-80GB", "choose one of"),
         ("xla-gpu", "h100-nvl", "choose one of"),
     ],
@@ -78,7 +81,7 @@ def test_compilers_are_named_and_bring_their_partitioner() -> None:
 
 
 @pytest.mark.parametrize(
-    "preset", ["a100-40-dgx", "a100-80-dgx", "h100-dgx", "h200-dgx", "b200-dgx"]
+    "preset", ["a100-40-dgx", "a100-80-dgx", "h100-dgx", "h200-dgx", "b200-dgx", "mi300x"]
 )
 def test_descriptions_of_gpus_are_those_of_the_presets(preset: str) -> None:
     """Memory of the datasheet is decimal, and drivers keep some: 12 % between."""
@@ -143,35 +146,44 @@ def _installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("platform", "package", "extra"),
+    [("cuda", "jax-cuda12", "xla-gpu"), ("rocm", "jax-rocm7", "xla-rocm")],
+)
 def test_a_plugin_that_is_missing_or_of_another_version_is_an_error(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, platform: str, package: str, extra: str
 ) -> None:
     jax = {"jax": "0.10.2", "jaxlib": "0.10.2"}
     _installed(monkeypatch, jax)
-    with pytest.raises(FlintError, match=r"FL411.*jax-cuda12-plugin") as caught:
-        plugins.installed("xla-gpu")
-    assert caught.value.help == 'pip install "flint-ir[xla-gpu]"'
-    _installed(monkeypatch, {**jax, "jax-cuda12-plugin": "0.10.2"})
-    with pytest.raises(FlintError, match=r"FL411.*jax-cuda12-pjrt"):
-        plugins.installed("xla-gpu")
-    both = {"jax-cuda12-plugin": "0.10.1", "jax-cuda12-pjrt": "0.10.1"}
-    _installed(monkeypatch, {**jax, **both})
-    with pytest.raises(FlintError, match=r"FL412.*0\.10\.1.*0\.10\.2"):
-        plugins.installed("xla-gpu")
+    with pytest.raises(FlintError, match=f"FL411.*{package}-plugin") as caught:
+        plugins.installed(platform)
+    assert caught.value.help == f'pip install "flint-ir[{extra}]"'
+    _installed(monkeypatch, {**jax, f"{package}-plugin": "0.10.2"})
+    with pytest.raises(FlintError, match=f"FL411.*{package}-pjrt"):
+        plugins.installed(platform)
+    for plugin, client in (("0.10.1", "0.10.2"), ("0.10.2", "0.10.1"), ("0.10.20", "0.10.2")):
+        both = {f"{package}-plugin": plugin, f"{package}-pjrt": client}
+        _installed(monkeypatch, {**jax, **both})
+        with pytest.raises(FlintError, match=r"FL412.*jaxlib is 0\.10\.2"):
+            plugins.installed(platform)
+    again = "0.10.2.post1"  # AMD builds a version again
+    _installed(monkeypatch, {**jax, f"{package}-plugin": again, f"{package}-pjrt": again})
+    assert plugins.installed(platform).version == f"{package}-plugin {again}"
 
 
 def test_a_libtpu_that_jax_did_not_ask_for_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     jax = {"jax": "0.10.2", "jaxlib": "0.10.2"}
     _installed(monkeypatch, {**jax, "libtpu": "0.0.42.1"})
-    assert plugins.installed("xla-tpu") == plugins.Installed("libtpu 0.0.42.1")
+    assert plugins.installed("tpu") == plugins.Installed("libtpu 0.0.42.1")
     _installed(monkeypatch, {**jax, "libtpu": "0.0.421"})
-    assert "asks for 0.0.42.*" in plugins.installed("xla-tpu").warning
+    assert "asks for 0.0.42.*" in plugins.installed("tpu").warning
 
 
 # the process --------------------------------------------------------------------------------------
 
 _OPTIONS: dict[str, Any] = {
     "compiler": "xla-gpu",
+    "platform": "cuda",
     "generates_code": True,
     "accelerator": "",
     "declared": [],

@@ -17,6 +17,7 @@ from flint.io.inputs import record_if_asked
 
 if TYPE_CHECKING:
     from flint.errors import FlintError
+    from flint.ir.workload import Workload
     from flint.tools.change.project.config import Capture
 
 RESULT, WORKLOAD = "result.json", "workload.flint"
@@ -67,7 +68,7 @@ def _result(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {
         "snapshot": snapshot_record(found),
         "warnings": list(trace.warnings),
-        "made_with": _versions(capture),
+        "made_with": _versions(capture, trace.workload),
     }
 
 
@@ -75,7 +76,7 @@ def _result(job: dict[str, Any], folder: Path) -> dict[str, Any]:
 _DISTRIBUTIONS = {"flint-ir": "flint", "jax": "jax", "jaxlib": "jaxlib", "torch": "torch"}
 
 
-def _versions(c: Capture) -> dict[str, str]:
+def _versions(c: Capture, workload: Workload) -> dict[str, str]:
     """Versions of Flint and of the frameworks that took part."""
     from importlib.metadata import PackageNotFoundError, version
 
@@ -85,11 +86,8 @@ def _versions(c: Capture) -> dict[str, str]:
         if module in sys.modules or module in used:
             with contextlib.suppress(PackageNotFoundError):  # run from a source tree
                 found[distribution] = version(distribution).partition("+")[0]  # as for CPUs
-    if c.compiler:
-        from flint.passes.compilers.plugins import installed
-        from flint.steps.lowering import Lowering
-
-        package, _, number = installed(Lowering(compiler=c.compiler).family).version.partition(" ")
+    if workload.compiled_by:
+        package, _, number = workload.compiled_by.version.partition(" ")
         found[package] = number
     return found
 
