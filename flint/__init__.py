@@ -29,10 +29,12 @@ if _TYPE_CHECKING:
     from flint.steps.step import WorldStep as WorldStep
 
     # what tools add (`flint.api`), for type checkers, which read no entry points
+    from flint.tools.change.diff.difference import Difference as Difference
     from flint.tools.explore.api import Answer as Answer
     from flint.tools.explore.api import explore as explore
     from flint.tools.measure.calibration.calibrate import calibrate as calibrate
     from flint.tools.measure.calibration.result import Calibration as Calibration
+    from flint.tools.measure.comparison.result import MeasuredComparison as MeasuredComparison
     from flint.tools.measure.imported import import_profiles as import_profiles
     from flint.tools.share.anonymize import Anonymized as Anonymized
     from flint.tools.share.anonymize import anonymize as anonymize

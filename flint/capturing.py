@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flint.errors import FlintError
 from flint.frontends.contained import contained
-from flint.requests.capture import CaptureRequest
+from flint.requests.capture import LOWERED, CaptureRequest
 from flint.requests.option import OnlyFor
 from flint.steps.lowering import SHARDY
 
@@ -53,8 +53,8 @@ def _cross_checked(o: CaptureRequest, guard: Guard) -> Trace:
         by = {"compiler": compiler, "partitioner": SHARDY} if compiler else {}
         return capture(alone.but(**by), guard)
 
-    chip, cluster = _chip_of(o) or "", next(iter(o.clusters), None)
-    trace, found = cross_checked(capture_by, o.cross_check, chip, cluster)
+    cluster = next(iter(o.clusters), None)
+    trace, found = cross_checked(capture_by, o.cross_check, o.chip or cluster or "", cluster)
     return trace.beside(found)
 
 
@@ -70,12 +70,10 @@ def captured_from(
     have in common. Run this inside
     `importable(file.target.path.parent)`. Raises as `capture` does.
     """
-    from flint.steps.options import parse_trip_counts
-
     _refuse_other_kind(options)
     require_profile(options.profile)
-    counts = parse_trip_counts(list(options.trip_counts))
-    return _rewritten(_trace_step_of(file, options, counts, check, shared), options)
+    lowered = _lowered(options)
+    return _rewritten(_trace_step_of(file, options, lowered, check, shared), options)
 
 
 def _rewritten(trace: Trace, o: CaptureRequest) -> Trace:
@@ -109,7 +107,7 @@ def _refuse_other_kind(o: CaptureRequest) -> None:
 
 
 def _trace_script(o: CaptureRequest) -> Trace:
-    from flint.steps.options import parse_hints, parse_trip_counts
+    from flint.steps.options import parse_hints
     from flint.tracing import trace_script
 
     mesh, hints = _required(o.mesh), parse_hints(list(o.hints))
@@ -121,16 +119,17 @@ def _trace_script(o: CaptureRequest) -> Trace:
         hints=hints,
         steps=number,
         step=step,
-        chip=_chip_of(o),
-        partitioner=o.partitioner,
-        compiler=o.compiler,
-        trip_counts=parse_trip_counts(list(o.trip_counts)),
+        **_lowered(o),
     )
 
 
-def _chip_of(o: CaptureRequest) -> str | None:
-    """The chip of a script or compiler: `--chip`, or that of the first cluster of an estimate."""
-    return o.chip or next(iter(o.clusters), None)
+def _lowered(o: CaptureRequest) -> dict[str, Any]:
+    """The fields of `LOWERED`. The chip is `--chip`, or that of the first cluster of an estimate."""
+    from flint.steps.options import parse_trip_counts
+
+    found = {name: getattr(o, name) for name in LOWERED}
+    found["chip"] = o.chip or next(iter(o.clusters), None)
+    return found | {"trip_counts": parse_trip_counts(o.trip_counts)}
 
 
 def _step_of(o: CaptureRequest) -> tuple[str, int | None]:
@@ -156,13 +155,13 @@ def _required(mesh: str | None) -> str:
 def _trace(o: CaptureRequest, guard: Guard) -> Trace:
     from flint.frontends.model_file import Target
     from flint.steps.input_kind import InputKind, input_kind
-    from flint.steps.options import parse_settings, parse_trip_counts
+    from flint.steps.options import parse_settings
 
-    target = Target.parse(o.model)
-    values, counts = parse_settings(list(o.settings)), parse_trip_counts(list(o.trip_counts))
+    target, lowered = Target.parse(o.model), _lowered(o)
+    values = parse_settings(list(o.settings))
     if input_kind(target.path) is InputKind.PYTHON:
         _required(o.mesh)
-        return _trace_model(target, counts, o, guard)
+        return _trace_model(target, lowered, o, guard)
     if o.args is not None or values or target.name is not None or o.pipeline.given():
         raise FlintError(
             "FL218",
@@ -173,29 +172,22 @@ def _trace(o: CaptureRequest, guard: Guard) -> Trace:
     from flint.tracing import trace_file
 
     parsed = Mesh.parse(o.mesh) if o.mesh is not None else None
-    return trace_file(
-        target.path,
-        parsed,
-        partitioner=o.partitioner,
-        compiler=o.compiler,
-        chip=_chip_of(o) or "",
-        trip_counts=counts,
-    )
+    return trace_file(target.path, parsed, **lowered)
 
 
 def _trace_model(
-    target: Target, trip_counts: dict[str, int], o: CaptureRequest, guard: Guard
+    target: Target, lowered: Mapping[str, Any], o: CaptureRequest, guard: Guard
 ) -> Trace:
     from flint.frontends.model_file import ModelFile, importable
 
     with importable(target.path.parent), guard():
-        return _trace_step_of(ModelFile.read(target), o, trip_counts)
+        return _trace_step_of(ModelFile.read(target), o, lowered)
 
 
 def _trace_step_of(
     file: ModelFile,
     o: CaptureRequest,
-    trip_counts: dict[str, int],
+    lowered: Mapping[str, Any],
     check: Check | None = None,
     shared: SharedBodies | None = None,
 ) -> Trace:
@@ -209,14 +201,5 @@ def _trace_step_of(
     step = o.pipeline.applied_to(loaded.step)
     if check is not None:
         check(step, loaded.mesh)
-    return trace_step(
-        step,
-        loaded.mesh,
-        name=loaded.name,
-        source=loaded.source,
-        trip_counts=trip_counts,
-        partitioner=o.partitioner,
-        compiler=o.compiler,
-        chip=_chip_of(o) or "",
-        shared=shared,
-    )
+    about = {"name": loaded.name, "source": loaded.source}
+    return trace_step(step, loaded.mesh, **about, shared=shared, **lowered)

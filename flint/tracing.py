@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from flint.errors import FlintError
 from flint.io.fields import TRIP_COUNTS, check_value
@@ -21,8 +21,9 @@ from flint.ir.program import Program
 from flint.ir.workload import Workload
 from flint.log import stage
 from flint.plugins import API, load
+from flint.requests.capture import LOWERED, CaptureRequest
 from flint.requests.estimate import EstimateRequest
-from flint.requests.keywords import keywords_of
+from flint.requests.keywords import keywords_of, refuse_unknown, taken_fields, takes_fields
 from flint.routes import (
     Asked,
     workload_of_file,
@@ -33,13 +34,13 @@ from flint.routes import (
 )
 from flint.steps.entry import AnyStep
 from flint.steps.input_kind import InputKind, input_kind
-from flint.steps.lowering import SHARDY, Lowering
+from flint.steps.lowering import Lowering
 from flint.steps.step import Step, TorchStep, WorldStep
 from flint.steps.trip_counts import TripCounts
 
 if TYPE_CHECKING:
+    import flint
     from flint.backends.chakra import WriteReport
-    from flint.backends.chakra.writing.simulator_files import Timing
     from flint.backends.cost.estimate import Estimate
     from flint.backends.summary.cross_check import CrossCheck
     from flint.backends.summary.summary import Summary
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from flint.passes.pipeline.split.shared import SharedBodies
 
 _log = logging.getLogger(__name__)
+#: Options of an estimate that durations in traces have.
+_OF_DURATIONS = ("mapping", "unpriced_is_zero")
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,13 +123,14 @@ class Trace:
 
     def diff(
         self, other: Trace, cluster: str | Path | Cluster | None = None, **options: Any
-    ) -> Any:
+    ) -> flint.Difference:
         """What `other` does that this does not, and why; with times and memory on a `cluster`.
 
-        Gives a `flint.tools.change.diff.difference.Difference`, which prints as `flint diff` does;
-        `options` are those of `estimate`, whose errors it raises.
+        It prints as `flint diff` does; `options` are those of `estimate`, whose errors it raises.
         """
-        return load(API, "Trace.diff")(self, other, cluster, **options)
+        refuse_unknown("Trace.diff", EstimateRequest.options(), options)
+        found: flint.Difference = load(API, "Trace.diff")(self, other, cluster, **options)
+        return found
 
     def compare(
         self,
@@ -135,15 +139,17 @@ class Trace:
         *,
         rank: int | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> flint.MeasuredComparison:
         """Where this measured step and a capture of the same program differ, as `flint compare` says.
 
-        Gives a `flint.tools.measure.comparison.result.MeasuredComparison`. The capture is priced on
-        `cluster`, None for that of the measured device; `options` are those of `estimate`. `rank` is
-        the profiled rank that is looked at, None for the first. Raises FlintError FL840 if this was
+        The capture is priced on `cluster`, None for that of the measured device; `options` are those of
+        `estimate`. `rank` is the profiled rank that is looked at, None for the first. Raises FlintError FL840 if this was
         not measured or the other was, FL503 for a rank without a profile, and what `estimate` raises.
         """
-        return load(API, "Trace.compare")(self, captured, cluster, rank=rank, **options)
+        refuse_unknown("Trace.compare", EstimateRequest.options(), options)
+        compare = load(API, "Trace.compare")
+        found: flint.MeasuredComparison = compare(self, captured, cluster, rank=rank, **options)
+        return found
 
     def save(
         self,
@@ -151,32 +157,31 @@ class Trace:
         *,
         granularity: str = "kernel",
         cluster: str | Path | Cluster | None = None,
-        mapping: Mapping[str, str] | str | None = None,
-        unpriced_is_zero: bool = False,
         **options: Any,
     ) -> WriteReport:
         """Write Chakra execution traces with one node per "kernel" or per "op".
 
-        Kernels are those of the profile that the trace was `rewritten` for. With a `cluster` (and a `mapping`, both as in `estimate`), kernels have the durations that
-        they have there, and the simulator's files beside the traces describe it. What is made of
-        profiles has its measured durations, and the host's rows (is_cpu_op). `options` are
-        those of `flint.backends.chakra.write`. The `.flint` file beside the traces holds the
-        workload as it is, whatever the traces. Raises FlintError FL406 for an unknown granularity,
-        or one other than "kernel" with a cluster; what `estimate` raises; and what `write` raises,
-        for the directory (FL501, FL502, FL505, FL506) before any work.
+        Kernels are those of the profile that the trace was `rewritten` for. With a `cluster` (and a
+        `mapping` or `unpriced_is_zero`, as in `estimate`), kernels have the durations that they have
+        there, and the simulator's files beside the traces describe it. What is made of profiles has its
+        measured durations, and the host's rows (is_cpu_op). Other `options` are those of
+        `flint.backends.chakra.write`. The `.flint` file beside the traces holds the workload as it is,
+        whatever the traces. Raises FlintError FL406 for an unknown granularity, or one other than
+        "kernel" with a cluster; what `estimate` raises; and what `write` raises, for the directory
+        (FL501, FL502, FL505, FL506) before any work.
         """
         from flint.backends.chakra import write
         from flint.backends.chakra.writing.output import refuse_output
+        from flint.backends.cost.simulate.layers import untimed_nodes
 
+        request = EstimateRequest(cluster, **taken_fields(_OF_DURATIONS, options))
         refuse_output(Path(directory))
         if cluster is None and not self.workload.measured_by:
-            nodes, timing = _untimed(self.workload, granularity, mapping), None
+            nodes, timing = untimed_nodes(self.workload, granularity, request.mapping), None
         else:
-            nodes, timing = _timed(
-                *(self.workload, granularity, cluster),
-                mapping=mapping,
-                unpriced_is_zero=unpriced_is_zero,
-            )
+            from flint.backends.cost.trace_timing import timed_nodes
+
+            nodes, timing = timed_nodes(self.workload, granularity, request)
         with stage("write"):
             report = write(nodes, Path(directory), keep=self.workload, timing=timing, **options)
         _log.info(
@@ -199,6 +204,11 @@ class Trace:
         return self.summary()._repr_html_()
 
 
+#: Fields of a request that are keywords of `trace`.
+TRACED: Final = (*LOWERED, "cross_check")
+
+
+@takes_fields(CaptureRequest, TRACED)
 def trace(
     fn: Callable[..., Any] | AnyStep,
     mesh: object,
@@ -208,11 +218,6 @@ def trace(
     shardings: Mapping[str, Any] | None = None,
     donate_argnums: int | Sequence[int] = (),
     static_argnums: int | Sequence[int] = (),
-    trip_counts: Mapping[str, int] | None = None,
-    partitioner: str = SHARDY,
-    compiler: str = "",
-    chip: str = "",
-    cross_check: str = "",
     platform: str = "cuda",
     **kwargs: Any,
 ) -> Trace:
@@ -228,63 +233,84 @@ def trace(
     For JAX, `args` and `kwargs` are pytrees of `jax.ShapeDtypeStruct` (of arrays, only shape and
     dtype are used), sharded by their own `NamedSharding` or by `in_shardings`. For a module they
     are tensors, and `shardings` maps globs over parameter and argument names to placements, see
-    `TorchStep`. `trip_counts` gives loops whose bound depends on data. `partitioner` is "shardy"
-    or "xla"; `platform` is what the program is lowered for. `compiler` is "xla-gpu", "xla-tpu"
-    or "xla-tpu-cycles": then XLA's whole compiler for `chip` ("h100", "v5p") makes the program of a
-    device (see `flint.steps.lowering.Lowering`). `cross_check` is "xla-gpu", "xla-tpu" or "auto": the
-    step is compiled as well, and `cross_check` of the trace says where the two differ.
+    `TorchStep`. `platform` is what the program is lowered for. The names below are no arguments of
+    `fn`; `trip_counts` is a mapping, and `cross_check` of the trace says what a cross-check found.
 
     Raises FlintError for what the user can mend; see docs/errors.md.
     """
-    if cross_check:
-        from flint.cross_checking import cross_checked
-
-        again = partial(
-            trace, fn, mesh, *args, in_shardings=in_shardings, out_shardings=out_shardings,
-            shardings=shardings, donate_argnums=donate_argnums, static_argnums=static_argnums,
-            trip_counts=trip_counts, chip=chip, platform=platform, **kwargs,
-        )  # fmt: skip
-        by = partial(again, partitioner=partitioner, compiler=compiler)
-        captured, found = cross_checked(
-            lambda name: again(compiler=name) if name else by(), cross_check, chip
-        )
-        return captured.beside(found)
-    check_value(trip_counts or {}, TRIP_COUNTS, "FL219", "trip_counts of flint.trace")
-    lowering = Lowering(partitioner, compiler, chip)
+    lowered = taken_fields(TRACED, kwargs)
+    if against := lowered.pop("cross_check", ""):
+        given = {
+            "in_shardings": in_shardings,
+            "out_shardings": out_shardings,
+            "shardings": shardings,
+            "donate_argnums": donate_argnums,
+            "static_argnums": static_argnums,
+            "platform": platform,
+        }
+        return _cross_checked(partial(trace, fn, mesh, *args, **given, **kwargs), against, lowered)
     of_jax = {
-        "in_shardings": in_shardings is not None,
-        "out_shardings": out_shardings is not None,
-        "donate_argnums": donate_argnums != (),
-        "static_argnums": static_argnums != (),
+        "in_shardings": (in_shardings, in_shardings is not None),
+        "out_shardings": (out_shardings, out_shardings is not None),
+        "donate_argnums": (donate_argnums, donate_argnums != ()),
+        "static_argnums": (static_argnums, static_argnums != ()),
     }
-    own = {"arguments": bool(args), "shardings": bool(shardings), **of_jax}
+    given = {name: is_given for name, (_, is_given) in of_jax.items()}
+    own = {"arguments": bool(args), "shardings": bool(shardings), **given}
     own |= dict.fromkeys(kwargs, True)
     if isinstance(fn, AnyStep):
         _refuse(own, f"a flint.{type(fn).__name__}, which has its own")
-        return trace_step(fn, Mesh.parse(mesh), **asdict(lowering), trip_counts=trip_counts)
+        return trace_step(fn, Mesh.parse(mesh), **lowered)
     if _is_staged(fn):
         _refuse(own, "a program that is staged already, which has its own")
-        asked = Asked(Mesh.parse(mesh), lowering, TripCounts(trip_counts or {}), name="compiled")
+        asked = _asked(Mesh.parse(mesh), lowered, "trace", name="compiled")
         return Trace(workload_of_staged(fn, platform, asked), asked.timings)
-    if not _is_torch_module(fn):
-        _refuse({"shardings": bool(shardings)}, "a JAX function: they are in_shardings")
-    else:
-        _refuse(of_jax, "a PyTorch module: they are shardings")
+    if _is_torch_module(fn):
+        _refuse(given, "a PyTorch module: they are shardings")
         module = TorchStep(fn, args, kwargs, shardings=dict(shardings or {}), platform=platform)
-        return trace_step(module, Mesh.parse(mesh), **asdict(lowering), trip_counts=trip_counts)
-    names = _axis_names((args, kwargs, in_shardings)) if isinstance(mesh, str) else None
-    step = Step(
-        fn,
-        args,
-        kwargs,
-        in_shardings=in_shardings,
-        out_shardings=out_shardings,
-        donate_argnums=donate_argnums,
-        static_argnums=static_argnums,
-        trip_counts=dict(trip_counts or {}),
-        platform=platform,
-    )
-    return trace_step(step, Mesh.parse(mesh, names), **asdict(lowering))
+        return trace_step(module, Mesh.parse(mesh), **lowered)
+    _refuse({"shardings": bool(shardings)}, "a JAX function: they are in_shardings")
+    options = {name: value for name, (value, _) in of_jax.items()}
+    step = Step(fn, args, kwargs, **options, platform=platform)
+    return trace_step(step, _jax_mesh(mesh, (args, kwargs, in_shardings)), **lowered)
+
+
+def _cross_checked(
+    captured_with: Callable[..., Trace], against: str, lowered: Mapping[str, Any]
+) -> Trace:
+    """The trace beside what a compiler makes of the step; `captured_with` takes `lowered` fields."""
+    from flint.cross_checking import cross_checked
+
+    compiled = {name: value for name, value in lowered.items() if name != "partitioner"}
+
+    def capture_by(compiler: str) -> Trace:
+        return captured_with(**({**compiled, "compiler": compiler} if compiler else lowered))
+
+    captured, found = cross_checked(capture_by, against, lowered.get("chip") or "")
+    return captured.beside(found)
+
+
+def _jax_mesh(mesh: object, arguments: object) -> Mesh:
+    if not isinstance(mesh, str):
+        return Mesh.parse(mesh)
+    from flint.frontends.jax_step.meshes import axis_names_of
+
+    return Mesh.parse(mesh, axis_names_of(arguments))
+
+
+def _asked(mesh: object, lowered: Mapping[str, Any], function: str, **more: Any) -> Asked:
+    """What is asked for by the fields of `LOWERED`."""
+    refuse_unknown(function, LOWERED, lowered)
+    request = CaptureRequest("", **lowered)
+    counts = cast("Mapping[str, int]", request.trip_counts or {})
+    check_value(counts, TRIP_COUNTS, "FL219", "trip_counts of flint.trace")
+    lowering = Lowering(request.partitioner, request.compiler, request.chip or "")
+    return Asked(mesh, lowering, TripCounts(dict(counts)), **more)
+
+
+def _is_torch_module(value: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
 
 
 def _is_staged(fn: object) -> bool:
@@ -341,26 +367,23 @@ def trace_script(
     hints: Mapping[str, Any] | None = None,
     steps: int | None = None,
     step: str = "",
-    chip: str | None = None,
-    partitioner: str = SHARDY,
-    compiler: str = "",
-    trip_counts: Mapping[str, int] | None = None,
+    **lowered: Any,
 ) -> Trace:
     """Trace a script, run as `python path *argv`, on the devices of a mesh that are not there.
 
     A PyTorch script is a torchrun script: see `trace_distributed` for `steps` and `hints`; `chip`
     names the cluster whose GPU it is told that it runs on ("h100" by default). Of a JAX
     script the jitted function called `step` is captured (without a name, the heaviest that is
-    called so often) at its call `steps`, lowered for `chip`: a cluster's name or file; `trip_counts`
-    are as in `trace`. Without `steps` it is the second optimizer step, or call.
+    called so often) at its call `steps`, lowered for `chip`: a cluster's name or file. Without `steps`
+    it is the second optimizer step, or call. `lowered` are the fields `LOWERED` of CaptureRequest.
 
     Raises FlintError FL218 for options of the other kind of script, and FL230 to FL239.
     """
     from flint.frontends.script_kind import ScriptKind, script_kind
 
     is_jax = script_kind(Path(path)) is ScriptKind.JAX
-    lowering = Lowering(partitioner, compiler, chip or "" if is_jax else "")
-    asked = Asked(mesh, lowering, TripCounts(trip_counts or {}))
+    chip = lowered.get("chip")
+    asked = _asked(mesh, {**lowered, "chip": chip if is_jax else None}, "trace_script")
     options = {"hints": hints, "number": steps, "step": step, "chip": chip}
     route = workload_of_jax_script if is_jax else workload_of_torch_script
     return Trace(route(Path(path), argv, options, asked), asked.timings)
@@ -370,73 +393,24 @@ def trace_step(
     step: AnyStep,
     mesh: Mesh,
     *,
-    partitioner: str = SHARDY,
-    compiler: str = "",
-    chip: str = "",
     name: str = "",
     source: str = "",
-    trip_counts: Mapping[str, int] | None = None,
     shared: SharedBodies | None = None,
+    **lowered: Any,
 ) -> Trace:
     """Trace a step of any kind. `name` is for one without a name, the rest as in `trace`.
 
     `trip_counts` add to those of a JAX step. `shared` keeps what several pipelines have in common.
     """
-    lowering = Lowering(partitioner, compiler, chip)
-    asked = Asked(mesh, lowering, TripCounts(trip_counts or {}), name, source, shared)
+    asked = _asked(mesh, lowered, "trace_step", name=name, source=source, shared=shared)
     return Trace(workload_of_step(step, asked), asked.timings)
 
 
-def _untimed(workload: Workload, granularity: str, mapping: object) -> Workload:
-    """What traces without durations are of."""
-    from flint.backends.cost.simulate.layers import prepared_apart
-    from flint.rewrite import nodes_of
-
-    if mapping:
-        raise FlintError(
-            "FL703", "a mapping of mesh axes is for the tiers of a cluster", help="give a cluster"
-        )
-    nodes = nodes_of(workload, granularity)
-    return replace(nodes, programs=tuple(map(prepared_apart, nodes.programs)))
-
-
-def _timed(
-    workload: Workload, granularity: str, cluster: str | Path | Cluster | None, **options: Any
-) -> tuple[Workload, Timing]:
-    """What traces with durations are of: of a cluster, or those that were measured."""
-    from flint.backends.cost.trace_timing import measured_kernels, timed_kernels
-    from flint.cluster.named import load_cluster
-
-    if granularity != "kernel":
-        raise FlintError(
-            "FL406",
-            f"nodes with durations are kernels, not '{granularity}'",
-            help="leave out the granularity, or the cluster",
-        )
-    on = None if cluster is None else load_cluster(cluster)
-    if on is None or workload.measured_by:
-        return measured_kernels(workload, on, **options)
-    return timed_kernels(workload, on, **options)
-
-
-def _is_torch_module(value: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.nn.Module)
-
-
-def trace_file(
-    path: str | Path,
-    mesh: object = None,
-    *,
-    partitioner: str = SHARDY,
-    compiler: str = "",
-    chip: str = "",
-    trip_counts: Mapping[str, int] | None = None,
-) -> Trace:
+def trace_file(path: str | Path, mesh: object = None, **lowered: Any) -> Trace:
     """Trace a program in a file: StableHLO (text, bytecode, portable artifact) or XLA HLO.
 
-    What the file is follows from its content. `mesh`, `compiler` and `chip` are as in `trace`; a mesh
-    of None is that of the file.
+    What the file is follows from its content. `mesh` and `lowered` are as in `trace`; a mesh of None is
+    that of the file.
     Raises FlintError FL301 when it cannot be read, FL210 for other kinds of file, FL302 or FL303
     when it is not what it seems, FL101 (mesh), FL403 (a trip count that no loop takes).
     """
@@ -448,22 +422,5 @@ def trace_file(
             f"{path.name} is a Python file, not a captured program",
             help="call flint.trace(fn, mesh, *args), or flint capture on the command line",
         )
-    check_value(trip_counts or {}, TRIP_COUNTS, "FL219", "trip_counts of flint.trace")
-    counts = TripCounts(trip_counts or {})
-    parsed = None if mesh is None else Mesh.parse(mesh)
-    asked = Asked(parsed, Lowering(partitioner, compiler, chip), counts)
+    asked = _asked(None if mesh is None else Mesh.parse(mesh), lowered, "trace_file")
     return Trace(workload_of_file(path, kind, asked), asked.timings)
-
-
-def _axis_names(arguments: Any) -> tuple[str, ...] | None:
-    """Axis names of the mesh that some argument is sharded on, or None."""
-    import jax
-
-    from flint.frontends.jax_step.meshes import own_sharding
-
-    leaves = jax.tree.leaves(arguments, is_leaf=lambda x: isinstance(x, jax.sharding.Sharding))
-    for leaf in leaves:
-        sharding = leaf if isinstance(leaf, jax.sharding.Sharding) else own_sharding(leaf)
-        if isinstance(sharding, jax.sharding.NamedSharding):
-            return tuple(map(str, sharding.mesh.axis_names))
-    return None

@@ -29,7 +29,7 @@ _PLACES = {
     "delay-past-loops": "rewrites.delay_past_loops:DelayPastLoops",
     "drop-dead-code": "rewrites.dead_code:DropDeadCode",
     "expand-ragged": "fusion.xla_gpu.expand_ragged:ExpandRagged",
-    "fold-all-reduces": "rewrites.fold_all_reduces:FoldAllReduces",
+    "fold-all-reduces": "rewrites.reassociate:FoldAllReduces",
     "form-reduce-scatter": "rewrites.reduce_scatter:FormReduceScatter",
     "fuse": "fusion.kernels:Fuse",
     "fuse-attention": "fusion.attention:FuseAttention",

@@ -44,7 +44,7 @@ from flint.errors import FlintError
 from flint.io.documents import as_object
 from flint.ir.program import PERHAPS_A_WINDOW
 from flint.ir.workload import Workload
-from flint.plugins import API, load
+from flint.plugins import API, drawn, load
 from flint.requests.estimate import EstimateRequest
 from flint.requests.option import as_text
 from flint.text import warning_lines
@@ -135,7 +135,7 @@ class Estimate(EstimateNumbers):
         return "\n\n".join((self.to_text(), *warning_lines(self.workload.warnings)))
 
     def _repr_html_(self) -> str:
-        return str(load(API, "Estimate._repr_html_")(self))
+        return drawn("Estimate._repr_html_", self)
 
 
 def estimate(workload: Workload, request: EstimateRequest) -> Estimate:

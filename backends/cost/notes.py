@@ -19,7 +19,7 @@ from flint.backends.cost.network.placement import NetworkPlacement, spans_of_row
 from flint.backends.cost.network.torus import Span
 from flint.backends.cost.simulate.exposure import labels_of
 from flint.backends.cost.simulate.timeline import ClassTimeline, Timeline
-from flint.cluster.lent import lenders
+from flint.cluster.load import lenders
 from flint.cluster.models import Chip, Cluster, Network
 from flint.cluster.stack import SUSTAINED
 from flint.ir.arrays import Float64s

@@ -11,7 +11,7 @@ import numpy as np
 
 from flint.backends.chakra.reading.captured import workload_of
 from flint.backends.cost.chips.kernels import KernelKind
-from flint.backends.cost.chips.peaks import tf32_kinds
+from flint.backends.cost.chips.model import tf32_kinds
 from flint.backends.cost.kernel_times import KernelTimes, cycles_per_ns, kernel_times
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.notes import alike, slower_than_mean

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +19,37 @@ from flint.backends.cost.software import default_profile, stack_for, with_stack
 from flint.backends.cost.utilisation import main_type_and_peak
 from flint.cluster.devices import cluster_of_device
 from flint.cluster.models import Cluster
+from flint.cluster.named import load_cluster
+from flint.errors import FlintError
 from flint.ir.arrays import Float64s
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
 from flint.passes.rewrites.small_kernels import MergeSmallKernels
 from flint.requests.estimate import EstimateRequest
 from flint.rewrite import RECORDED, kernels_for
+
+
+def timed_nodes(
+    workload: Workload, granularity: str, request: EstimateRequest
+) -> tuple[Workload, Timing]:
+    """What traces with durations are of: those of a request's cluster, or those that were measured.
+
+    Raises FlintError FL406 for nodes that are not kernels, and what the two functions below raise.
+    """
+    if granularity != "kernel":
+        raise FlintError(
+            "FL406",
+            f"nodes with durations are kernels, not '{granularity}'",
+            help="leave out the granularity, or the cluster",
+        )
+    on = None if request.cluster is None else load_cluster(request.cluster)
+    options: dict[str, Any] = {
+        "mapping": request.mapping,
+        "unpriced_is_zero": request.unpriced_is_zero,
+    }
+    if on is None or workload.measured_by:
+        return measured_kernels(workload, on, **options)
+    return timed_kernels(workload, on, **options)
 
 
 def timed_kernels(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flint.backends.cost.estimate import estimate
 from flint.io.documents import IfAny, Thousandths
-from flint.ir.compiled_by import CompiledBy
+from flint.ir.made_by import CompiledBy
 from flint.ir.program import Program
 from flint.ir.workload import Workload
 from flint.passes.compilers.sides import Side, relative, side

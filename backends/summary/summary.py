@@ -16,7 +16,7 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.workload import Workload
 from flint.passes.work.totals import CommunicationTotal, totals
-from flint.plugins import API, load
+from flint.plugins import drawn
 from flint.text import (
     Column,
     format_bytes,
@@ -116,7 +116,7 @@ class Summary:
         return Group(*parts)
 
     def _repr_html_(self) -> str:
-        return str(load(API, "Summary._repr_html_")(self))
+        return drawn("Summary._repr_html_", self)
 
     def __str__(self) -> str:
         return "\n\n".join((self.to_text(), *warning_lines(self.warnings)))

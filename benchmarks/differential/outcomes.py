@@ -10,9 +10,10 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from benchmarks.compilers.sides import Traffic, side
+
 from benchmarks.compilers.compare import Comparison
 from benchmarks.compilers.kernels import Done, captured_side, compiled_side, difference
-from benchmarks.compilers.sides import Traffic, side
 from benchmarks.differential.programs import Program
 from flint.cluster.models import Cluster
 from flint.cluster.named import load_cluster

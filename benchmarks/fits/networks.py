@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from benchmarks import collective_rows as rows
 from benchmarks.fits.fit import Constant, Fit
 from flint.backends.cost.network.torus import CollectiveCall, Span
-from flint.cluster.lent import LENT
+from flint.cluster.load import LENT
 from flint.cluster.models import Cluster, Network, Quantity
 from flint.ir.program import Collective
 from flint.tools.measure.fitting.fit import Bounds, fit

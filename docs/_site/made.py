@@ -31,6 +31,7 @@ _NAMES = {
     ),
     "Kernels and operators of your own": ("cost_of", "CostEstimate", "KernelCall", "torch_op"),
     "Exploring": ("explore", "Answer"),
+    "Comparing": ("Difference", "MeasuredComparison"),
     "Measurements": ("calibrate", "Calibration"),
     "Sharing": ("anonymize", "Anonymized", "grow", "Grown", "synth", "Synthetic", "learn"),
     "What comes out": (

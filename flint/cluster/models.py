@@ -31,6 +31,7 @@ from flint.cluster.tables import (
     Quantity,
     Share,
     SourceKind,
+    refuse_unusable,
     with_families,
 )
 
@@ -103,6 +104,13 @@ class Chip(Model):
         """The tables of families that are there; files have one at most."""
         found = ((name, getattr(self, name)) for name in type(self).model_fields)
         return {name: value for name, value in found if isinstance(value, ChipFamily)}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usable_families(cls, table: object) -> object:
+        if isinstance(table, dict):
+            refuse_unusable(table)
+        return table
 
     @model_validator(mode="after")
     def _one_family(self) -> Self:

@@ -1,8 +1,7 @@
 """Tables of a cluster file: numbers with their sources, names that may stand there, families of chips.
 
-What a table [chip.NAME] says of a GPU, of systolic arrays ... is said by a family of chips: a package
-registers it (`flint.chip_families`) with its table (a `ChipFamily`) and its prices. Nothing here
-names one: what is registered may stand in cluster files.
+What a table [chip.NAME] says of a GPU, of systolic arrays ... is said by a family of chips: its table (a
+`ChipFamily`) and its prices. Flint's own are listed below, other packages register theirs (`flint.chip_families`).
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import cache
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from flint.cluster.errors import unknown, wrong
-from flint.errors import FlintError
-from flint.plugins import CHIP_FAMILIES, load, registered
+from flint.plugins import CHIP_FAMILIES, blamed, load, of_others, registered, usable
 
 #: Beyond these nothing is a quantity of hardware, and times overflow.
 LEAST, MOST = 1e-30, 1e30
@@ -255,23 +254,43 @@ class Family(NamedTuple):
     model: Callable[[Any], Any]
 
 
+#: Flint's own families by the names of their tables. Prices import this room, so that they are named here.
+OWN_FAMILIES = {
+    "gpu": "flint.backends.cost.chips.families.gpu:FAMILY",
+    "systolic": "flint.backends.cost.chips.families.systolic:FAMILY",
+}
+
+
 @cache
 def families() -> Mapping[str, Family]:
     """The families that chips may be of, by the names of their tables, sorted.
 
-    Raises FlintError FL880 and FL882 for what packages register wrongly.
+    What packages register wrongly is left out, with a warning: `refuse_unusable` refuses its tables.
     """
-    found: dict[str, Family] = {
-        name: load(CHIP_FAMILIES, name) for name in registered(CHIP_FAMILIES)
-    }
-    for name, family in found.items():
-        if family.table.table != name:
-            raise FlintError(
-                "FL882",
-                f"the chip family {name} has the table '{family.table.table}': its name should be that",
-                help="register it by the name of its table",
-            )
+    own = {name: resolve_name(place) for name, place in OWN_FAMILIES.items()}
+    return dict(
+        sorted({**usable(CHIP_FAMILIES, of_others(CHIP_FAMILIES), _registered), **own}.items())
+    )
+
+
+def _registered(name: str) -> Family:
+    """A registered family. Raises FlintError FL880 and FL882 for what packages register wrongly."""
+    found: Family = load(CHIP_FAMILIES, name, Family)
+    with blamed(CHIP_FAMILIES, name, "be a family of chips"):
+        if name in OWN_FAMILIES:
+            raise ValueError("Flint has a family of that name")
+        if found.table.table != name:
+            raise ValueError(f"it has the table '{found.table.table}': its name should be that")
+        if not isinstance(found.table, type) or not issubclass(found.table, ChipFamily):
+            raise TypeError("its table is no ChipFamily")
     return found
+
+
+def refuse_unusable(tables: Mapping[str, object]) -> None:
+    """Raise FlintError FL880 or FL882 for a table of a family that is registered, and was left out."""
+    for name in tables:
+        if name not in families() and name in registered(CHIP_FAMILIES):
+            _registered(name)
 
 
 def with_families(chip: type[M]) -> type[M]:

@@ -150,15 +150,25 @@ class ProgramBuilder:
         that computes is UNKNOWN, one that communicates a MOVE, and any other a VALUE.
         """
         text = self._strings.index
-        self._append((
-            self._opcodes.index(opcode), int(_UNSAID[kind] if op is None else op), int(kind),
-            self._dtypes.index(dtype), self._shapes.index(shape), result_bytes, operand_bytes, flops,
-            dims, self._products.index(product), mask, int(collective),
-            -1 if group is None else self._groups.index(group), comm_bytes,
-            -1 if route is None else self._routes.index(route), channel, self._streams.index(stream),
-            text(name), text(scope), text(location), text(cause), int(phase), int(flags), compiled,
-            cycles, measured_ns, launcher, self._open[-1].index if self._open else -1, alias,
-        ))  # fmt: skip
+        op_class = _UNSAID[kind] if op is None else op
+        self._append(
+            (
+                *(self._opcodes.index(opcode), int(op_class), int(kind)),
+                *(self._dtypes.index(dtype), self._shapes.index(shape)),
+                *(result_bytes, operand_bytes, flops, dims, self._products.index(product), mask),
+                *(int(collective), -1 if group is None else self._groups.index(group), comm_bytes),
+                *(-1 if route is None else self._routes.index(route), channel),
+                *(
+                    self._streams.index(stream),
+                    text(name),
+                    text(scope),
+                    text(location),
+                    text(cause),
+                ),
+                *(int(phase), int(flags), compiled, cycles, measured_ns, launcher),
+                *(self._open[-1].index if self._open else -1, alias),
+            )
+        )
         self._deps.extend(sorted({d for d in deps if d >= 0}))
         self._dep_start.append(len(self._deps))
         return len(self._rows) - 1

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from flint.requests.option import Form, OnlyFor, Request, option
 
 if TYPE_CHECKING:
     from flint.steps.options import PipelineOptions
+
+
+#: The fields that say how a program becomes that of one device: keywords of `flint.trace`.
+LOWERED: Final = ("partitioner", "compiler", "chip", "trip_counts")
 
 
 @dataclass(frozen=True)

@@ -94,11 +94,13 @@ class Request:
 
     @classmethod
     def of(cls, written: Mapping[str, Any]) -> Self:
-        """The request for values as commands get them, by field: None is what was not given."""
+        """The request for values by field, as commands get them or Python gives them: None is the usual one."""
         found: dict[str, Any] = {}
         for name, one in cls.options().items():
             value = written.get(name)
-            if one.form in (Form.TEXTS, Form.PAIRS):
+            if one.form is Form.PAIRS and isinstance(value, Mapping):
+                found[name] = tuple(f"{key}={each}" for key, each in value.items())
+            elif one.form in (Form.TEXTS, Form.PAIRS):
                 found[name] = tuple(map(str, value or ()))
             elif one.form is Form.SWITCH:
                 found[name] = bool(value)

@@ -23,7 +23,7 @@ from pydantic_core import core_schema as core
 from typing_extensions import Doc
 
 from flint.io.documents import Presence, published
-from flint.plugins import DOCUMENTS, registered
+from flint.plugins import DOCUMENTS, blamed, load, of_others, registered
 from flint.schemas.catalog import FOLDER, file_name
 
 #: Documents of the core, and the types that declare them. Those of tools are registered as
@@ -51,19 +51,32 @@ def main() -> None:
 
 def generated() -> dict[str, str]:
     """Each file's name and text."""
-    ours = {n: e.value for n, e in registered(DOCUMENTS).items() if e.value.startswith("flint.")}
+    others = of_others(DOCUMENTS)
+    ours = {n: e.value for n, e in registered(DOCUMENTS).items() if n not in others}
     return {file_name(n): _schema(n, resolve_name(kind)) for n, kind in (CORE | ours).items()}
 
 
+def schema_of(name: str) -> str:
+    """The schema of a document that another package registers.
+
+    Raises FlintError FL880 and FL882 for what is registered wrongly.
+    """
+    kind = load(DOCUMENTS, name, type)
+    with blamed(DOCUMENTS, name, "be a document"):
+        return _schema(name, kind)
+
+
 def _schema(name: str, kind: type) -> str:
-    assert get_args(get_type_hints(kind)["schema"]) == (name,)
+    if (said := get_args(get_type_hints(kind).get("schema"))) != (name,):
+        raise ValueError(f'its field "schema" is {said}, and should be Literal["{name}"]')
     found = TypeAdapter(kind).json_schema(mode="serialization", schema_generator=_Described)
     parts = found.pop("$defs", {})
     for part in (found, *parts.values()):
         part.pop("title", None)
         _describe_by_class(part, parts)
         for said in part.get("properties", {}).values():
-            said["description"] = said.pop("description")  # where it was added, which moves no line
+            if "description" in said:  # move it to where it was added, which moves no line
+                said["description"] = said.pop("description")
     head = {"$schema": _Described.schema_dialect, "title": name}
     document = {**head, **found, **({"$defs": parts} if parts else {})}
     return json.dumps(document, indent=2) + "\n"
@@ -72,6 +85,10 @@ def _schema(name: str, kind: type) -> str:
 #: Fields of dataclasses take any number and any member: ranges are for readers of files, and new
 #: members may come.
 _ANY = {"int": "integer", "float": "number", "enum": "string"}
+
+
+#: Classes of these modules say nothing of fields.
+_OF_LIBRARIES = ("builtins", "enum", "pydantic.main", "typing", "typing_extensions")
 
 
 class _Described(GenerateJsonSchema):
@@ -145,7 +162,7 @@ def _told(cls: type) -> Iterator[tuple[str, str]]:
     """Fields of a class and of those that it is derived from, with what is said of them."""
     bases = getattr(cls, "__orig_bases__", cls.__bases__)
     for base in (*bases, cls):
-        if inspect.isclass(base) and base.__module__.startswith("flint"):
+        if inspect.isclass(base) and base.__module__ not in _OF_LIBRARIES:
             yield from _told_in(base) if base is cls else _told(base)
 
 

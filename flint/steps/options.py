@@ -36,8 +36,10 @@ def parse_settings(pairs: Sequence[str], option: str = "--set") -> dict[str, str
     return settings
 
 
-def parse_trip_counts(pairs: Sequence[str]) -> dict[str, int]:
-    """Split `NAME=N` texts of `--trip-count`. Raises FlintError FL216."""
+def parse_trip_counts(pairs: Sequence[str] | Mapping[str, int] | None) -> dict[str, int]:
+    """Split `NAME=N` texts of `--trip-count`; a mapping is as it is. Raises FlintError FL216."""
+    if pairs is None or isinstance(pairs, Mapping):
+        return dict(pairs or {})
     counts: dict[str, int] = {}
     for name, value in parse_settings(pairs, "--trip-count").items():
         if not value.isascii() or not value.isdigit():

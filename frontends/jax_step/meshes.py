@@ -161,3 +161,15 @@ def own_sharding(leaf: object) -> object:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return jax_private.own_sharding(leaf)
     return getattr(leaf, "sharding", None)
+
+
+def axis_names_of(arguments: object) -> tuple[str, ...] | None:
+    """Axis names of the mesh that some argument is sharded on, or None."""
+    import jax
+
+    leaves = jax.tree.leaves(arguments, is_leaf=lambda x: isinstance(x, jax.sharding.Sharding))
+    for leaf in leaves:
+        sharding = leaf if isinstance(leaf, jax.sharding.Sharding) else own_sharding(leaf)
+        if isinstance(sharding, jax.sharding.NamedSharding):
+            return tuple(map(str, sharding.mesh.axis_names))
+    return None

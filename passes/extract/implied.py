@@ -21,10 +21,10 @@ from flint.passes.axes import pairs_to_route
 from flint.passes.extract.collectives import shard_holders
 from flint.passes.extract.consistency import RULE
 from flint.passes.extract.halo import Hop, hops, messages, rotation
+from flint.passes.extract.op_classes import TOP_K, key_of
 from flint.passes.extract.tensors import Operation, Tensor, show
 from flint.passes.extract.windows import REACHES, Reach, feeds_only_rotations, rotation_of
 from flint.passes.mlir import defining_operation, is_attention_backward, is_heads_first, target_of
-from flint.passes.partition.prepare.rules import TOP_K, rule_key
 from flint.passes.work.host_copies import CALLBACK_TARGET, ON_SHARDS
 
 
@@ -80,7 +80,7 @@ def implied_on_results(o: Operation, mesh: Mesh) -> list[Implied]:
     """Collectives that complete results of `o`, each after those before it."""
     if o.name == "stablehlo.reduce":
         return _gather_of_partials(o, mesh)
-    if rule_key(o.op) in TOP_K:
+    if key_of(o.op) in TOP_K:
         return _gather_of_found(o, mesh)
     if o.name != "stablehlo.custom_call":
         return []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flint.ir.op_class import OpClass
 
 #: Names of StableHLO's operations by class. HLO has the same, spelled with dashes.
@@ -101,3 +103,14 @@ def class_of(name: str) -> OpClass:
 def value_class(name: str) -> OpClass:
     """The class of an operation that does no work; VALUE if it only names one."""
     return CLASSES.get(name, OpClass.VALUE)
+
+
+#: Keys of the operation that finds the largest few.
+TOP_K = ("chlo.top_k", "custom_call:mhlo.topk")
+
+
+def key_of(op: Any) -> str:
+    """The name of an operation, of a custom call with that of its target: `custom_call:mhlo.topk`."""
+    if op.name == "stablehlo.custom_call":
+        return f"custom_call:{op.attributes['call_target_name'].value}"
+    return str(op.name)

@@ -13,7 +13,7 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Int64s, Program
 from flint.passes.base import Pass
 from flint.passes.rewrites.combine_collectives import independent
-from flint.passes.rewrites.units import moved, unit_edges, units
+from flint.passes.rewrites.delay_past_loops import moved, unit_edges, units
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flint.backends.cost.chips.peaks import tf32_kinds
+from flint.backends.cost.chips.model import tf32_kinds
 from flint.backends.cost.kernel_times import MEASURED
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.replay.changes import Changes, Replacing, Scaling

@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from flint.backends.chakra.writing.expand import Nodes
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
+from flint.errors import FlintError
 from flint.ir.arrays import Mask
 from flint.ir.columns import consumers
 from flint.ir.program import Collective, Int64s, Kind, Program, RegionKind
+from flint.ir.workload import Workload
+from flint.rewrite import nodes_of
 
 # Kernels that only prepare communication: slices and casts of parameters before they are gathered.
 #
@@ -313,3 +316,13 @@ def _reordered(nodes: Nodes, order: Int64s) -> Nodes:
         dep_start=start,
         deps=keys % max(len(order), 1),
     )
+
+
+def untimed_nodes(workload: Workload, granularity: str, mapping: object = None) -> Workload:
+    """What traces without durations are of. Raises FlintError FL406 (granularity), FL703 (a mapping)."""
+    if mapping:
+        raise FlintError(
+            "FL703", "a mapping of mesh axes is for the tiers of a cluster", help="give a cluster"
+        )
+    nodes = nodes_of(workload, granularity)
+    return replace(nodes, programs=tuple(map(prepared_apart, nodes.programs)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flint.cli.console import print_json, print_text
 from flint.cli.options import Json, Quiet, Verbose
+from flint.plugins import DOCUMENTS, left_out, of_others
 
 if TYPE_CHECKING:
     from flint.cli.documents import SchemasDocument
@@ -31,10 +32,15 @@ def schema(
     """
     from flint.schemas.catalog import find_schema, read_schema, schema_names
 
+    others = of_others(DOCUMENTS)
     if name:
-        print_text(json.dumps(find_schema(name), indent=2, ensure_ascii=False))
+        found = _of_other(name) if name in others else find_schema(name)
+        print_text(json.dumps(found, indent=2, ensure_ascii=False))
         return
     summaries = {n: str(read_schema(n)["description"]) for n in schema_names()}
+    for other in others:
+        with left_out(DOCUMENTS, other, "be listed"):
+            summaries[other] = str(_of_other(other).get("description", ""))
     if json_:
         listed: SchemasDocument = {
             "schema": "flint.schemas/1",
@@ -43,6 +49,14 @@ def schema(
         print_json(listed)
         return
     print_text(_table(summaries))
+
+
+def _of_other(name: str) -> dict[str, Any]:
+    """The schema of a document of another package, which has no file."""
+    from flint.schemas.generate import schema_of
+
+    found: dict[str, Any] = json.loads(schema_of(name))
+    return found
 
 
 def _table(summaries: dict[str, str]) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flint.errors import FlintError, nearest
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
+from flint.requests.keywords import refuse_unknown, takes_fields
 from flint.tools.explore.answers.objectives import RATE, Objective, objectives_of
 from flint.tools.explore.answers.rank import Ranking
 from flint.tools.explore.result import Result
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from flint.tools.explore.study.run import Listener
     from flint.tools.explore.study.search import SearchKind
     from flint.tools.explore.workers.schedule import Executor
-
-Settings = Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -149,23 +148,23 @@ class Answer:
         return f"<pre>{html.escape(self._text)}</pre>"
 
 
+#: Fields of a CaptureRequest that hold for all points.
+_CAPTURED = (
+    *("settings", "args", "partitioner", "compiler", "trip_counts"),
+    *("world", "script_arguments", "hints"),
+)
+
+
+@takes_fields(CaptureRequest, _CAPTURED)
 def explore(
     model: str | Path | Callable[..., Any],
     devices: int | Sequence[int] = (),
     clusters: str | Path | Sequence[str | Path] = (),
     *,
     mesh: str | None = None,
-    settings: Settings | None = None,
     sweep: Mapping[str, object] | Sequence[str] = (),
     where: str | Sequence[str] = (),
     objective: str | Sequence[str] = (),
-    args: str | None = None,
-    partitioner: str = "shardy",
-    compiler: str = "",
-    trip_counts: Mapping[str, int] | None = None,
-    world: bool = False,
-    script_arguments: Sequence[str] = (),
-    hints: Sequence[str] = (),
     tokens: str = "",
     study: str | Path | None = None,
     budget: int | None = None,
@@ -176,6 +175,7 @@ def explore(
     keep_infeasible: bool = False,
     estimate: EstimateRequest | None = None,
     progress: Listener | None = None,
+    **captured: Any,
 ) -> Answer:
     """Estimate every configuration of a program on some devices, and rank those that fit.
 
@@ -183,35 +183,42 @@ def explore(
     numbers of devices, `clusters` presets or files. Explored are meshes of the entry's axes (limited by
     `mesh`: "pipe=4,data=*,model=1..8"), options that it declares as choices, and what `sweep` adds:
     {"remat": ["none", "full"], "cluster.ib.bandwidth": "50..400GB/s"}, or as `--sweep` has it. `where` are
-    conditions ("memory <= 70GiB"); `settings`, and `args` to `tokens`, are as for `flint explore`. With
+    conditions ("memory <= 70GiB"), `tokens` is as for `flint explore`. With
     several names in `objective` ("time", "mfu", ...) the Pareto front stands first. The file `study` keeps
     results. Spaces of more than `budget` points are searched (`search`: "nsga2", "tpe", "random") from
     `seed`. `jobs` processes evaluate (0: one a processor), or an `executor`; points that do not fit are
     priced too if `keep_infeasible`. `estimate` is how points are estimated,
-    but for the cluster; `progress` hears of results.
+    but for the cluster; `progress` hears of results. `captured` are how points are captured: `settings` and
+    `trip_counts` are mappings.
 
     Raises FlintError FL860 to FL874, and what loading the model raises.
     """
     from flint.tools.explore.study.run import explore_space
 
-    request = CaptureRequest(
-        _model(model), args=args, partitioner=partitioner, compiler=compiler, world=world,
-        settings=tuple(f"{name}={value}" for name, value in (settings or {}).items()),
-        trip_counts=tuple(f"{name}={count}" for name, count in (trip_counts or {}).items()),
-        script_arguments=tuple(script_arguments), hints=tuple(hints),
-    )  # fmt: skip
+    refuse_unknown("explore", _CAPTURED, captured)
+    request = CaptureRequest.of({"model": _model(model), **captured})
     estimate = estimate or EstimateRequest()
     subject = Subject.of(request, estimate, tokens=tokens, keep_infeasible=keep_infeasible)
     objectives = objectives_of(_texts(objective)) if objective else ()
-    numbers = (devices,) if isinstance(devices, int) else tuple(devices)
     space = space_of(
-        subject, devices=numbers, clusters=_texts(clusters), mesh=mesh,
-        sweeps=[*_sweeps(sweep), *fixed_sweeps(estimate)],        where=_texts(where),
-    )  # fmt: skip
+        subject,
+        devices=(devices,) if isinstance(devices, int) else tuple(devices),
+        clusters=_texts(clusters),
+        mesh=mesh,
+        sweeps=[*_sweeps(sweep), *fixed_sweeps(estimate)],
+        where=_texts(where),
+    )
     found = explore_space(
-        space, study=None if study is None else Path(study), executor=executor, budget=budget,
-        objectives=objectives or (RATE,), kind=find_search(search), seed=seed, jobs=jobs, progress=progress,
-    )  # fmt: skip
+        space,
+        study=None if study is None else Path(study),
+        executor=executor,
+        objectives=objectives or (RATE,),
+        budget=budget,
+        kind=find_search(search),
+        seed=seed,
+        jobs=jobs,
+        progress=progress,
+    )
     return answer(found, space, objectives)
 
 

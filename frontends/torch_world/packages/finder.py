@@ -23,7 +23,8 @@ import torch
 
 from flint.frontends.torch_world.packages.flex import flex_replaced
 from flint.frontends.torch_world.packages.notes import listen
-from flint.frontends.torch_world.packages.package import Package, packages
+from flint.frontends.torch_world.packages.package import Package, package_of, packages
+from flint.plugins import STAND_INS, left_out
 
 #: Names of packages that are not stood in for, with commas between, or `all`.
 WITHOUT = "FLINT_WITHOUT"
@@ -41,9 +42,10 @@ def packages_found(told: Callable[[str], None]) -> Iterator[None]:
     try:
         with ExitStack() as stack:
             stack.enter_context(flex_replaced())
-            for package in packages().values():
-                if (recording := package.recording()) is not None:
-                    stack.enter_context(recording)
+            for name, package in packages().items():
+                with left_out(STAND_INS, name, "be recorded around a program"):
+                    if (recording := package.recording()) is not None:
+                        stack.enter_context(recording)
             yield
     finally:
         sys.meta_path.remove(finder)
@@ -67,8 +69,11 @@ class _Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
         """The stand-in for a module, if there is one."""
-        package = self._packages.get(fullname.partition(".")[0])
-        if package is None or self._leaves_out(package.name) or _asked_by_torch():
+        name = fullname.partition(".")[0]
+        if self._leaves_out(name) or _asked_by_torch():
+            return None
+        package = package_of(name)
+        if package is None:
             return None
         if package.behind(fullname) is None:
             return None

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from flint.plugins import STAND_INS, load, registered
+from flint.plugins import STAND_INS, load, registered, usable
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,25 @@ class Package:
 
 @cache
 def packages() -> Mapping[str, Package]:
-    """Packages by the name that a program imports: that of their entry point."""
-    return {name: load(STAND_INS, name) for name in registered(STAND_INS)}
+    """Packages by the name that a program imports: that of their entry point.
+
+    What other packages register wrongly is left out, with a warning, until a program imports it.
+    """
+    return usable(STAND_INS, registered(STAND_INS), _registered)
+
+
+def package_of(name: str) -> Package | None:
+    """The package that stands in for what a program imports as `name`, if any.
+
+    Raises FlintError FL880 and FL882 for one that is registered wrongly.
+    """
+    found = packages().get(name)
+    return _registered(name) if found is None and name in registered(STAND_INS) else found
+
+
+def _registered(name: str) -> Package:
+    found: Package = load(STAND_INS, name, Package)
+    return found
 
 
 def packages_at_work(operators: Iterable[str]) -> tuple[Package, ...]:

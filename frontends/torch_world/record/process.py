@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from flint.errors import FlintError
+from flint.frontends.torch_world.packages.package import packages
 from flint.frontends.torch_world.record.child import CAN_FORK, Outcome, outcome_of
 from flint.frontends.torch_world.record.handover import wrong_assumptions
 from flint.frontends.torch_world.record.job import Job
@@ -111,6 +112,7 @@ class RankProcesses:
         return str(file), f"{file}.result"
 
     def _started(self) -> Child:
+        packages()  # a warning of one that is left out comes from here, and not from the child
         return Child(
             [sys.executable, "-m", "flint.frontends.torch_world.record.child"],
             stdin=subprocess.PIPE,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flint.passes.extract.op_classes import TOP_K, key_of
 from flint.passes.partition.as_xla.layouts import Layout, axes_of, count
 from flint.passes.partition.as_xla.placed import (
     axis_sizes,
@@ -21,7 +22,7 @@ from flint.passes.partition.as_xla.placed import (
     sharding_of,
     used_axes,
 )
-from flint.passes.partition.prepare.rules import RULE, TOP_K, rule_key
+from flint.passes.partition.prepare.rules import RULE
 
 _NAMES = ("chlo.top_k", "stablehlo.custom_call")
 
@@ -31,7 +32,7 @@ def split_top_ks(module: Any) -> None:
     found = [
         op
         for op in partitioned_operations(module, _NAMES)
-        if rule_key(op) in TOP_K and RULE in op.attributes
+        if key_of(op) in TOP_K and RULE in op.attributes
     ]
     sizes, used = (axis_sizes(module), used_axes(module)) if found else ({}, frozenset())
     for op in found if sizes else ():

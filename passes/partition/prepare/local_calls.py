@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flint.passes.extract.op_classes import key_of
 from flint.passes.mlir import make_context, operations_named, write_bytecode
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.rules import (
@@ -20,7 +21,6 @@ from flint.passes.partition.prepare.rules import (
     RULE,
     RULES,
     factors_of,
-    rule_key,
     rule_of,
 )
 
@@ -54,7 +54,7 @@ def with_local_calls(bytecode: bytes) -> bytes:
 
 def _can_split(op: Any) -> bool:
     """Whether a rule lets devices share the work of a call that XLA cannot split."""
-    key = rule_key(op)
+    key = key_of(op)
     if key in RULES or key in KNOWN_CALLS or not len(op.operands) or not len(op.results):
         return False
     rule = _rule(op)

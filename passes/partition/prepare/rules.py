@@ -10,13 +10,13 @@ Other packages add rules for their custom calls with an entry point in the group
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
+from flint.errors import FlintError
 from flint.ir.op_class import ELEMENTWISE
-from flint.passes.extract.op_classes import CHLO
+from flint.passes.extract.op_classes import CHLO, TOP_K, key_of
 from flint.passes.partition.prepare.attention import attention_rule
 from flint.passes.work.formulas import SCALED_DOT
 from flint.passes.work.host_copies import CALLBACK_TARGET, ON_SHARDS, PLACEMENTS
@@ -191,8 +191,6 @@ def _group_sizes(shape: Shape, group: int, sizes: list[int]) -> tuple[int, ...]:
     return (*leading, group)
 
 
-#: Keys of the operation that finds the largest few.
-TOP_K = ("chlo.top_k", "custom_call:mhlo.topk")
 _CHLO = sorted(name for c, names in CHLO.items() if c in ELEMENTWISE for name in names.split())
 #: Operation name to rule maker. For custom calls the key is `custom_call:TARGET`.
 RULES: dict[str, RuleMaker] = {
@@ -238,16 +236,14 @@ KNOWN_CALLS = frozenset(
 )
 
 
-@cache
-def installed_rules() -> Mapping[str, RuleMaker]:
-    """Rules of other packages. Raises FlintError FL880 and FL882 for what they register wrongly."""
-    return {name: load(SHARDING_RULES, name) for name in registered(SHARDING_RULES)}
-
-
 def rule_maker(op: Any) -> RuleMaker | None:
-    """What makes the rule of an operation, or None if Shardy knows it (or nothing does)."""
-    key = rule_key(op)
-    maker = installed_rules().get(key) or RULES.get(key)
+    """What makes the rule of an operation, or None if Shardy knows it (or nothing does).
+
+    Raises FlintError FL880 and FL882 for a rule of it that other packages register wrongly.
+    """
+    key = key_of(op)
+    others = registered(SHARDING_RULES)
+    maker = load(SHARDING_RULES, key) if key in others else RULES.get(key)
     if maker is None and key.startswith("custom_call:") and key not in KNOWN_CALLS:
         return opaque
     return maker
@@ -257,20 +253,26 @@ def attach_rules(module: Any, bytecode: bytes | None = None) -> frozenset[str]:
     """Give every operation without a rule that `rule_maker` knows a custom sharding rule.
 
     Returns the names of all operations with rules. `bytecode` is what the module was read from: it
-    tells whether any were there before.
+    tells whether any were there before. Raises FlintError FL880 and FL882 for a rule that another
+    package registers wrongly.
     """
     from jaxlib.mlir import ir
 
     given = bytecode is None or RULE.encode() in bytecode
-    known = {key.split(":")[0] for key in (*RULES, *installed_rules())} - {"custom_call"}
+    known = {key.split(":")[0] for key in (*RULES, *registered(SHARDING_RULES))} - {"custom_call"}
     found: set[str] = set()
+    errors: list[FlintError] = []
 
     def visit(op: Any) -> Any:
         name = op.name
         if given or name in known or name == _CALL:
             if RULE not in op.attributes:
                 # Shardy takes no rule of an operation that reads nothing or makes nothing
-                rule = rule_of(op) if len(op.operands) and len(op.results) else None
+                try:
+                    rule = rule_of(op) if len(op.operands) and len(op.results) else None
+                except FlintError as error:  # none may leave a walk
+                    errors.append(error)
+                    return ir.WalkResult.INTERRUPT
                 if rule is None:
                     return ir.WalkResult.ADVANCE
                 op.attributes[RULE] = rule
@@ -278,6 +280,8 @@ def attach_rules(module: Any, bytecode: bytes | None = None) -> frozenset[str]:
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
+    if errors:
+        raise errors[0]
     return frozenset(found)
 
 
@@ -328,7 +332,7 @@ def _make_final(op: Any) -> None:
 
 def _lonely_factors(op: Any, rule: Any) -> Iterable[int]:
     """Factors that only one tensor of a library call has; users' own rules mean what they say."""
-    if not rule_key(op).startswith("custom_call:") or rule_key(op) in KNOWN_CALLS:
+    if not key_of(op).startswith("custom_call:") or key_of(op) in KNOWN_CALLS:
         return ()
     tensors = [
         {f for dimension in mapping for f in dimension}
@@ -343,13 +347,6 @@ def factors_of(attribute: Any) -> list[list[int]]:
 
     dimensions = sdy.TensorMappingAttr(attribute).dim_mappings
     return [list(sdy.DimMappingAttr(d).factor_indices) for d in dimensions]
-
-
-def rule_key(op: Any) -> str:
-    """The name under which RULES holds an operation."""
-    if op.name == _CALL:
-        return f"custom_call:{op.attributes['call_target_name'].value}"
-    return str(op.name)
 
 
 def _shapes(values: Any) -> list[Shape]:

@@ -402,4 +402,8 @@ def test_a_command_that_cannot_be_imported_is_listed_and_says_why(tmp_path) -> N
 
     listed, used = run("--help"), run("broken", "x", "--unknown")
     assert listed.returncode == 0 and "  broken " in listed.stdout and "  verify " in listed.stdout
-    assert used.returncode == 2 and "FL882" in used.stderr and "their: no licence" in used.stderr
+    assert (
+        used.returncode == 2
+        and "FL882" in used.stderr
+        and "no licence (package their)" in used.stderr
+    )

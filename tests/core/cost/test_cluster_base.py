@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flint.cluster.lent import lenders
+from flint.cluster.load import lenders
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 

@@ -6,7 +6,7 @@ import pytest
 
 from flint.backends.cost.chips.kernel_table import element_type, kernels_of
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
-from flint.backends.cost.chips.peaks import tf32_kinds
+from flint.backends.cost.chips.model import tf32_kinds
 from flint.cluster.models import Cluster
 from flint.ir.mesh import Mesh
 from flint.ir.program import Flag, Kind, Phase

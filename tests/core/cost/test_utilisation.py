@@ -11,8 +11,7 @@ import pytest
 
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
-from flint.backends.cost.chips.model import peak_type
-from flint.backends.cost.chips.peaks import tf32_kinds
+from flint.backends.cost.chips.model import peak_type, tf32_kinds
 from flint.backends.cost.utilisation import (
     ProductFlops,
     executed_flops,

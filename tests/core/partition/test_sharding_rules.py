@@ -7,7 +7,6 @@ from flint import plugins
 from flint.ir.program import Collective, Kind
 from flint.passes.mlir import make_context
 from flint.passes.partition.as_xla import top_k
-from flint.passes.partition.prepare import rules
 from flint.passes.partition.prepare.rules import FactorRule, attach_rules, pointwise
 from tests.auto_mesh import auto_mesh
 
@@ -68,13 +67,11 @@ def test_rules_of_other_packages_come_from_entry_points(tmp_path, monkeypatch) -
         "[flint.sharding_rules]\ncustom_call:my_kernel = their_rules:rule\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    rules.installed_rules.cache_clear()
     plugins._points.cache_clear()
     try:
         operation = "%0 = stablehlo.custom_call @my_kernel(%x) : (tensor<4xf32>) -> tensor<4xf32>"
         found = rule_of(operation, "%x: tensor<4xf32>")
     finally:
-        rules.installed_rules.cache_clear()
         plugins._points.cache_clear()
     assert found.endswith("<([i])->([i]) {i=4}, custom>")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from flint.ir.program import Collective, Kind
-from flint.passes.rewrites.fold_all_reduces import FoldAllReduces
 from flint.passes.rewrites.narrow_collectives import NarrowCollectives
+from flint.passes.rewrites.reassociate import FoldAllReduces
 from tests.program_text import Rows, group, lines
 
 

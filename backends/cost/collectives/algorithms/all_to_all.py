@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from flint.backends.cost.collectives.algorithm import Algorithm, LinkUse, Task
-from flint.backends.cost.collectives.protocols import of_all_to_all
+from flint.backends.cost.collectives.algorithm import Algorithm, LinkUse, Task, of_all_to_all
 from flint.cluster.models import NetworkKind
 from flint.ir.op_class import Collective
 

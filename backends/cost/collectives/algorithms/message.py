@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from flint.backends.cost.collectives import protocols
 from flint.backends.cost.collectives.algorithm import (
     MESSAGES,
     NEIGHBOURS,
     Algorithm,
     LinkUse,
     Task,
+    of_message,
 )
 from flint.cluster.models import NetworkKind
 
@@ -31,6 +31,6 @@ ALGORITHMS = (
         collectives=MESSAGES,
         networks=frozenset(NetworkKind),
         schedule=_schedule,
-        protocols=protocols.of_message,
+        protocols=of_message,
     ),
 )

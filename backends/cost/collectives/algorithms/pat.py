@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import math
 
-from flint.backends.cost.collectives.algorithm import NCCL, Algorithm, LinkUse
+from flint.backends.cost.collectives.algorithm import NCCL, Algorithm, LinkUse, of_collective
 from flint.backends.cost.collectives.algorithms.ring import ring
-from flint.backends.cost.collectives.protocols import of_collective
 from flint.cluster.models import NetworkKind
 from flint.ir.op_class import Collective
 

@@ -11,8 +11,8 @@ from flint.backends.cost.collectives.algorithm import (
     Algorithm,
     LinkUse,
     Task,
+    of_collective,
 )
-from flint.backends.cost.collectives.protocols import of_collective
 from flint.cluster.models import NetworkKind
 from flint.ir.op_class import Collective
 

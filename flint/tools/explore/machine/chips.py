@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flint.cluster.lent import SAME_CHIP
+from flint.cluster.load import SAME_CHIP
 from flint.cluster.models import Chip
 from flint.cluster.tables import ChipFamily, Quantity, SourceKind
 from flint.tools.explore.machine.paths import ClusterPart
@@ -77,7 +77,7 @@ def _family(
 
 
 def _is_another(chip: Chip, now: Mapping[str, Any], said: Mapping[str, Quantity]) -> bool:
-    """Whether constants that were fitted on a chip are another's, as `flint.cluster.lent` says it."""
+    """Whether constants that were fitted on a chip are another's, as `flint.cluster.load` says it."""
     before = chip.__dict__
     keys = [key for key, value in now.items() if isinstance(value, Quantity)]
     return (

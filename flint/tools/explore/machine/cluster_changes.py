@@ -2,7 +2,7 @@
 
 What a number means when it changes, and what follows it:
 
-- Fitted constants stay, as those of another machine (see `flint.cluster.lent`): their kind becomes `assumed`.
+- Fitted constants stay, as those of another machine (see `flint.cluster.load`): their kind becomes `assumed`.
 - A tier's steps (`a1_ns`) take the difference of its latency. Its `efficiency` is a share and goes along;
   rates in bytes per second of its constants do not.
 - Peaks go with a chip's units and their clock where no peak is given, and times of a unit's work
@@ -23,8 +23,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from flint.cluster.errors import help_of, said_of
-from flint.cluster.lent import lent_source
-from flint.cluster.load import preset_names
+from flint.cluster.load import lent_source, preset_names
 from flint.cluster.models import Cluster
 from flint.cluster.named import load_cluster
 from flint.cluster.tables import Quantity, SourceKind

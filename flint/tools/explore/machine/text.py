@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flint.cluster.lent import lent
-from flint.cluster.load import PRESETS, find_cluster_file, merged, without_replaced
+from flint.cluster.load import PRESETS, find_cluster_file, lent, merged, without_replaced
 from flint.cluster.models import Cluster
 from flint.cluster.named import is_astrasim, load_cluster
 from flint.tools.explore.machine.cluster_changes import changed

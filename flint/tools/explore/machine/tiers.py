@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from flint.cluster.lent import FABRIC, lent_source
+from flint.cluster.load import FABRIC, lent_source
 from flint.cluster.models import Cluster, Network, NetworkKind
 from flint.cluster.tables import Quantity, SourceKind
 from flint.errors import FlintError

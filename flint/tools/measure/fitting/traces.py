@@ -15,7 +15,7 @@ import numpy as np
 
 from flint.backends.cost.chips.kernel_table import KINDS, kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
-from flint.backends.cost.chips.peaks import tf32_kinds
+from flint.backends.cost.chips.model import tf32_kinds
 from flint.cluster.models import Chip
 from flint.ir.arrays import Float64s
 from flint.ir.op_class import Collective, OpClass

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 
 from flint.errors import FlintError
-from flint.plugins import READERS, load, registered
+from flint.plugins import READERS, blamed, left_out, load, registered, usable
 from flint.tools.measure.profiles import execution_trace, kineto, nsight, xplane
 from flint.tools.measure.profiles.foreign import foreign
 from flint.tools.measure.profiles.profile import Profile
@@ -26,7 +27,7 @@ class ProfileFormat:
     read: Callable[[Path], tuple[Profile, ...]]
 
 
-#: The first that recognizes a file reads it. Kineto's takes any JSON, so it is the last.
+#: The first that recognizes a file reads it. Kineto's takes any JSON, so it is the last of all.
 FORMATS: tuple[ProfileFormat, ...] = (
     ProfileFormat("JAX and XLA (xplane.pb)", xplane.recognizes, xplane.read),
     ProfileFormat("JAX and XLA (Chrome JSON)", xplane.recognizes_chrome, xplane.read_chrome),
@@ -43,9 +44,20 @@ FORMATS: tuple[ProfileFormat, ...] = (
 )
 
 
+@cache
+def others() -> Mapping[str, ProfileFormat]:
+    """Those of other packages, by their names."""
+    return usable(READERS, registered(READERS), _registered)
+
+
+def _registered(name: str) -> ProfileFormat:
+    found: ProfileFormat = load(READERS, name, ProfileFormat)
+    return found
+
+
 def formats() -> tuple[ProfileFormat, ...]:
-    """Those of other packages, by their names, and then Flint's own."""
-    return (*(load(READERS, name) for name in registered(READERS)), *FORMATS)
+    """Flint's own, and then those of other packages."""
+    return (*FORMATS, *others().values())
 
 
 def read_profiles(path: Path) -> tuple[Profile, ...]:
@@ -63,21 +75,49 @@ def holds_profile(path: Path) -> bool:
     Kineto's takes any JSON, so that its own keys are looked for.
     """
     head = head_of(path) if path.is_file() else b""
-    says_kineto = b'"traceEvents"' in head or b"schemaVersion" in head
-    return any(f.recognizes(head) and (f.read is not kineto.read or says_kineto) for f in formats())
+    return _own(head) is not None or _of_others(head) is not None
 
 
 def format_of(path: Path) -> ProfileFormat:
-    """How a file is written. Raises FlintError FL801 if nothing here reads it, FL828 if it is known."""
+    """How a file is written. Raises FlintError FL801 if nothing here reads it, FL828 if it is known.
+
+    What a file says of itself comes first, then what other packages recognize, then any JSON.
+    """
     head = head_of(path)
-    if error := foreign(path, head):
+    error = foreign(path, head)
+    found = (None if error else _own(head)) or _of_others(head)
+    if found is None and error:
         raise error
-    for form in formats():
-        if form.recognizes(head):
-            return form
+    if found is None and kineto.recognizes(head):
+        found = FORMATS[-1]
+    if found is not None:
+        return found
     what = "it is empty" if not head else f"it begins with {head[:16]!r}"
     raise FlintError(
         "FL801",
         f"{path} is no profile that Flint reads: {what}",
         help="what is read: " + ", ".join(form.name for form in formats()),
     )
+
+
+def _own(head: bytes) -> ProfileFormat | None:
+    """Flint's format of a file that says of itself what it is."""
+    says_kineto = b'"traceEvents"' in head or b"schemaVersion" in head
+    for form in FORMATS if says_kineto else FORMATS[:-1]:
+        if form.recognizes(head):
+            return form
+    return None
+
+
+def _of_others(head: bytes) -> ProfileFormat | None:
+    """The first format of other packages that recognizes a file."""
+    for name, form in others().items():
+        with left_out(READERS, name, "recognize a file"):
+            if form.recognizes(head):
+                return replace(form, read=partial(_read, name))
+    return None
+
+
+def _read(name: str, path: Path) -> tuple[Profile, ...]:
+    with blamed(READERS, name, f"read {path.name}"):
+        return others()[name].read(path)

@@ -10,7 +10,7 @@ import numpy as np
 
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
-from flint.backends.cost.chips.peaks import tf32_kinds
+from flint.backends.cost.chips.model import tf32_kinds
 from flint.backends.cost.simulate.exposure import labels_of
 from flint.ir.program import Int64s
 

@@ -11,7 +11,7 @@ from flint.backends.cost.chips.families.gpu.constants import (
     flops_per_cycle,
     gpu_of,
 )
-from flint.backends.cost.chips.peaks import ON_GPU
+from flint.backends.cost.chips.model import ON_GPU
 
 if TYPE_CHECKING:
     from flint.cluster.models import Chip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flint.backends.cost.chips.families.systolic.constants import CLOCK, constants_of, systolic_of
-from flint.backends.cost.chips.peaks import ON_TPU
+from flint.backends.cost.chips.model import ON_TPU
 
 if TYPE_CHECKING:
     from flint.cluster.models import Chip

@@ -18,8 +18,7 @@ from flint.backends.cost.chips.families.systolic.hardware import (
 )
 from flint.backends.cost.chips.families.systolic.products import gemm_ns
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
-from flint.backends.cost.chips.model import ChipModel, Formulas
-from flint.backends.cost.chips.peaks import ON_TPU, ProductTypes
+from flint.backends.cost.chips.model import ON_TPU, ChipModel, Formulas, ProductTypes
 from flint.ir.arrays import Float64s
 
 if TYPE_CHECKING:
