@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from flint.frontends.torch_world.record.recording import (
@@ -23,6 +24,12 @@ ITEM_BYTES = {"f32": 4, "bf16": 2, "i64": 8, "i1": 1}
 def tensor(storage: int, *shape: int, dtype: str = "f32") -> TensorInfo:
     """A dense local tensor."""
     return TensorInfo(storage, shape, dtype, math.prod(shape) * ITEM_BYTES[dtype])
+
+
+def part(storage: int, first: int, *shape: int) -> TensorInfo:
+    """Part of a float32 storage, from its element `first` on."""
+    whole = tensor(storage, *shape)
+    return replace(whole, extent=(4 * first, 4 * first + whole.num_bytes))
 
 
 def event(op: str, inputs: Any = (), outputs: Any = (), **fields: Any) -> Event:

@@ -162,6 +162,10 @@ class _Build:
         self.rows.append(row)
         self.ends.append(self.last_work.get(event.stream, -1))
 
+    def _sources(self, tensors: Sequence[TensorInfo]) -> list[int]:
+        """The rows that made what a reader of `tensors` reads."""
+        return [row for tensor in tensors for row in self.memory.rows_of(tensor)]
+
     def _waited(self, event: Event) -> tuple[int, ...]:
         """Rows of other events that must be over first, those of skipped events included."""
         rows = [self.ends[w] for w in event.waits] + self.order.take_left_over(event.stream)
@@ -178,9 +182,9 @@ class _Build:
         if not event.outputs:
             return -1
         reads = () if opcode in _ALLOCATING else event.inputs
-        sources = [self.memory.row_of(t) for t in reads]
+        sources = self._sources(reads)
         home = event.outputs[0].storage
-        aliased = [r for t, r in zip(reads, sources, strict=True) if t.storage == home]
+        aliased = self._sources([t for t in reads if t.storage == home])
         alias = max(aliased or sources, default=-1)
         row = self._row(
             event,
@@ -280,7 +284,7 @@ class _Build:
     def _alone(self, event: Event) -> int:
         """A collective of one rank: its result is its input."""
         self._leave_waits(event)
-        sources = [self.memory.row_of(t) for t in read(event)]
+        sources = self._sources(read(event))
         stored = [t for t in results(event) if t.storage not in {i.storage for i in read(event)}]
         if not stored:
             return max(sources, default=-1)
@@ -310,12 +314,12 @@ class _Build:
         **columns: Any,
     ) -> int:
         """A row that works: it reads `reads` and leaves `stored` in memory."""
-        deps = [self.memory.row_of(t) for t in reads]
-        updates = dict.fromkeys(t.storage for t in written(event)) if event.writes else ()
+        deps = self._sources(reads)
+        updates = written(event)
         alias = -1
-        for storage in updates:
-            deps += self.memory.rows_before_write(storage)
-            alias = self.memory.writer(storage) if alias < 0 else alias
+        for tensor in updates:
+            deps += self.memory.rows_before_write(tensor)
+            alias = self.memory.writer(tensor) if alias < 0 else alias
         waited = self._waited(event)
         deps += waited
         row = self._row(
@@ -331,11 +335,12 @@ class _Build:
         self.order.ran(event, row, bool(waited))
         self.last_work[event.stream] = row
         for tensor in reads:
-            self.memory.was_read(tensor.storage, row)
-        for storage in updates:
-            self.memory.was_written(storage, row)
+            self.memory.was_read(tensor, row)
+        for tensor in updates:
+            self.memory.was_written(tensor, row)
         for tensor in stored:
-            self.memory.made(tensor, row)
+            if tensor.storage not in event.writes:
+                self.memory.provide(tensor.storage, row, tensor.num_bytes)
         return row
 
     def _row(

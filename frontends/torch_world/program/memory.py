@@ -5,54 +5,104 @@ What a stream waited for holds for all that follows on it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from flint.frontends.torch_world.record.recording import Event, TensorInfo
+from flint.frontends.torch_world.record.recording import Event, Extent, TensorInfo
 
-_View = tuple[tuple[int, ...], str]
 #: Collectives of traced functions are waited for where their result is first used.
 FUNCTIONAL = "_c10d_functional"
+#: Shape, type and place of a tensor in its storage.
+_View = tuple[tuple[int, ...], str, Extent | None]
+#: No storage has a byte here.
+_BEYOND = 1 << 62
+
+
+@dataclass
+class _Part:
+    """The bytes of a storage from `start` up to the next part.
+
+    The row that last wrote them, and the rows that read them since then.
+    """
+
+    start: int
+    writer: int
+    readers: list[int] = field(default_factory=list)
 
 
 @dataclass
 class _Storage:
-    """The row that last wrote, rows that read since then, and views taken since then.
+    """Parts in the order of their bytes, and for each view its row, until its bytes are written.
 
     `num_bytes` is 0 where only parts were seen.
     """
 
-    writer: int
+    parts: list[_Part]
     num_bytes: int = 0
-    readers: list[int] = field(default_factory=list)
     views: dict[_View, int] = field(default_factory=dict)
+
+    def within(self, extent: Extent | None) -> list[_Part]:
+        """The parts that make up a range of bytes; parts that reach beyond it are divided."""
+        if extent is None:
+            return self.parts
+        first, end = self._divide(extent[0]), self._divide(extent[1])
+        return self.parts[first:end]
+
+    def write(self, extent: Extent | None, row: int) -> None:
+        """`row` writes a range of bytes: it becomes one part."""
+        first, end = extent or (0, _BEYOND)
+        low, high = self._divide(first), self._divide(end)
+        self.parts[low:high] = [_Part(first, row)]
+        self.views = {v: seen for v, seen in self.views.items() if not _overlap(v[2], extent)}
+
+    def _divide(self, start: int) -> int:
+        """The place of the part that starts at a byte, which it does from now on."""
+        place = bisect_left(self.parts, start, key=lambda part: part.start)
+        is_inside = start < _BEYOND and (
+            place == len(self.parts) or self.parts[place].start != start
+        )
+        if is_inside:
+            whole = self.parts[place - 1]
+            self.parts.insert(place, _Part(start, whole.writer, list(whole.readers)))
+        return place
+
+
+def _overlap(one: Extent | None, other: Extent | None) -> bool:
+    return one is None or other is None or (one[0] < other[1] and other[0] < one[1])
 
 
 @dataclass
 class Memory:
-    """Storages by number.
+    """Storages by number. Hazards are kept by ranges of bytes.
 
-    A write into a part of a storage is a write of the whole that reads it: the writer comes after
-    the one before it, and who reads the storage afterwards waits for both.
+    Frameworks keep gradients and parameters in flat buffers: what happens to one bucket of a
+    buffer waits for nothing that happens to another.
     """
 
     _storages: dict[int, _Storage] = field(default_factory=dict)
 
     def provide(self, storage: int, row: int, num_bytes: int) -> None:
         """`row` stands for a whole new storage."""
-        self._storages[storage] = _Storage(row, num_bytes)
+        self._storages[storage] = _Storage([_Part(0, row)], num_bytes)
 
-    def writer(self, storage: int) -> int:
-        """The row that last wrote a storage, -1 if none did."""
-        found = self._storages.get(storage)
-        return found.writer if found else -1
+    def writer(self, tensor: TensorInfo) -> int:
+        """The last row that wrote bytes of a tensor, -1 if none did."""
+        found = self._storages.get(tensor.storage)
+        return (
+            max((part.writer for part in found.within(tensor.extent)), default=-1) if found else -1
+        )
 
-    def row_of(self, tensor: TensorInfo) -> int:
-        """The row whose result a reader of `tensor` reads: a view since the last write, or it."""
+    def rows_of(self, tensor: TensorInfo) -> list[int]:
+        """The rows whose results a reader of `tensor` reads: a view since the last write, or all
+        that wrote bytes of it."""
         found = self._storages.get(tensor.storage)
         if found is None:
-            return -1
-        return found.views.get((tensor.shape, tensor.dtype), found.writer)
+            return [-1]
+        view = found.views.get((tensor.shape, tensor.dtype, tensor.extent))
+        if view is not None:
+            return [view]
+        return list(dict.fromkeys(part.writer for part in found.within(tensor.extent)))
 
     def visible_bytes(self, tensor: TensorInfo) -> int:
         """Bytes that reading `tensor` moves: an expanded view has no more than its storage."""
@@ -60,36 +110,29 @@ class Memory:
         whole = found.num_bytes if found else 0
         return min(tensor.num_bytes, whole) if whole else tensor.num_bytes
 
-    def rows_before_write(self, storage: int) -> Iterator[int]:
-        """Rows that must be over before a storage is written: its writer and its readers."""
-        found = self._storages.get(storage)
-        if found is not None:
-            yield found.writer
-            yield from found.readers
+    def rows_before_write(self, tensor: TensorInfo) -> Iterator[int]:
+        """Rows that must be over before a tensor is written: who wrote or reads bytes of it."""
+        found = self._storages.get(tensor.storage)
+        for part in found.within(tensor.extent) if found is not None else ():
+            yield part.writer
+            yield from part.readers
 
     def see(self, view: TensorInfo, row: int) -> None:
         """`row` is a view of a storage."""
         found = self._storages.get(view.storage)
         if found is not None:
-            found.views[view.shape, view.dtype] = row
+            found.views[view.shape, view.dtype, view.extent] = row
 
-    def was_read(self, storage: int, row: int) -> None:
-        """`row` reads a storage."""
-        found = self._storages.get(storage)
-        if found is not None:
-            found.readers.append(row)
-
-    def was_written(self, storage: int, row: int) -> None:
-        """`row` changes a storage, wholly or in part."""
-        found = self._storages.setdefault(storage, _Storage(row))
-        found.writer = row
-        found.readers, found.views = [], {}
-
-    def made(self, tensor: TensorInfo, row: int) -> None:
-        """`row` stores `tensor`: a new storage, or one that it wrote already."""
+    def was_read(self, tensor: TensorInfo, row: int) -> None:
+        """`row` reads a tensor."""
         found = self._storages.get(tensor.storage)
-        if found is None or found.writer != row:
-            self.provide(tensor.storage, row, tensor.num_bytes)
+        for part in found.within(tensor.extent) if found is not None else ():
+            part.readers.append(row)
+
+    def was_written(self, tensor: TensorInfo, row: int) -> None:
+        """`row` changes a tensor, wholly or in part."""
+        found = self._storages.setdefault(tensor.storage, _Storage([_Part(0, row)]))
+        found.write(tensor.extent, row)
 
 
 @dataclass

@@ -87,7 +87,8 @@ def read(event: Event) -> tuple[TensorInfo, ...]:
     """The tensors that the event reads: its inputs without those that it only overwrites."""
     if not event.writes or not _overwrites(event):
         return event.inputs
-    return tuple(t for t in event.inputs if t.storage not in event.writes)
+    overwritten = {(t.storage, t.extent) for t in written(event)}
+    return tuple(t for t in event.inputs if (t.storage, t.extent) not in overwritten)
 
 
 def base_storage(event: Event) -> int:

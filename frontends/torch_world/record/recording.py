@@ -15,13 +15,17 @@ from flint.frontends.torch_world.record.compiled import EAGER, CompiledCall
 from flint.ir.program import Collective, Phase
 from flint.passes.work.work import Work
 
+#: First byte and end of a range of bytes in a storage.
+Extent = tuple[int, int]
+
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
     """A local tensor as an event saw it. `dtype` is StableHLO's name of the type (`bf16`, `i64`).
 
     `storage` numbers the memory that the tensor lies in; a number is never used again. `order` says
-    how its elements lie there, see `order_of`.
+    how its elements lie there, see `order_of`. `extent` is the range of bytes of the storage, first
+    and end, that holds all of its elements, see `extent_of`; None stands for the whole storage.
     """
 
     storage: int
@@ -29,6 +33,7 @@ class TensorInfo:
     dtype: str
     num_bytes: int
     order: tuple[int, ...] = field(default=(), compare=False)
+    extent: Extent | None = field(default=None, compare=False)
 
 
 #: Elements with gaps between them, or that lie at one place: slices, expanded tensors.
@@ -48,6 +53,18 @@ def order_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...
             return GAPS
         expected *= shape[i]
     return () if order == wide else tuple(order)
+
+
+def extent_of(
+    shape: tuple[int, ...], strides: tuple[int, ...], offset: int, item_bytes: int
+) -> Extent:
+    """The bytes of its storage from the first to the last element of a tensor, both included.
+
+    `strides` and `offset` count elements of `item_bytes` each. A tensor without elements is as wide
+    as one: an empty shard then has the place in a flat buffer that it has on other ranks.
+    """
+    last = offset + sum([max(n - 1, 0) * s for n, s in zip(shape, strides, strict=True)])
+    return offset * item_bytes, (last + 1) * item_bytes
 
 
 class CommKind(IntEnum):

@@ -6,7 +6,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from flint.frontends.torch_private import storage_address
-from flint.frontends.torch_world.record.recording import TensorInfo, order_of
+from flint.frontends.torch_world.record.recording import TensorInfo, extent_of, order_of
 
 #: PyTorch's types under StableHLO's names.
 DTYPES = {
@@ -31,8 +31,8 @@ DTYPES = {
     torch.float8_e5m2fnuz: "f8E5M2FNUZ",
     torch.float8_e8m0fnu: "f8E8M0FNU",
 }
-#: Storage, shape, strides and type of a tensor.
-_Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
+#: Storage, shape, strides, offset and type of a tensor.
+_Key = tuple[int, tuple[int, ...], tuple[int, ...], int, torch.dtype]
 
 
 class Storages:
@@ -56,12 +56,17 @@ class Storages:
 
     def info(self, tensor: torch.Tensor) -> TensorInfo:
         shape, strides, dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
-        key = (self.number(tensor), shape, strides, dtype)
+        key = (self.number(tensor), shape, strides, tensor.storage_offset(), dtype)
         found = self._infos.get(key)
         if found is None:
-            size = tensor.numel() * tensor.element_size()
-            order = order_of(shape, strides)
-            found = self._infos[key] = TensorInfo(key[0], shape, dtype_name(dtype), size, order)
+            found = self._infos[key] = TensorInfo(
+                key[0],
+                shape,
+                dtype_name(dtype),
+                tensor.numel() * tensor.element_size(),
+                order_of(shape, strides),
+                extent_of(shape, strides, tensor.storage_offset(), tensor.element_size()),
+            )
         return found
 
 
