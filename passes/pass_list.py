@@ -48,6 +48,7 @@ _PLACES = {
     "split-products": "fusion.xla_gpu.split_products:SplitProducts",
     "split-reductions": "fusion.xla_gpu.split_reductions:SplitReductions",
     "sum-after-loops": "rewrites.sum_after_loops:SumAfterLoops",
+    "sum-products": "fusion.xla_gpu.sum_products:SumProducts",
     "sum-whole": "rewrites.whole_sums:SumWhole",
     "turn-operands": "rewrites.turn_operands:TurnOperands",
     "use-blas": "fusion.blas:UseBlas",

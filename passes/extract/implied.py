@@ -176,7 +176,7 @@ def _exchange(o: Operation, mesh: Mesh) -> Iterator[Implied]:
     for reach in REACHES[o.name](o):
         tensor = o.operands[reach.operand]
         axes = tensor.sharding[reach.dimension]
-        if mesh.group_size(axes) == 1:
+        if mesh.group_size(axes) == 1 or not tensor.global_shape[reach.dimension]:
             continue
         extent = extents[reach.operand]
         found = _hops(reach, tensor, axes, mesh)

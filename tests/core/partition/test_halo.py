@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import flint
+from flint.ir.program import Kind
 from flint.passes.extract.halo import Hop, hops, messages, rotation
 
 
@@ -101,3 +103,15 @@ def test_messages_carry_exactly_what_is_needed(count: int, shard: int, data: st.
         for element in range(begin, end)
     }
     assert sorted(pairs) == sorted(p for p in wanted if p[0] != p[1])
+
+
+def test_nothing_of_an_empty_array_is_exchanged() -> None:
+    jax = pytest.importorskip("jax", reason="the program is JAX's")
+    spec = jax.sharding.PartitionSpec("data")
+
+    def grow(x):
+        return jax.lax.pad(x[8:], np.float32(0), [(2, 0, 1)]) + 1.0
+
+    x = jax.ShapeDtypeStruct((8,), np.float32)
+    found = flint.trace(grow, {"data": 2}, x, in_shardings=spec, out_shardings=spec)
+    assert not (found.program.kind == Kind.COLLECTIVE).any()

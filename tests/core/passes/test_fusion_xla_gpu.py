@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flint.ir.dims import ReductionDims
 from flint.ir.program import Flag, Kind, Program, RegionKind
 from flint.passes.base import Pass, run_passes
 from flint.passes.fusion.chains import FuseChains
@@ -19,6 +20,7 @@ from flint.passes.fusion.xla_gpu.join_collectives import JoinCollectives
 from flint.passes.fusion.xla_gpu.merge_products import MergeProducts
 from flint.passes.fusion.xla_gpu.split_products import SplitProducts
 from flint.passes.fusion.xla_gpu.split_reductions import SplitReductions
+from flint.passes.fusion.xla_gpu.sum_products import SumProducts
 from flint.passes.rewrites.turn_operands import TurnOperands
 from flint.passes.work.totals import matmul_flops, total, totals
 from tests.core.passes.test_fusion_chains import launched
@@ -227,6 +229,32 @@ def test_parts_are_added_up_by_what_takes_a_slice_of_them() -> None:
     assert launched(after) == ["dot_general", "reduce", "negate", "reduce", "negate"]
     assert after.row(3).operand_bytes == 16 * 4 * 16 * 640
     assert launched(run_passes(after, [FuseChains(orders=True)])) == ["dot_general", "fusion"]
+
+
+@pytest.mark.parametrize(
+    ("dims", "kind"),
+    [
+        ((16, 1, 64, 8), "reduce"),  # one query of each sequence
+        ((16, 64, 1, 8), "reduce"),
+        ((1, 1, 1, 2**30), "reduce"),
+        ((1024, 256, 8, 1), "multiply"),
+        ((16, 2, 64, 8), "dot_general"),
+        ((1, 1, 50_000, 4096), "dot_general"),  # too large: a kernel of Triton
+    ],
+)
+def test_products_with_vectors_are_no_products(dims: tuple[int, ...], kind: str) -> None:
+    b = Rows()
+    size = 2 * dims[0] * dims[1] * dims[2]
+    sized = {**NARROW, "dims": dims, "shape": dims[:3], "result_bytes": size}
+    b.result(b.op("sort", b.op("dot_general", b.parameter(), b.parameter(), **sized)))
+    before = b.build()
+    after = run_passes(before, [SumProducts()])
+    assert launched(after) == [kind, "sort"]
+    row = len(before) - 3
+    assert after.flops[row] == before.flops[row]
+    assert after.operand_bytes[row] == before.operand_bytes[row]
+    if kind == "reduce":
+        assert tuple(ReductionDims.of(after.dims[row])) == (dims[0] * dims[1] * dims[2], dims[3])
 
 
 #: 64 rows of 4 by three matrices (4, 8), with f32 everywhere.
