@@ -54,7 +54,6 @@ REASONS: dict[str, str] = {
     "op_map": _IDLE,
     "op_topk_free": "[an axis that nothing uses](#an-axis-that-nothing-uses)",
     "op_cond": "[an operation that is the result](#an-operation-that-is-the-result)",
-    "context parallel": "[slices behind transposes](#slices-behind-transposes)",
     "ulysses": "[constants are exchanged](#constants-are-exchanged)",
     "op_associative_scan": "[odd and even](#odd-and-even)",
 }

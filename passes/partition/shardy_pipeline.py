@@ -12,7 +12,7 @@ from typing import Any
 from flint.errors import FlintError
 from flint.passes.locations import decode_location
 from flint.passes.mlir import functions_of, make_context, write_bytecode
-from flint.passes.partition.as_xla.gathers import join_slices, split_gathers
+from flint.passes.partition.as_xla.gathers import join_slices, slice_sums_first, split_gathers
 from flint.passes.partition.as_xla.lookups import split_lookups
 from flint.passes.partition.as_xla.pointwise import follow_results
 from flint.passes.partition.as_xla.products import resolve_dot_conflicts, split_broadcasts
@@ -90,6 +90,7 @@ def partition_module(bytecode: bytes) -> bytes:
         split_top_ks(module)
         follow_results(module)
         _run(module, EXPLICIT)
+        slice_sums_first(module)
         join_slices(module)
         split_gathers(module)
         split_scattered_sums(module)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
-from flint.passes.mlir import operations_named
+from flint.passes.extract.tensors import axis_refs
+from flint.passes.mlir import defining_operation, operations_named
 from flint.passes.partition.as_xla.placed import axis_sizes, sharding_of, whole_like
 
 _AXES = "gathering_axes"
@@ -77,6 +79,70 @@ def join_slices(module: Any) -> None:
         if last is not op:
             last.erase()
         op.erase()
+
+
+def slice_sums_first(module: Any) -> None:
+    """Cut a sum where it is made, instead of its transposed or reshaped form, in place.
+
+    XLA's compilers move slices there, and make a reduce-scatter of the two if they are along the
+    same axes.
+    """
+    for op in operations_named(module, "sdy.all_slice"):
+        layouts, maker = [], _read_once(op.operands[0])
+        while maker is not None and maker.name in ("stablehlo.transpose", "stablehlo.reshape"):
+            layouts.append(maker)
+            maker = _read_once(maker.operands[0])
+        if maker is None or maker.name != "sdy.all_reduce":
+            continue
+        axes = (op.attributes["slicing_axes"], maker.attributes["reduction_axes"])
+        if len({frozenset(axis_refs(a)) for a in axes}) == 1:
+            last = op
+            for layout in layouts:
+                last = _sliced_before(last, layout) if last is not None else None
+
+
+def _read_once(value: Any) -> Any | None:
+    """What makes a value that a single operation reads."""
+    return defining_operation(value) if len(list(value.uses)) == 1 else None
+
+
+def _sliced_before(op: Any, layout: Any) -> Any | None:
+    """Move a slice in front of what it reads; the slice there, or None: it cuts what is reshaped."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import sdy
+
+    value, lists = layout.operands[0], _lists(op.attributes["slicing_axes"])
+    places = _places(layout)
+    cut = [lists[n] if n is not None else "{}" for n in places]
+    if sorted(cut) != sorted(text for n, text in enumerate(lists) if n in places or text != "{}"):
+        return None
+    goal = sdy.TensorShardingAttr(op.attributes["out_sharding"])
+    before = sharding_of(value) or sdy.TensorShardingAttr.get(
+        goal.mesh_or_ref, [sdy.DimensionShardingAttr.get([], is_closed=True) for _ in cut]
+    )
+    dims = [_with(d, text) for d, text in zip(before.dimension_shardings, cut, strict=True)]
+    axes = ir.Attribute.parse(f"#sdy<list_of_axis_ref_lists[{', '.join(cut)}]>")
+    with ir.InsertionPoint(layout), op.location:
+        part = sdy.AllSliceOp(value, axes, sdy.TensorShardingAttr.get(before.mesh_or_ref, dims))
+    layout.operands[0] = part.result
+    layout.attributes["sdy.sharding"] = sdy.TensorShardingPerValueAttr.get([goal])
+    op.results[0].replace_all_uses_with(layout.results[0])
+    op.erase()
+    return part.operation
+
+
+def _places(layout: Any) -> list[int | None]:
+    """The dimension of the result that each one of the operand is; None: it is reshaped."""
+    from jaxlib.mlir import ir
+
+    before, after = (
+        ir.RankedTensorType(v.type).shape for v in (layout.operands[0], layout.results[0])
+    )
+    if layout.name == "stablehlo.transpose":
+        order = list(layout.attributes["permutation"])
+        return [order.index(n) for n in range(len(before))]
+    ends = {(math.prod(after[:n]), size): n for n, size in enumerate(after)}
+    return [ends.get((math.prod(before[:n]), size)) for n, size in enumerate(before)]
 
 
 def _in_mesh(lists: list[str], names: list[str]) -> list[str]:
