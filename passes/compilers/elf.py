@@ -10,8 +10,9 @@ import mmap
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 _PAGE: Final = 0x1000
 _LOAD, _DYNAMIC, _STACK = 1, 2, 0x6474E551  #: kinds of segments
@@ -25,13 +26,12 @@ _GLOBAL: Final = 1
 _FAILS: Final = b"\xb8\x01\x00\x00\x00\xc3"
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """A function or variable of another library. Most libraries give theirs no `version`."""
+class Symbol(NamedTuple):
+    """What another library has. Only a symbol with a version says which `library` that is."""
 
     name: str
     version: str = ""
-    library: str = ""  #: known for those with a version alone
+    library: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,39 +68,29 @@ class _Image:
         self._tags = dict(self._entries)
 
     def libraries(self) -> Iterator[str]:
-        yield from (self._text(value) for tag, value in self._entries if tag == _NEEDED)
+        return (self._text(value) for tag, value in self._entries if tag == _NEEDED)
 
     def symbols(self) -> Iterator[Symbol]:
         """Those that are not here and have to be: they stand before what the hash table knows."""
-        table, versions = self._place(_SYMBOLS), self._versions()
+        table, versions = self._place(_SYMBOLS), dict(self._versions())
         _, end = self._at("<II", self._place(_GNU_HASH))
         for number in range(1, end):
             name, kind, _, section = self._at("<IBBH", table + 24 * number)
-            if section or kind >> 4 != _GLOBAL:
-                continue
-            version = ("", "")
-            if versions:
-                (found,) = self._at("<H", self._place(_VERSIONS_OF) + 2 * number)
-                version = versions.get(found & 0x7FFF, version)
-            yield Symbol(self._text(name), *version)
+            if not section and kind >> 4 == _GLOBAL:
+                (version,) = self._at("<H", self._place(_VERSIONS_OF) + 2 * number)
+                yield Symbol(self._text(name), *versions.get(version & 0x7FFF, ()))
 
-    def _versions(self) -> dict[int, tuple[str, str]]:
+    def _versions(self) -> Iterator[tuple[int, tuple[str, str]]]:
         """By number: the version, and the library that has it."""
-        found: dict[int, tuple[str, str]] = {}
-        if _NEEDED_VERSIONS not in self._tags:
-            return found
-        at = self._place(_NEEDED_VERSIONS)
-        for _ in range(self._tags[_NEEDED_VERSIONS + 1]):
+        at = following = self._place(_NEEDED_VERSIONS)
+        while following:
             _, count, file, first, following = self._at("<HHIII", at)
             each = at + first
             for _ in range(count):
                 _, _, number, name, step = self._at("<IHHII", each)
-                found[number & 0x7FFF] = self._text(name), self._text(file)
+                yield number & 0x7FFF, (self._text(name), self._text(file))
                 each += step
             at += following
-            if not following:
-                break
-        return found
 
     def _place(self, tag: int) -> int:
         """Where in the file the table of a tag begins."""
@@ -121,39 +111,24 @@ class _Image:
 def failing_library(name: str, symbols: Mapping[str, str]) -> bytes:
     """A library whose functions do nothing and return 1: `symbols` to their versions, "" for none."""
     versions = sorted(set(symbols.values()) - {""})
-    strings = _Strings()
-    names = [strings.add(text) for text in (name, *versions, *symbols)]
-    defined, functions = names[: 1 + len(versions)], names[1 + len(versions) :]
+    texts = [f"{text}\0".encode() for text in (name, *versions, *symbols)]
+    places = list(accumulate(map(len, texts), initial=1))  # byte 0 is the empty text
+    defined, functions = places[: 1 + len(versions)], places[1 + len(versions) : -1]
     numbers = {"": 1, **{version: n for n, version in enumerate(versions, 2)}}
     parts = {
         _SYMBOLS: bytes(24 * (1 + len(functions))),  # it holds the address of what comes last
         _VERSIONS_OF: struct.pack(f"<{1 + len(symbols)}H", 0, *map(numbers.get, symbols.values())),
         _DEFINED_VERSIONS: _definitions([name, *versions], defined),
         _HASH: _hash_table(list(symbols)),
-        _STRINGS: bytes(strings.data),
+        _STRINGS: b"\0" + b"".join(texts),
     }
-    places, code = {}, 64 + 4 * 56
-    for tag, part in parts.items():
-        places[tag] = code
-        code += _rounded(len(part), 16)
+    *starts, code = accumulate((_rounded(len(p), 16) for p in parts.values()), initial=64 + 4 * 56)
     entry = (0x12, 0, 1, code, len(_FAILS))  # a global function of a section that is not told
     parts[_SYMBOLS] = bytes(24) + b"".join(struct.pack("<IBBHQQ", f, *entry) for f in functions)
     body = b"".join(part.ljust(_rounded(len(part), 16), b"\0") for part in parts.values()) + _FAILS
-    tags = {**places, _SONAME: names[0], _STRINGS_SIZE: len(strings.data), _SYMBOL_SIZE: 24}
-    tags |= {_DEFINED_VERSIONS + 1: len(defined), 0: 0}
+    tags = {**dict(zip(parts, starts, strict=True)), _SONAME: 1, _STRINGS_SIZE: places[-1]}
+    tags |= {_SYMBOL_SIZE: 24, _DEFINED_VERSIONS + 1: len(defined), 0: 0}
     return _file(body, b"".join(struct.pack("<QQ", *tag) for tag in tags.items()))
-
-
-class _Strings:
-    """A table of texts, found by where they begin."""
-
-    def __init__(self) -> None:
-        self.data = bytearray(1)
-
-    def add(self, text: str) -> int:
-        start = len(self.data)
-        self.data += text.encode() + b"\0"
-        return start
 
 
 def _file(body: bytes, dynamic: bytes) -> bytes:
