@@ -150,10 +150,9 @@ class ProgramBuilder:
         that computes is UNKNOWN, one that communicates a MOVE, and any other a VALUE.
         """
         text = self._strings.index
-        op_class = _UNSAID[kind] if op is None else op
         self._append(
             (
-                *(self._opcodes.index(opcode), int(op_class), int(kind)),
+                *(self._opcodes.index(opcode), int(_UNSAID[kind] if op is None else op), int(kind)),
                 *(self._dtypes.index(dtype), self._shapes.index(shape)),
                 *(result_bytes, operand_bytes, flops, dims, self._products.index(product), mask),
                 *(int(collective), -1 if group is None else self._groups.index(group), comm_bytes),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,11 +114,8 @@ def write(
     target = Path(directory)
     refuse_ignored_path(target)
     selected = select_ranks(ranks, workload)
-    names = Names(
-        GroupNumbers(workload.mesh),
-        use_dimensions=groups == "dims",
-        producers_only=tensor_size == "output",  # who adds up what producers write
-    )
+    only = tensor_size == "output"  # who adds up what producers write
+    names = Names(GroupNumbers(workload.mesh), groups == "dims", producers_only=only)
     metadata = {"mesh": str(workload.mesh), "producer": "flint", "schema": SCHEMA}
     header = metadata_record({**metadata, "tensor_size": tensor_size})
     classes = _classes(workload, selected, names, header, tensor_size, timing)
@@ -132,29 +129,38 @@ def write(
             tensor_size=tensor_size,
             cluster=(timing.cluster or None) if timing else None,
         )
+        hardware = timing.hardware if timing else None
         others = {
             "comm_group.json": names.groups.to_json(),
             "workload.flint": (keep or workload).to_bytes(),
             **simulator_files(
-                workload.mesh,
-                prefix,
-                timing.hardware if timing else None,
-                names_dimensions=names.use_dimensions,
+                workload.mesh, prefix, hardware, names_dimensions=names.use_dimensions
             ),
         }
-        for name, data in others.items():
-            _write_file(working / name, data)
-        manifest = _manifest(workload, prefix, options, classes, others)
-        _write_file(working / "manifest", manifest.to_bytes())
-        os.rename(working / "manifest", working / NAME)  # the last, and whole: now all is there
+        _write_others(working, others, _manifest(workload, prefix, options, classes, others))
+    files = len(selected) + len(others) + 1
+    return _report(target, files, len(selected), classes, workload)
+
+
+def _write_others(working: Path, others: Mapping[str, bytes], manifest: Manifest) -> None:
+    """Write what stands beside the traces, and then the manifest: whole, when all is there."""
+    for name, data in others.items():
+        _write_file(working / name, data)
+    _write_file(working / "manifest", manifest.to_bytes())
+    os.rename(working / "manifest", working / NAME)
+
+
+def _report(
+    target: Path, files: int, ranks: int, classes: Sequence[_WrittenClass], written: Workload
+) -> WriteReport:
     return WriteReport(
         target,
-        files=len(selected) + len(others) + 1,
-        ranks=len(selected),
+        files,
+        ranks,
         trace_bytes=sum(c.trace_bytes for c in classes),
         disk_bytes=sum(c.disk_bytes for c in classes),
         nodes={c.name: len(c.nodes) for c in classes},
-        written=workload,
+        written=written,
     )
 
 

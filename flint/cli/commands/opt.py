@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -59,33 +60,37 @@ def opt(
     A program is verified after each pass. Without -o and --print-after the result is printed.
     """
     from flint.ir.text.printer import print_program
-    from flint.passes.pass_list import parse_passes, spelled_pass
+    from flint.passes.pass_list import parse_passes
 
     chosen = parse_passes(passes)
     workload = _load(path)
     numbers = _chosen(workload, rank_class)
     _can_write(output, numbers)
     run = _OptRun(chosen, print_before and not json_, print_after and not json_, quiet or json_)
-    programs = list(workload.programs)
-    for number in numbers:
-        programs[number] = run.apply(programs[number], _label(workload, number))
-    spelled = ",".join(map(spelled_pass, chosen))
-    metadata = {**workload.metadata, **({"passes": spelled} if chosen else {})}
-    result = replace(workload, programs=tuple(programs), metadata=metadata)
+    result = run.of(workload, numbers)
     if json_:
         file = str(output) if output else None
         document: OptDocument = {"schema": "flint.opt/1", "passes": run.table, "file": file}
         print_json(document)
     elif output is None and not (print_after and chosen):
         for number in numbers:
-            print_text(f"// {_label(workload, number)}\n{print_program(programs[number])}", end="")
+            print_text(
+                f"// {_label(workload, number)}\n{print_program(result.programs[number])}", end=""
+            )
     if output is not None:
-        text = print_program(programs[numbers[0]]).encode()
-        if _is_workload(output):
-            write_output(output, result.to_bytes(), OutputKind.WORKLOAD, force=force)
-        else:
-            write_output(output, text, OutputKind.PROGRAM, force=force)
+        _write(output, result, numbers[0], force=force)
         print_note(str(output), quiet=quiet or json_)
+
+
+def _write(output: Path, result: Workload, number: int, *, force: bool) -> None:
+    """Write all programs as a workload, or one as text."""
+    from flint.ir.text.printer import print_program
+
+    if _is_workload(output):
+        write_output(output, result.to_bytes(), OutputKind.WORKLOAD, force=force)
+    else:
+        text = print_program(result.programs[number]).encode()
+        write_output(output, text, OutputKind.PROGRAM, force=force)
 
 
 class _OptRun:
@@ -97,6 +102,17 @@ class _OptRun:
         self.after = after
         self.quiet = quiet
         self.table: list[AppliedDocument] = []
+
+    def of(self, workload: Workload, numbers: Sequence[int]) -> Workload:
+        """The workload with these of its programs after the passes."""
+        from flint.passes.pass_list import spelled_pass
+
+        programs = list(workload.programs)
+        for number in numbers:
+            programs[number] = self.apply(programs[number], _label(workload, number))
+        spelled = ",".join(map(spelled_pass, self.passes))
+        metadata = {**workload.metadata, **({"passes": spelled} if self.passes else {})}
+        return replace(workload, programs=tuple(programs), metadata=metadata)
 
     def apply(self, program: Program, label: str) -> Program:
         from flint.ir.text.printer import print_program

@@ -175,7 +175,7 @@ def explore(
     keep_infeasible: bool = False,
     estimate: EstimateRequest | None = None,
     progress: Listener | None = None,
-    **captured: Any,
+    **captured: object,
 ) -> Answer:
     """Estimate every configuration of a program on some devices, and rank those that fit.
 
@@ -183,21 +183,17 @@ def explore(
     numbers of devices, `clusters` presets or files. Explored are meshes of the entry's axes (limited by
     `mesh`: "pipe=4,data=*,model=1..8"), options that it declares as choices, and what `sweep` adds:
     {"remat": ["none", "full"], "cluster.ib.bandwidth": "50..400GB/s"}, or as `--sweep` has it. `where` are
-    conditions ("memory <= 70GiB"), `tokens` is as for `flint explore`. With
-    several names in `objective` ("time", "mfu", ...) the Pareto front stands first. The file `study` keeps
-    results. Spaces of more than `budget` points are searched (`search`: "nsga2", "tpe", "random") from
-    `seed`. `jobs` processes evaluate (0: one a processor), or an `executor`; points that do not fit are
-    priced too if `keep_infeasible`. `estimate` is how points are estimated,
-    but for the cluster; `progress` hears of results. `captured` are how points are captured: `settings` and
-    `trip_counts` are mappings.
+    conditions ("memory <= 70GiB"), `tokens` is as for `flint explore`. With several names in `objective`
+    ("time", "mfu", ...) the Pareto front stands first. The file `study` keeps results. Spaces of more than
+    `budget` points are searched (`search`: "nsga2", "tpe", "random") from `seed`. `jobs` processes evaluate
+    (0: one a processor), or an `executor`; points that do not fit are priced too if `keep_infeasible`.
+    `estimate` says how points are estimated, the fields below how they are captured; `progress` hears of results.
 
     Raises FlintError FL860 to FL874, and what loading the model raises.
     """
     from flint.tools.explore.study.run import explore_space
 
-    refuse_unknown("explore", _CAPTURED, captured)
-    request = CaptureRequest.of({"model": _model(model), **captured})
-    estimate = estimate or EstimateRequest()
+    request, estimate = _captured(model, captured), estimate or EstimateRequest()
     subject = Subject.of(request, estimate, tokens=tokens, keep_infeasible=keep_infeasible)
     objectives = objectives_of(_texts(objective)) if objective else ()
     space = space_of(
@@ -243,6 +239,11 @@ def find_search(name: str | None) -> SearchKind | None:
             help="searches are " + ", ".join(known),
         )
     return None if name is None else SearchKind(name)
+
+
+def _captured(model: str | Path | Callable[..., Any], fields: dict[str, object]) -> CaptureRequest:
+    refuse_unknown("explore", _CAPTURED, fields)
+    return CaptureRequest.of({"model": _model(model), **fields})
 
 
 def _model(model: str | Path | Callable[..., Any]) -> str:

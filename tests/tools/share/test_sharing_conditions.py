@@ -7,6 +7,7 @@ from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind, Phase, RegionKind
 from flint.ir.workload import Workload
+from flint.tools.share.requests import SynthRequest
 from flint.tools.share.synth.conditions import conditions_from_text, conditions_of
 from tests.program_rows import ProgramBuilder
 
@@ -15,7 +16,7 @@ MESH = "data=4,model=2"
 
 def _refused(code, **options):
     with pytest.raises(FlintError) as raised:
-        conditions_from_text(**options)
+        conditions_from_text(SynthRequest(**options))
     assert raised.value.code == code
     return raised.value.message
 
@@ -23,13 +24,15 @@ def _refused(code, **options):
 def test_values_are_read_with_their_units():
     # each option of the command line ends in the typed field that it names
     found = conditions_from_text(
-        mesh=MESH,
-        flops="1.5PFLOP",
-        bytes_="data=2GiB,data+model=300MB",
-        layers=32,
-        phases="forward=0.33,backward=0.66",
-        memory="40GiB",
-        rows=2000,
+        SynthRequest(
+            mesh=MESH,
+            flops="1.5PFLOP",
+            bytes="data=2GiB,data+model=300MB",
+            layers=32,
+            phases="forward=0.33,backward=0.66",
+            memory="40GiB",
+            rows=2000,
+        )
     )
     assert found.mesh == Mesh.parse(MESH)
     assert found.flops == 1.5e15
@@ -45,14 +48,14 @@ def test_values_are_read_with_their_units():
         ("FL950", {"flops": "many"}),
         ("FL950", {"flops": "2x"}),
         ("FL950", {"memory": "40 apples"}),
-        ("FL950", {"bytes_": "2GiB", "mesh": MESH}),
-        ("FL950", {"bytes_": "data=1,data=2", "mesh": MESH}),
+        ("FL950", {"bytes": "2GiB", "mesh": MESH}),
+        ("FL950", {"bytes": "data=1,data=2", "mesh": MESH}),
         ("FL950", {"phases": "forward=most"}),
         ("FL951", {"phases": "forwards=1"}),
-        ("FL951", {"bytes_": "dta=2GiB", "mesh": MESH}),
+        ("FL951", {"bytes": "dta=2GiB", "mesh": MESH}),
         ("FL952", {"phases": "forward=0.5,backward=0.3"}),
-        ("FL953", {"bytes_": "data=2GiB"}),
-        ("FL953", {"bytes_": "model=2GiB", "mesh": "data=4,model=1"}),
+        ("FL953", {"bytes": "data=2GiB"}),
+        ("FL953", {"bytes": "model=2GiB", "mesh": "data=4,model=1"}),
         ("FL953", {"layers": 0}),
         ("FL953", {"rows": 10**9}),
         ("FL101", {"mesh": "4x"}),
@@ -66,7 +69,7 @@ def test_what_cannot_be_is_refused_with_the_reason(code, options):
 def test_messages_name_what_is_near():
     # a typing error is answered with the word that was meant
     assert "did you mean 'forward'?" in _refused("FL951", phases="forwards=1")
-    assert "did you mean 'data'?" in _refused("FL951", bytes_="dta=2GiB", mesh=MESH)
+    assert "did you mean 'data'?" in _refused("FL951", bytes="dta=2GiB", mesh=MESH)
 
 
 def _looped():

@@ -15,6 +15,7 @@ from flint.errors import FlintError
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind
 from flint.ir.workload import Workload
+from flint.tools.share.requests import SynthRequest
 from flint.tools.share.rules import broken_rules
 from flint.tools.share.synth import synthesize
 from flint.tools.share.synth.conditions import Conditions, conditions_from_text, conditions_of
@@ -43,7 +44,7 @@ ASKED = {
     "bytes over axes": {
         "mesh": "64x8",
         "flops": "75TFLOP",
-        "bytes_": "data=2GiB,model=16GiB",
+        "bytes": "data=2GiB,model=16GiB",
         "layers": 32,
     },
     "memory": {"mesh": "data=4096,model=8", "memory": "60GiB", "flops": "1e14"},
@@ -54,7 +55,7 @@ ASKED = {
 
 @pytest.mark.parametrize("name", ASKED)
 def test_what_is_asked_for_is_met_and_valid(name: str) -> None:
-    asked = conditions_from_text(**ASKED[name])  # type: ignore[arg-type]
+    asked = conditions_from_text(SynthRequest(**ASKED[name]))  # type: ignore[arg-type]
     made = sample(programs(), asked, seed=3)
     made.workload.verify()
     assert not broken_rules(made.workload)
@@ -125,7 +126,7 @@ def test_totals_of_captures_are_what_samples_have() -> None:
 )
 def test_what_no_program_can_have_is_refused_with_the_nearest(code, said, asked) -> None:
     with pytest.raises(FlintError, match=said) as caught:
-        list(synth(model=programs(), asked=conditions_from_text(**asked)))
+        list(synth(model=programs(), asked=conditions_from_text(SynthRequest(**asked))))
     assert caught.value.code == code
 
 
@@ -193,7 +194,7 @@ def test_the_commands_remember_and_make_and_write(tmp_path: Path) -> None:
 
 
 def test_traces_of_samples_pass_the_check(tmp_path: Path) -> None:
-    asked = conditions_from_text(mesh="4x2", layers=2)
+    asked = conditions_from_text(SynthRequest(mesh="4x2", layers=2))
     for number, made in enumerate(synth(2, model=programs(), asked=asked, seed=1)):
         Trace(made.workload, {}).save(tmp_path / str(number))
         assert check(tmp_path / str(number)).findings == ()

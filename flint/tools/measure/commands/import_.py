@@ -81,12 +81,17 @@ def import_(
         }
         print_json(document)
         return
-    summary = trace.summary()
-    if not verbose and len(summary.classes) > 1:
-        slowest = summary.classes[imported.slowest]
-        name = f"{summary.name}, {slowest.name}: the slowest"
-        summary = replace(summary, name=name, classes=(slowest,))
+    summary = trace.summary() if verbose else _of_slowest(trace.summary(), imported)
     _print(imported, summary, _tail(workload, written, seconds["total_seconds"]))
+
+
+def _of_slowest(summary: Summary, imported: Imported) -> Summary:
+    """The summary of the slowest of several ranks."""
+    if len(summary.classes) < 2:
+        return summary
+    slowest = summary.classes[imported.slowest]
+    name = f"{summary.name}, {slowest.name}: the slowest"
+    return replace(summary, name=name, classes=(slowest,))
 
 
 def _is_file(output: Path) -> bool:

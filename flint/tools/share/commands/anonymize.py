@@ -12,8 +12,10 @@ from flint.cli.exits import FOUND
 from flint.cli.options import Json, Quiet, Verbose
 from flint.cli.paths import READS, Force, Writes
 from flint.cli.progress import stages_shown
+from flint.cli.requests import takes_requests
 from flint.io.outputs import OutputKind, write_output
 from flint.text import format_bytes
+from flint.tools.share.requests import AnonymizeRequest
 
 if TYPE_CHECKING:
     from flint.tools.share.anonymize import Anonymized
@@ -29,6 +31,7 @@ _PROMISES = {
 }
 
 
+@takes_requests
 def anonymize(
     path: Annotated[
         Path,
@@ -43,30 +46,8 @@ def anonymize(
         typer.Option("--output", "-o", metavar="FILE.flint|DIR", help="Where to write the result."),
         Writes(OutputKind.WORKLOAD, or_traces=True),
     ],
-    level: Annotated[
-        str,
-        typer.Option(
-            "--level",
-            metavar="NAME",
-            help="What is given up: names (names and sources), or shapes (sizes too).",
-        ),
-    ] = "names",
-    keep: Annotated[
-        str | None,
-        typer.Option(
-            "--keep",
-            metavar="SHARE",
-            help="How far totals and step times may move at the level shapes: 2% unless given.",
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            "--seed",
-            metavar="N",
-            help="Draw sizes as before; who knows it can draw them too. Without it nobody can.",
-        ),
-    ] = None,
+    *,
+    request: AnonymizeRequest,
     leaks: Annotated[
         Path | None,
         typer.Option(
@@ -90,7 +71,7 @@ def anonymize(
     from flint.tools.share.level import Level, options_of
     from flint.tools.share.output import refuse_place
 
-    options = options_of(level, keep, seed)
+    options = options_of(request.level, request.keep, request.seed)
     refuse_place(output, path, force=force)
     _refuse_leaks_in(output, leaks)
     with stages_shown(quiet=quiet or json_):

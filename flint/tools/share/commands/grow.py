@@ -11,23 +11,23 @@ from flint.cli.console import print_json, print_note, print_text
 from flint.cli.options import Json, Quiet, Verbose
 from flint.cli.paths import READS, Force, Writes
 from flint.cli.progress import stages_shown
+from flint.cli.requests import takes_requests
 from flint.io.outputs import OutputKind
+from flint.text import Column, format_bytes, format_count, format_flops, text_table
+from flint.tools.share.requests import GrowRequest
 
 if TYPE_CHECKING:
+    from flint.ir.workload import Workload
     from flint.tools.share.documents import GrowDocument
     from flint.tools.share.growing.grow import Grown
+    from flint.tools.share.growing.known import Entry
+    from flint.tools.share.totals import Change
+
 
 SCHEMA: Final = "flint.grow/1"
-_SIZES = "Model"
 
 
-def _size(option: str, what: str) -> typer.models.OptionInfo:
-    found: typer.models.OptionInfo = typer.Option(
-        option, metavar="N|Nx", help=what, rich_help_panel=_SIZES
-    )
-    return found
-
-
+@takes_requests
 def grow(
     path: Annotated[
         Path,
@@ -42,45 +42,8 @@ def grow(
         typer.Option("--output", "-o", metavar="FILE.flint|DIR", help="Where to write the result."),
         Writes(OutputKind.WORKLOAD, or_traces=True),
     ] = None,
-    mesh: Annotated[
-        str | None,
-        typer.Option("--mesh", "-m", metavar="SPEC", help="The same axes with other sizes: 16x4."),
-    ] = None,
-    layers: Annotated[str | None, _size("--layers", "Layers: 32, or 4x.")] = None,
-    width: Annotated[str | None, _size("--width", "Width of the model, alone.")] = None,
-    ffn: Annotated[str | None, _size("--ffn", "Width within feed-forward blocks.")] = None,
-    heads: Annotated[str | None, _size("--heads", "Heads of queries.")] = None,
-    kv_heads: Annotated[str | None, _size("--kv-heads", "Heads of keys and values.")] = None,
-    head_size: Annotated[str | None, _size("--head-size", "Numbers of each head.")] = None,
-    vocabulary: Annotated[str | None, _size("--vocabulary", "Words.")] = None,
-    experts: Annotated[str | None, _size("--experts", "Experts of each layer.")] = None,
-    slots: Annotated[
-        str | None,
-        _size("--slots", "Slots of an expert (default: they follow tokens and experts)."),
-    ] = None,
-    sequence: Annotated[
-        str | None, _size("--sequence", "Tokens of a sequence; places of a cache.")
-    ] = None,
-    batch: Annotated[
-        str | None, _size("--batch", "Sequences over all devices; 2x: twice as many on each.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="dN=SIZE", help="Set a variable by its name; repeatable."),
-    ] = None,
-    split: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--split", metavar="dN=AXES", help="Say which axes split a variable: d7=data+model."
-        ),
-    ] = None,
-    keep_global_batch: Annotated[
-        bool,
-        typer.Option(
-            "--keep-global-batch",
-            help="A larger mesh leaves less of the batch on each device (default: as much).",
-        ),
-    ] = False,
+    *,
+    request: GrowRequest,
     list_: Annotated[
         bool, typer.Option("--list", help="List variables and roles, as without any change.")
     ] = False,
@@ -94,42 +57,24 @@ def grow(
     The source is not needed: what follows from what is read off rows. Sizes are whole ones, over all devices. Without
     changes, lists what can be changed.
     """
-    from flint.tools.share.growing.grow import Wish, grown, refuse_source
-    from flint.tools.share.growing.plan import pairs_of
+    from flint.tools.share.growing.grow import grown, refuse_source
     from flint.tools.share.inputs import read_source
     from flint.tools.share.output import refuse_place
 
-    roles = {
-        "layers": layers,
-        "width": width,
-        "ffn": ffn,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "head_size": head_size,
-        "vocabulary": vocabulary,
-        "experts": experts,
-        "slots": slots,
-        "sequence": sequence,
-        "batch": batch,
-    }
-    wish = Wish(
-        None if list_ else mesh,
-        {} if list_ else {name: size for name, size in roles.items() if size is not None},
-        {} if list_ else dict(pairs_of("--set", tuple(set_ or ()))),
-        pairs_of("--split", tuple(split or ())),
-        keep_global_batch,
-    )
-    _require_change(wish.changes, output)
+    if list_:
+        request = GrowRequest(split=request.split, keep_global_batch=request.keep_global_batch)
+    changes = request.changes
+    _require_change(changes, output)
     if output is not None:
         refuse_place(output, path, force=force)
     with stages_shown(quiet=quiet or json_):
         source = read_source(path)
-        found = grown(refuse_source(source), wish, source)
+        found = grown(refuse_source(source), request, source)
     files = found.save(output, force=force) if output is not None else 0
     if json_:
-        print_json(_document(found, output, files, changes=wish.changes))
+        print_json(_document(found, output, files, changes=changes))
     else:
-        _print(found, output, changes=wish.changes, quiet=quiet)
+        _print(found, output, changes=changes, quiet=quiet)
 
 
 def _require_change(changes: bool, output: Path | None) -> None:
@@ -145,8 +90,6 @@ def _require_change(changes: bool, output: Path | None) -> None:
 
 
 def _print(found: Grown, output: Path | None, *, changes: bool, quiet: bool) -> None:
-    from flint.tools.share.growing.show import grown_text, listing_text
-
     print_text(grown_text(found) if changes else listing_text(found), end="")
     if output is not None:
         print_note(f"wrote   {output}", quiet=quiet)
@@ -183,3 +126,92 @@ def _document(found: Grown, output: Path | None, files: int, *, changes: bool) -
         else [],
         "assumed": list(found.assumed),
     }
+
+
+# What `flint grow` prints: variables, or what changed, and what was taken for granted.
+
+
+def listing_text(grown: Grown) -> str:
+    """The variables of a workload."""
+    columns = (
+        Column("variable"),
+        Column("whole", right=True),
+        Column("one device", right=True),
+        Column("role"),
+        Column("split over"),
+        Column("rows", right=True),
+        Column("FLOPs", right=True),
+    )
+    rows = [
+        (
+            v.name,
+            format_count(v.whole),
+            format_count(v.value),
+            _role(v),
+            "+".join(v.axes),
+            format_count(v.rows) if v.rows else "",
+            f"{v.share:.0%}",
+        )
+        for v in grown.variables
+    ]
+    return _head(grown.original) + "\n" + text_table(columns, rows) + "\n"
+
+
+def grown_text(grown: Grown) -> str:
+    """Variables that changed, totals before and after, and what was taken for granted."""
+    moved = [v for v in grown.variables if (v.value, v.whole) != (v.new_value, v.new_whole)]
+    sizes = [
+        (v.name, _role(v), _arrow(v.whole, v.new_whole), _arrow(v.value, v.new_value))
+        for v in moved
+    ]
+    before, after = grown.original.mesh, grown.workload.mesh
+    columns = (Column("variable"), Column("role"), Column("whole"), Column("one device"))
+    mesh = f"mesh    {before}" + (f" -> {after}" if before != after else "")
+    tables = [text_table(columns, sizes)] if sizes else []
+    assumed = [f"assumed {text}" for text in grown.assumed]
+    parts = [mesh, *tables, _changes(grown.changes), "\n".join(assumed)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _head(workload: Workload) -> str:
+    rows = ", ".join(f"{len(p):,}" for p in workload.programs)
+    return f"mesh    {workload.mesh}\nrows    {rows}\n"
+
+
+def _role(entry: Entry) -> str:
+    return entry.role if entry.is_certain else f"{entry.role} (not certain)"
+
+
+def _arrow(before: int, after: int) -> str:
+    return format_count(before) if before == after else f"{before:,} -> {after:,}"
+
+
+def _changes(changes: tuple[Change, ...]) -> str:
+    columns = (
+        Column("on one device"),
+        Column("before", right=True),
+        Column("after", right=True),
+        Column("change", right=True),
+    )
+    rows = [
+        (
+            c.name.removesuffix("bytes").rstrip(", "),
+            _number(c, c.before),
+            _number(c, c.after),
+            _share(c),
+        )
+        for c in changes
+    ]
+    return text_table(columns, rows)
+
+
+def _number(change: Change, value: float) -> str:
+    if change.name == "FLOPs":
+        return format_flops(int(value))
+    return format_bytes(int(value)) if change.name.endswith("bytes") else format_count(int(value))
+
+
+def _share(change: Change) -> str:
+    if change.before == change.after:
+        return ""
+    return "new" if not change.before else f"x {change.after / change.before:.3g}"

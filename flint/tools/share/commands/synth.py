@@ -10,9 +10,11 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_text
 from flint.cli.options import Json, Quiet, Verbose
-from flint.cli.paths import READS, Writes
+from flint.cli.paths import Writes
 from flint.cli.progress import stages_shown
+from flint.cli.requests import takes_requests
 from flint.text import Column, format_bytes, format_flops, text_table
+from flint.tools.share.requests import SynthRequest
 
 if TYPE_CHECKING:
     from flint.tools.share.documents import SampleDocument, SynthDocument
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from flint.tools.share.synth.synthesize import Synthetic
 
 
+@takes_requests
 def synth(
     output: Annotated[
         Path,
@@ -31,58 +34,8 @@ def synth(
         ),
         Writes(or_traces=True),
     ],
-    count: Annotated[
-        int, typer.Option("--count", "-n", metavar="N", help="How many workloads to make.")
-    ] = 1,
-    like: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--like",
-            metavar="PATH",
-            help="Captures whose mesh, layers, FLOPs and memory samples have, in turn: .flint files, traces, folders.",
-        ),
-        READS,
-    ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            "--model",
-            metavar="DIR",
-            help="Programs to begin with: what flint learn wrote, or captures, not Flint's own.",
-        ),
-        READS,
-    ] = None,
-    mesh: Annotated[
-        str | None, typer.Option("--mesh", metavar="MESH", help="The mesh: 64x8, data=64,model=8.")
-    ] = None,
-    flops: Annotated[
-        str | None,
-        typer.Option("--flops", metavar="N", help="FLOPs of one device: 1e15, 1.2PFLOP."),
-    ] = None,
-    bytes_: Annotated[
-        str | None,
-        typer.Option(
-            "--bytes",
-            metavar="AXIS=N,...",
-            help="Bytes that one device sends over axes: data=2GiB,data+model=100MB.",
-        ),
-    ] = None,
-    layers: Annotated[int | None, typer.Option("--layers", metavar="N", help="Layers.")] = None,
-    phases: Annotated[
-        str | None,
-        typer.Option(
-            "--phases", metavar="PHASE=SHARE,...", help="Shares: forward=0.33,backward=0.67."
-        ),
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option("--memory", metavar="N", help="Peak memory: 40GiB.")
-    ] = None,
-    rows: Annotated[
-        int | None, typer.Option("--rows", metavar="N", help="Rows of the program.")
-    ] = None,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", help="Of the first sample; the next has one more.")
-    ] = 0,
+    *,
+    request: SynthRequest,
     traces: Annotated[
         bool, typer.Option("--traces", help="Write directories of traces, not .flint files.")
     ] = False,
@@ -99,24 +52,19 @@ def synth(
     from flint.tools.share.synth.output import refuse_folder, written
     from flint.tools.share.synth.synthesize import synth
 
-    refuse_folder(output, like or [])
-    asked = conditions_from_text(
-        mesh=mesh,
-        flops=flops,
-        bytes_=bytes_,
-        layers=layers,
-        phases=phases,
-        memory=memory,
-        rows=rows,
-    )
+    like = list(map(Path, request.like))
+    refuse_folder(output, like)
+    asked = conditions_from_text(request)
     with stages_shown(quiet=quiet or json_):
-        samples = synth(count, asked=asked, like=like or [], model=model, seed=seed)
+        samples = synth(
+            request.count, asked=asked, like=like, model=request.model, seed=request.seed
+        )
         found = written(samples, output, traces=traces)
     if json_:
         document: SynthDocument = {
             "schema": "flint.synth/1",
             "output": str(output),
-            "model": str(model) if model else "default",
+            "model": str(request.model or "default"),
             "samples": [_sample(path, sample) for path, sample in found],
         }
         print_json(document)

@@ -20,6 +20,7 @@ from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import Flag, Program
 from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
+from flint.requests.keywords import refuse_unknown, takes_fields
 from flint.tools.share.growing.known import Entry, Known, entries_of
 from flint.tools.share.growing.plan import Amount, Asked, Plan, plan, require_variables
 from flint.tools.share.growing.splits import sharding_of
@@ -27,6 +28,7 @@ from flint.tools.share.growing.structure import ring_axes, with_rings
 from flint.tools.share.growing.unrolled.repeat import unrolled_layers, with_layers
 from flint.tools.share.inputs import Source, SourceKind, read_source
 from flint.tools.share.output import refuse_place, write_shared
+from flint.tools.share.requests import GrowRequest
 from flint.tools.share.rules import broken_rules
 from flint.tools.share.sizes import Expression
 from flint.tools.share.totals import Change
@@ -207,7 +209,6 @@ def _unequal(name: str, size: int) -> FlintError:
 
 
 #: A size, or a factor of what it was: 8192, "8192", "2x".
-Size = int | str
 
 
 @dataclass(frozen=True)
@@ -240,25 +241,8 @@ class Grown:
         return write_shared(self.workload, place, source.manifest if source else None, force=force)
 
 
-def grow(
-    source: Workload | str | Path,
-    *,
-    layers: Size | None = None,
-    mesh: Mesh | str | None = None,
-    width: Size | None = None,
-    ffn: Size | None = None,
-    heads: Size | None = None,
-    kv_heads: Size | None = None,
-    head_size: Size | None = None,
-    vocabulary: Size | None = None,
-    experts: Size | None = None,
-    slots: Size | None = None,
-    sequence: Size | None = None,
-    batch: Size | None = None,
-    values: Mapping[str, Size] | None = None,
-    split: Mapping[str, str] | None = None,
-    keep_global_batch: bool = False,
-) -> Grown:
+@takes_fields(GrowRequest, tuple(GrowRequest.options()))
+def grow(source: Workload | str | Path, **sizes: Any) -> Grown:
     """A workload as it would be captured with other sizes, as far as its rows tell.
 
     `source` is a workload, a `.flint` file, or a directory that `flint capture` or `flint anonymize` wrote. Sizes
@@ -269,51 +253,17 @@ def grow(
     Raises FlintError FL920 (a size), FL921 (an axis of one device), FL922 (a size that does not fit), FL923 (a role that
     the program has not), FL924 (a variable), FL925 (a mesh), FL926 (what cannot be grown).
     """
-    roles = {
-        "layers": layers,
-        "width": width,
-        "ffn": ffn,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "head_size": head_size,
-        "vocabulary": vocabulary,
-        "experts": experts,
-        "slots": slots,
-        "sequence": sequence,
-        "batch": batch,
-    }
+    refuse_unknown("grow", GrowRequest.options(), sizes)
+    request = GrowRequest(**sizes)
     read = None if isinstance(source, Workload) else read_source(source)
     workload = source if isinstance(source, Workload) else refuse_source(read)  # type: ignore[arg-type]
-    asked = Wish(
-        mesh,
-        {name: size for name, size in roles.items() if size is not None},
-        dict(values or {}),
-        dict(split or {}),
-        keep_global_batch,
-    )
-    return grown(workload, asked, read)
+    return grown(workload, request, read)
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What a user asks for, as it was written."""
-
-    mesh: Mesh | str | None
-    roles: Mapping[str, Size]
-    values: Mapping[str, Size]
-    split: Mapping[str, str]
-    keep_global_batch: bool = False
-
-    @property
-    def changes(self) -> bool:
-        """Whether anything is to be another than it is."""
-        return self.mesh is not None or bool(self.roles) or bool(self.values)
-
-
-def grown(workload: Workload, wish: Wish, source: Source | None = None) -> Grown:
+def grown(workload: Workload, wish: GrowRequest, source: Source | None = None) -> Grown:
     """The same of a workload that was read."""
     refuse_workload(workload)
-    known = known_of(workload, wish.split)
+    known = known_of(workload, wish.axes)
     asked, unrolled = _asked(known, wish)
     planned = plan(known, asked)
     around = ring_axes(known.structure.program)
@@ -349,14 +299,14 @@ def known_of(workload: Workload, split: Mapping[str, str] | None = None) -> Know
     return known
 
 
-def _asked(known: Known, wish: Wish) -> tuple[Asked, int | None]:
+def _asked(known: Known, wish: GrowRequest) -> tuple[Asked, int | None]:
     """What is asked for in numbers; and the number of layers if they are rows of their own."""
     roles = {
         name: Amount.parse("--" + name.replace("_", "-"), size) for name, size in wish.roles.items()
     }
-    numbers = require_variables(wish.values, known)
+    numbers = require_variables(wish.variables, known)
     values = {
-        numbers[name]: Amount.parse(f"--set {name}", size) for name, size in wish.values.items()
+        numbers[name]: Amount.parse(f"--set {name}", size) for name, size in wish.variables.items()
     }
     unrolled = None
     if "layers" in roles and "layers" not in known.roles:
@@ -390,11 +340,11 @@ def _other_axes(own: Mesh, asked: str) -> FlintError:
     )
 
 
-def _metadata(before: Workload, after: Workload, wish: Wish) -> dict[str, Any]:
+def _metadata(before: Workload, after: Workload, wish: GrowRequest) -> dict[str, Any]:
     """Facts that are still true, and what changed. The source is not that of the grown program."""
     found = {k: v for k, v in after.metadata.items() if k not in ("source", "entry", "settings")}
     changed: dict[str, Any] = {
-        name: str(size) for name, size in {**wish.roles, **wish.values}.items()
+        name: str(size) for name, size in {**wish.roles, **wish.variables}.items()
     }
     if before.mesh != after.mesh:
         changed["mesh"] = [list(before.mesh.sizes), list(after.mesh.sizes)]

@@ -59,23 +59,6 @@ class Amount:
         return int(value)
 
 
-def pairs_of(option: str, texts: tuple[str, ...]) -> dict[str, str]:
-    """`d7=4096` by name. Raises FlintError FL920."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = (word.strip() for word in text.partition("="))
-        if not (name and equals and value) or name in found:
-            raise FlintError(
-                "FL920",
-                f"{option} cannot be '{text}'",
-                help=f"give it as {option} d7=4096, each variable once"
-                if option == "--set"
-                else f"give it as {option} d7=model, or d7=data+model, each variable once",
-            )
-        found[name] = value
-    return found
-
-
 #: Roles whose variables change last where a role is a product: heads before the size of a head.
 _LAST = ("head_size", "kv_heads")
 

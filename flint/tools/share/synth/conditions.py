@@ -20,6 +20,7 @@ from flint.ir.verify import exact_sum
 from flint.ir.workload import Workload
 from flint.passes.work.totals import total
 from flint.tools.explore.machine.quantities import EXAMPLES, KeyUnit, amount_of
+from flint.tools.share.requests import SynthRequest
 from flint.tools.share.totals import BETWEEN, LISTED, comm_bytes_by_label
 
 # How many layers a program has: how often the body that does most of its work repeats.
@@ -212,33 +213,24 @@ def _require_label(mesh: Mesh, label: str) -> None:
 _PHASES = {phase.name.lower(): phase for phase in Phase}
 
 
-def conditions_from_text(
-    *,
-    mesh: str | None = None,
-    flops: str | None = None,
-    bytes_: str | None = None,
-    layers: int | None = None,
-    phases: str | None = None,
-    memory: str | None = None,
-    rows: int | None = None,
-) -> Conditions:
+def conditions_from_text(asked: SynthRequest) -> Conditions:
     """The conditions that options of the command line say.
 
     Raises FlintError FL101 (mesh), FL950 (a value that cannot be read), FL951 (an axis or a phase
     that there is not), FL952 (shares) or FL953 (what no program can have).
     """
     given: dict[str, Any] = {
-        "flops": None if flops is None else flops_from_text(flops),
-        "depth": layers,
-        "phases": None if phases is None else phases_from_text(phases),
-        "memory_bytes": None if memory is None else _bytes("--memory", memory),
-        "rows": rows,
+        "flops": None if asked.flops is None else flops_from_text(asked.flops),
+        "depth": asked.layers,
+        "phases": None if asked.phases is None else phases_from_text(asked.phases),
+        "memory_bytes": None if asked.memory is None else _bytes("--memory", asked.memory),
+        "rows": asked.rows,
     }
     found = {name: value for name, value in given.items() if value is not None}
-    if mesh is not None:
-        found["mesh"] = Mesh.parse(mesh)
-    if bytes_ is not None:
-        found["axis_bytes"] = bytes_from_text(bytes_)
+    if asked.mesh is not None:
+        found["mesh"] = Mesh.parse(asked.mesh)
+    if asked.bytes is not None:
+        found["axis_bytes"] = bytes_from_text(asked.bytes)
     return Conditions(**found)
 
 

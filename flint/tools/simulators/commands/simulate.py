@@ -144,9 +144,8 @@ def simulate(
     name = with_ or (SimulatorName.RULES if binary is None else SimulatorName.ASTRA_SIM)
     limits = _limits(limit, memory_limit, name)
     late = read_disturbance(stragglers or (), jitter, seed or 0)
-    told = (
-        ["--seed changes nothing without --jitter"] if seed is not None and not late.jitter else []
-    )
+    is_idle = seed is not None and not late.jitter
+    told = ["--seed changes nothing without --jitter"] if is_idle else []
     with progress_bar(f"{name.value}: {_UNITS[name]}", quiet=quiet or json_) as progress:
         if name is SimulatorName.SCALE_SIM:
             others = (("--network", networks), ("--system", system), ("--memory", memory))
@@ -173,9 +172,14 @@ def simulate(
         print_json(found.to_json())
     else:
         print_text(found.to_text(verbose=verbose > 0))
-    for failure in found.failures:
+    _exit_if(found.failures)
+
+
+def _exit_if(failures: Sequence[FlintError]) -> None:
+    """Print what is wrong, and exit with 1 if anything is."""
+    for failure in failures:
         print_error(failure)
-    if found.failures:
+    if failures:
         raise typer.Exit(FOUND)
 
 
