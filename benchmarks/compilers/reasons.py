@@ -42,9 +42,6 @@ REASONS: dict[str, str] = {
     **dict.fromkeys(("moe top-2", "moe top-2 pinned", "moe top-2 fsdp"), _EXPERTS),
     **dict.fromkeys(
         (
-            "gpt2 fsdp",
-            "gpt2 fsdp unrolled",
-            "gpt2 fsdp untied",
             "vit data",
             "lstm",
             "encoder decoder tp",

@@ -12,14 +12,23 @@ from typing import Any
 from flint.errors import FlintError
 from flint.passes.locations import decode_location
 from flint.passes.mlir import functions_of, make_context, write_bytecode
-from flint.passes.partition.as_xla.gathers import join_slices, slice_sums_first, split_gathers
+from flint.passes.partition.as_xla.gathers import (
+    join_slices,
+    slice_sums_first,
+    split_gathers,
+    transpose_before_sums,
+)
 from flint.passes.partition.as_xla.lookups import split_lookups
 from flint.passes.partition.as_xla.pointwise import follow_results
 from flint.passes.partition.as_xla.products import resolve_dot_conflicts, split_broadcasts
 from flint.passes.partition.as_xla.sums import split_scattered_sums
 from flint.passes.partition.as_xla.top_k import split_top_ks
 from flint.passes.partition.as_xla.whole import gather_operands
-from flint.passes.partition.as_xla.zeros import drop_added_zeros, drop_empty_results
+from flint.passes.partition.as_xla.zeros import (
+    drop_added_zeros,
+    drop_empty_results,
+    join_reshapes,
+)
 from flint.passes.partition.prepare.host_calls import take_host_calls_apart
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.rules import attach_rules, make_rules_final
@@ -90,6 +99,7 @@ def partition_module(bytecode: bytes) -> bytes:
         split_top_ks(module)
         follow_results(module)
         _run(module, EXPLICIT)
+        transpose_before_sums(module)
         slice_sums_first(module)
         join_slices(module)
         split_gathers(module)
@@ -134,6 +144,7 @@ def _propagated(module: Any, bytecode: bytes) -> Any:
         expand_single_indices(module)
     drop_added_zeros(module)
     split_broadcasts(module)
+    join_reshapes(module)
     ruled = attach_rules(module, bytecode)
     _run(module, PROPAGATE)
     return ruled

@@ -30,7 +30,8 @@ class NarrowCollectives(Pass):
 
     def apply(self, program: Program) -> Program:
         """Return the program with narrower collectives."""
-        program = rewrite(program, _OF_WIDENED, _widened_after)
+        while (moved := rewrite(program, _OF_WIDENED, _widened_after)) is not program:
+            program = moved  # the conversion may stand in front of another collective now
         return rewrite(program, _NARROWED, _narrowed_before)
 
 

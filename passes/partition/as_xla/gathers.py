@@ -11,6 +11,8 @@ from flint.passes.mlir import defining_operation, operations_named
 from flint.passes.partition.as_xla.placed import axis_sizes, sharding_of, whole_like
 
 _AXES = "gathering_axes"
+_SHARDING = "sdy.sharding"
+_LAYOUTS = frozenset({"stablehlo.transpose", "stablehlo.reshape"})
 _PRE = re.compile(r"\((\d+)\)")
 
 
@@ -89,7 +91,7 @@ def slice_sums_first(module: Any) -> None:
     """
     for op in operations_named(module, "sdy.all_slice"):
         layouts, maker = [], _read_once(op.operands[0])
-        while maker is not None and maker.name in ("stablehlo.transpose", "stablehlo.reshape"):
+        while maker is not None and maker.name in _LAYOUTS:
             layouts.append(maker)
             maker = _read_once(maker.operands[0])
         if maker is None or maker.name != "sdy.all_reduce":
@@ -99,6 +101,28 @@ def slice_sums_first(module: Any) -> None:
             last = op
             for layout in layouts:
                 last = _sliced_before(last, layout) if last is not None else None
+
+
+def transpose_before_sums(module: Any) -> None:
+    """Sum what is transposed if it is added to something then, in place.
+
+    XLA's compilers write the transposed form of a product as another product, and sum once what is
+    added up.
+    """
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import sdy
+
+    for op in operations_named(module, "stablehlo.transpose"):
+        summed = _read_once(op.operands[0])
+        readers = [use.owner.name for use in op.results[0].uses]
+        if summed is None or summed.name != "sdy.all_reduce" or readers != ["stablehlo.add"]:
+            continue
+        goal = sharding_of(op.results[0]) or whole_like(sharding_of(op.operands[0]))
+        op.operands[0] = summed.operands[0]
+        with ir.InsertionPoint.after(op), summed.location:
+            made = sdy.AllReduceOp(op.results[0], summed.attributes["reduction_axes"], goal)
+        op.results[0].replace_all_uses_except(made.result, made.operation)
+        summed.erase()
 
 
 def _read_once(value: Any) -> Any | None:
@@ -125,7 +149,7 @@ def _sliced_before(op: Any, layout: Any) -> Any | None:
     with ir.InsertionPoint(layout), op.location:
         part = sdy.AllSliceOp(value, axes, sdy.TensorShardingAttr.get(before.mesh_or_ref, dims))
     layout.operands[0] = part.result
-    layout.attributes["sdy.sharding"] = sdy.TensorShardingPerValueAttr.get([goal])
+    layout.attributes[_SHARDING] = sdy.TensorShardingPerValueAttr.get([goal])
     op.results[0].replace_all_uses_with(layout.results[0])
     op.erase()
     return part.operation

@@ -4,6 +4,7 @@
   dimensions that it works along must be whole.
 - A slice at a place known at run time: where its result is, of dimensions that are whole where it
   cuts them. An update of one: where its result is.
+- A concatenation: along a dimension that is whole, but for a rotation.
 - A result of a branch leaves it as the conditional has it, which Shardy does not see to.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from flint.passes.extract.windows import rotation_of
 from flint.passes.partition.as_xla.layouts import Layout, axes_of
 from flint.passes.partition.as_xla.placed import (
     axis_sizes,
@@ -95,6 +97,28 @@ def _updated(op: Any, sizes: dict[str, int]) -> None:
         _bring(op, number, sizes)
 
 
+def _joined(op: Any, sizes: dict[str, int]) -> None:
+    """Parts are joined along a dimension that is whole, but for a rotation of one value.
+
+    Shardy lets shardings through where all parts are slices, of whatever.
+    """
+    from jaxlib.mlir.dialects import sdy
+
+    rule = sdy.OpShardingRuleAttr(op.attributes[_RULE]) if _RULE in op.attributes else None
+    if rule is None or not rule.permutation_factors or rotation_of(op) is not None:
+        return
+    op.attributes[_RULE] = sdy.OpShardingRuleAttr.get(
+        rule.factor_sizes,
+        rule.operand_mappings,
+        rule.result_mappings,
+        rule.reduction_factors,
+        sorted({*rule.need_replication_factors, *rule.permutation_factors}),
+        [],
+        rule.blocked_propagation_factors,
+        rule.is_custom,
+    )
+
+
 def _bring(op: Any, number: int, sizes: dict[str, int], *, is_cut: bool = True) -> None:
     """Move an operand to where the result is; what it `is_cut` along is whole."""
     value, result = op.operands[number], op.results[0]
@@ -134,12 +158,14 @@ def _layout(value: Any, sizes: dict[str, int]) -> Layout | None:
     return layout_of(sharding_of(value), len(ir.RankedTensorType(value.type).shape), sizes)
 
 
+_RULE = "sdy.sharding_rule"
 _CHANGES: dict[str, Callable[[Any, dict[str, int]], None]] = {
     "stablehlo.case": _leave_branches,
     "stablehlo.if": _leave_branches,
     "stablehlo.fft": _whole,
     "stablehlo.dynamic_slice": _uncut,
     "stablehlo.dynamic_update_slice": _updated,
+    "stablehlo.concatenate": _joined,
     "stablehlo.reshape": _squeeze,
     **dict.fromkeys(
         (f"stablehlo.{name}" for name in ("slice", "pad", "reverse", "reduce_window")), _follow

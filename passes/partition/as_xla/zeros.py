@@ -1,4 +1,4 @@
-"""Additions of zero and tensors of no elements, which every compiler drops before it partitions."""
+"""What every compiler drops before it partitions: additions of zero, empty tensors, reshapes between."""
 
 from __future__ import annotations
 
@@ -16,6 +16,21 @@ def drop_added_zeros(module: Any) -> None:
                 op.results[0].replace_all_uses_with(other)
                 op.erase()
                 break
+
+
+def join_reshapes(module: Any) -> None:
+    """Write a reshape of a reshape as one, or as none, in place: shardings propagate otherwise."""
+    for op in operations_named(module, "stablehlo.reshape"):
+        inner = defining_operation(op.operands[0])
+        if inner is None or inner.name != op.name:
+            continue
+        value = inner.operands[0]
+        op.operands[0] = value
+        if not len(list(inner.results[0].uses)):
+            inner.erase()
+        if value.type == op.results[0].type:
+            op.results[0].replace_all_uses_with(value)
+            op.erase()
 
 
 def drop_empty_results(module: Any) -> None:
