@@ -12,16 +12,11 @@ from typing import Any
 from flint.errors import FlintError
 from flint.passes.locations import decode_location
 from flint.passes.mlir import functions_of, make_context, write_bytecode
-from flint.passes.partition.as_xla.gathers import (
-    join_slices,
-    slice_sums_first,
-    split_gathers,
-    transpose_before_sums,
-)
+from flint.passes.partition.as_xla.gathers import split_gathers
 from flint.passes.partition.as_xla.lookups import split_lookups
 from flint.passes.partition.as_xla.pointwise import follow_results
 from flint.passes.partition.as_xla.products import resolve_dot_conflicts, split_broadcasts
-from flint.passes.partition.as_xla.sums import split_scattered_sums
+from flint.passes.partition.as_xla.sums import settle_sums
 from flint.passes.partition.as_xla.top_k import split_top_ks
 from flint.passes.partition.as_xla.whole import gather_operands
 from flint.passes.partition.as_xla.zeros import (
@@ -99,11 +94,8 @@ def partition_module(bytecode: bytes) -> bytes:
         split_top_ks(module)
         follow_results(module)
         _run(module, EXPLICIT)
-        transpose_before_sums(module)
-        slice_sums_first(module)
-        join_slices(module)
         split_gathers(module)
-        split_scattered_sums(module)
+        settle_sums(module)
         return write_bytecode(module)
 
 

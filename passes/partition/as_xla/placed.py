@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable
 from typing import Any
 
 from flint.passes.mlir import functions_of
-from flint.passes.partition.as_xla.layouts import Axis, Layout
+from flint.passes.partition.as_xla.layouts import Axis, Layout, joined
 
 
 def factors_of(mapping: Any) -> list[int]:
@@ -197,7 +197,7 @@ def axis_list(axes: Iterable[Axis], sizes: dict[str, int]) -> Any:
     from jaxlib.mlir import ir
 
     names = list(sizes)
-    ordered = sorted(axes, key=lambda a: (names.index(a[0]), a[1]))
+    ordered = joined(sorted(axes, key=lambda a: (names.index(a[0]), a[1])))
     text = ", ".join(_shown(a, sizes) for a in ordered)
     return ir.Attribute.parse(f"#sdy<axis_ref_list{{{text}}}>")
 
