@@ -268,6 +268,7 @@ def finished(found: Captured | Program, asked: Asked) -> Workload:
 
 def _partitioned(captured: Captured, asked: Asked) -> Workload:
     from flint.passes.partition import find_partitioner
+    from flint.passes.partition.regathered import regathered_warnings
 
     partitioner = asked.lowering.partitioner
     if captured.is_gspmd and partitioner == SHARDY:
@@ -280,7 +281,8 @@ def _partitioned(captured: Captured, asked: Asked) -> Workload:
         *(partitioner, len(found.program), len(found.program.regions), len(captured.module)),
     )
     metadata = _metadata(captured.name, captured.source, partitioner)
-    return Workload.single(found.program, metadata | _warned(captured, found.replicated))
+    more = (found.replicated, *regathered_warnings(found.program))
+    return Workload.single(found.program, metadata | _warned(captured, *more))
 
 
 def _compiled(captured: Captured, asked: Asked) -> Workload:
@@ -299,8 +301,8 @@ def _metadata(name: str, source: str, partitioner: str) -> dict[str, Any]:
     return {"producer": "flint", "name": name, "source": source, "partitioner": partitioner}
 
 
-def _warned(captured: Captured, more: str | None) -> dict[str, Any]:
-    warnings = [*captured.warnings, *([more] if more else ())]
+def _warned(captured: Captured, *more: str) -> dict[str, Any]:
+    warnings = [*captured.warnings, *filter(None, more)]
     return {"warnings": warnings} if warnings else {}
 
 

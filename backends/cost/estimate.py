@@ -24,6 +24,7 @@ from flint.backends.cost.notes import (
     extrapolation_notes,
     lent_notes,
     rates_note,
+    regathered_notes,
     slowest_notes,
     stood_in_notes,
 )
@@ -281,6 +282,7 @@ def _all_notes(s: Setting, timed: Timed, facts: MeasuredFacts | None) -> tuple[s
         *_exact(timed.priced, timeline, s.cluster, s.tf32, s.timing),
         *stood_in_notes(s.workload, s.stack.name, routed=s.routing is not None),
         *compiler_notes(s.workload, s.cluster.chip.name),
+        *regathered_notes(s.workload, timeline),
         *_notes_of_masks(kernels),
         *(
             attention_notes(s.workload, kernels, s.profile)

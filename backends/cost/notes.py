@@ -23,9 +23,11 @@ from flint.cluster.load import lenders
 from flint.cluster.models import Chip, Cluster, Network
 from flint.cluster.stack import SUSTAINED
 from flint.ir.arrays import Float64s
-from flint.ir.program import Kind, Phase, Program
+from flint.ir.program import Collective, Kind, Phase, Program
 from flint.ir.workload import Workload
 from flint.passes.fusion.attention import FuseAttention, attention_turns, fused_turns
+from flint.passes.partition import PARTITIONERS
+from flint.passes.partition.regathered import LEAST_BYTES, regathered
 from flint.passes.profiles import profile as find_profile
 from flint.text import format_duration, plural
 
@@ -53,6 +55,25 @@ def compiler_notes(workload: Workload, chip: str) -> list[str]:
     if by is None or by.is_for(chip):
         return []
     return [f"kernels are those that {by.name} makes for {by.chip}, priced on {chip}"]
+
+
+def regathered_notes(workload: Workload, timeline: Timeline) -> list[str]:
+    """A note on what gathers take that no sharding asked for, of the rank class that ends last."""
+    if workload.metadata.get("partitioner") not in PARTITIONERS:
+        return []
+    last = max(range(len(timeline.classes)), key=lambda n: timeline.classes[n].total_ns)
+    program = workload.programs[workload.classes[last].program]
+    found = [f for f in regathered(program) if f.num_bytes * f.times >= LEAST_BYTES]
+    work = timeline.classes[last].work
+    gathers = np.flatnonzero(work.program.collective == Collective.ALL_GATHER)
+    notes = []
+    for place in dict.fromkeys(program.row(f.row).location for f in found):
+        rows = [r for r in gathers.tolist() if work.program.row(r).location == place]
+        taken = float((work.duration_ns[rows] * work.program.trips[rows]).sum())
+        notes.append(
+            f"gathers at {place}, which no sharding asked for, take {format_duration(taken)}"
+        )
+    return notes
 
 
 def stood_in_notes(workload: Workload, stack: str, *, routed: bool) -> list[str]:
