@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from flint.backends.summary.cross_check import CrossCheck, cross_check
+from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.log import stage
+from flint.passes.compilers.target import TARGETS, find_target
 
 if TYPE_CHECKING:
-    from flint.backends.summary.cross_check import CrossCheck
     from flint.cluster.models import Cluster
     from flint.ir.workload import HasWorkload, Workload
 
@@ -33,8 +35,6 @@ def cross_checked(
     FlintError FL252 for a step that no compiler takes, and what captures and compilers raise; for
     "auto" those of the compiler are the reason why nothing was compared.
     """
-    from flint.cluster.named import load_cluster
-
     on = None if cluster is None else load_cluster(cluster)
     if asked == AUTO:
         captured = _captured(capture_by)
@@ -43,7 +43,7 @@ def cross_checked(
     compiled = _compiled(capture_by, asked)
     captured = _captured(capture_by)
     with stage("cross-check"):
-        return captured, _compared(captured.workload, compiled, on)
+        return captured, cross_check(captured.workload, compiled, on)
 
 
 def _captured(capture_by: CaptureBy[T]) -> T:
@@ -71,29 +71,19 @@ def _compiled(capture_by: CaptureBy[T], compiler: str) -> Workload:
         ) from error
 
 
-def _compared(captured: Workload, compiled: Workload, cluster: Cluster | None) -> CrossCheck:
-    from flint.backends.summary.cross_check import cross_check
-
-    return cross_check(captured, compiled, cluster)
-
-
 def _automatic(
     captured: Workload, capture_by: CaptureBy[T], chip: str, cluster: Cluster | None
 ) -> CrossCheck:
-    from flint.backends.summary.cross_check import CrossCheck
-
     compiler, reason = _compiler_of(chip), _too_large(captured)
     if compiler and not reason:
         try:
-            return _compared(captured, _compiled(capture_by, compiler), cluster)
+            return cross_check(captured, _compiled(capture_by, compiler), cluster)
         except FlintError as error:
             reason = error.message
     return CrossCheck(compiler, not_checked=reason or f"no compiler is known for '{chip}'")
 
 
 def _compiler_of(chip: str) -> str:
-    from flint.passes.compilers.target import TARGETS, find_target
-
     for compiler in TARGETS:
         try:
             find_target(compiler, chip)

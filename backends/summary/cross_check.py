@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -54,12 +54,16 @@ class Quantity(StrEnum):
     STEP = "step_ns"
 
 
-#: Why the compiled program is right where the two differ.
-_WHY: Final = {
-    Quantity.WIRE: "its partitioner is the one that runs",
-    Quantity.PRODUCTS: "it counts what is padded or done again",
-    Quantity.MEMORY: "it is the assignment of its buffers",
-    Quantity.STEP: "it runs these kernels, except for those that are chosen by trying",
+#: What it is called, how it is written, and why the compiled program is right where the two differ.
+_SAID: Final[dict[Quantity, tuple[str, Callable[[Any], str], str]]] = {
+    Quantity.WIRE: ("bytes over the wire", format_bytes, "its partitioner is the one that runs"),
+    Quantity.COLLECTIVE: ("", format_bytes, ""),
+    Quantity.PRODUCTS: ("FLOPs of products", format_flops, "it counts what is padded or repeated"),
+    Quantity.MEMORY: ("memory", format_bytes, "it is the assignment of its buffers"),
+    Quantity.STEP: (
+        *("step time", format_duration),
+        "it runs these kernels, except for those that are chosen by trying",
+    ),
 }
 
 
@@ -85,31 +89,19 @@ class CrossCheckRow:
 
     def cells(self) -> tuple[str, ...]:
         """The row as text."""
-        of = f"  {self.collective} over {self.over}" if self.collective else _NAMES[self.quantity]
-        said = self.source
+        (name, shown, why), said = _SAID[self.quantity], self.source
         if not self.collective and abs(self.difference) <= _ALIKE:
             said = "either"
         elif not self.collective:
-            said = f"compiled: {_WHY[self.quantity]}" + (f" ({said})" if said else "")
-        differs = f"{100 * self.difference:+.1f} %"
-        if self.captured == self.compiled:
-            differs = "equal"
-        return of, self._shown(self.captured), self._shown(self.compiled), differs, said
-
-    def _shown(self, value: float) -> str:
-        if self.quantity is Quantity.STEP:
-            return format_duration(value)
-        if self.quantity is Quantity.PRODUCTS:
-            return format_flops(int(value))
-        return format_bytes(int(value))
-
-
-_NAMES = {
-    Quantity.WIRE: "bytes over the wire",
-    Quantity.PRODUCTS: "FLOPs of products",
-    Quantity.MEMORY: "memory",
-    Quantity.STEP: "step time",
-}
+            said = f"compiled: {why}" + (f" ({said})" if said else "")
+        equal = self.captured == self.compiled
+        return (
+            f"  {self.collective} over {self.over}" if self.collective else name,
+            shown(self.captured),
+            shown(self.compiled),
+            "equal" if equal else f"{100 * self.difference:+.1f} %",
+            said,
+        )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from flint.ir.op_class import LAYOUT, OpClass
-from flint.ir.program import Collective, Int64s, Kind, Program
+from flint.ir.program import Collective, Kind, Program
 from flint.text import format_bytes, plural
 
 #: Gathers of fewer bytes in a step are not told.
@@ -65,6 +65,9 @@ class _Search:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self._readers: dict[int, list[int]] = {}
+        for read, reader in zip(program.deps.tolist(), program.dep_owner.tolist(), strict=True):
+            self._readers.setdefault(read, []).append(reader)
 
     def of(self, row: int) -> Iterator[Regathered]:
         """What `row` is, if it is the last gather of its chain and not one that the user wrote."""
@@ -83,7 +86,7 @@ class _Search:
 
     def _found(self, row: int, cut: int, reader: int) -> Regathered:
         program = self.program
-        axes = tuple(dict.fromkeys(a for gather in self._chain(row) for a in self._axes(gather)))
+        axes = tuple(dict.fromkeys(a for g in self._chain(row)[0] for a in self._axes(g)))
         size = int(program.result_bytes[row])
         return Regathered(row, axes, cut, reader, size, int(program.trips[row]))
 
@@ -91,7 +94,7 @@ class _Search:
         """The first rows that do more with a value than hand it on."""
         ends, seen, queue = [], {row}, [row]
         while queue:
-            for reader in self._readers(queue.pop()):
+            for reader in self._readers.get(queue.pop(), ()):
                 if reader in seen:
                     continue
                 seen.add(reader)
@@ -101,8 +104,8 @@ class _Search:
                     ends.append(reader)
         return sorted(ends)
 
-    def _chain(self, row: int) -> list[int]:
-        """The gathers that made a value whole, one after the other, the last first."""
+    def _chain(self, row: int) -> tuple[list[int], int]:
+        """The gathers that made a value whole, the last first, and the row that they begin with."""
         chain, at = [row], row
         while len(deps := self.program.dependencies(at)) == 1:
             at = int(deps[0])
@@ -110,20 +113,15 @@ class _Search:
                 chain.append(at)
             elif not self._hands_on(at):
                 break
-        return chain
+        return chain, at
 
     def _is_given(self, row: int) -> bool:
         """Whether what is gathered is an argument as it is, whose sharding asks for the gather."""
-        at = self._chain(row)[-1]
-        while len(deps := self.program.dependencies(at)) == 1:
-            at = int(deps[0])
-            if not self._hands_on(at):
-                break
-        return bool(self.program.kind[at] == Kind.PARAMETER)
+        return bool(self.program.kind[self._chain(row)[1]] == Kind.PARAMETER)
 
     def _covers_the_mesh(self, row: int) -> bool:
         program, size = self.program, 1
-        for gather in self._chain(row):
+        for gather in self._chain(row)[0]:
             size *= program.groups[program.group[gather]].size(program.mesh)
         return size == program.mesh.size
 
@@ -163,22 +161,6 @@ class _Search:
     @cached_property
     def _carried(self) -> set[int]:
         return {row for region in self.program.regions for row, _ in region.carries}
-
-    def _readers(self, row: int) -> list[int]:
-        start, stop = np.searchsorted(self._read, [row, row + 1])
-        return self._by_read[start:stop].tolist()  # type: ignore[no-any-return]
-
-    @cached_property
-    def _order(self) -> Int64s:
-        return np.argsort(self.program.deps, kind="stable")
-
-    @cached_property
-    def _read(self) -> Int64s:
-        return self.program.deps[self._order].astype(np.int64)
-
-    @cached_property
-    def _by_read(self) -> Int64s:
-        return self.program.dep_owner[self._order].astype(np.int64)
 
     def _hands_on(self, row: int) -> bool:
         if self.program.kind[row] == Kind.VALUE:
