@@ -10,8 +10,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from benchmarks.compilers.sides import Traffic, side
-
 from benchmarks.compilers.compare import Comparison
 from benchmarks.compilers.kernels import Done, captured_side, compiled_side, difference
 from benchmarks.differential.programs import Program
@@ -23,6 +21,7 @@ from flint.passes.base import run_passes
 from flint.passes.compilers.child import compile_module
 from flint.passes.compilers.compiled import compile_captured, program_of
 from flint.passes.compilers.process import compile_in_child
+from flint.passes.compilers.sides import Traffic, side
 from flint.passes.mlir import module_text
 from flint.passes.partition import partitioner
 from flint.passes.profiles import profile

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks.compilers.compare import Comparison
-from benchmarks.compilers.sides import Traffic
 from benchmarks.differential.outcomes import BARS, Outcome
+from flint.passes.compilers.sides import Traffic
 
 COLUMNS = ("equal", "within 10 %", "FLOPs", "memory", "kernels", "bytes", "step")
 

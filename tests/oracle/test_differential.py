@@ -14,12 +14,12 @@ import pytest
 
 pytest.importorskip("jax", reason="the programs are JAX's")
 
-from benchmarks.compilers.sides import side
 from benchmarks.differential.choices import Choices, shrunk
 from benchmarks.differential.programs import BY_NAME, program
 from benchmarks.differential.table import traffic_text
 from flint.frontends.jax_step.program import capture_jax
 from flint.passes.base import run_passes
+from flint.passes.compilers.sides import side
 from flint.passes.partition import partitioner
 from flint.passes.profiles import profile
 from tests.recorded import recorded_version_only
