@@ -144,7 +144,8 @@ def cross_check(captured: Workload, compiled: Workload, cluster: Cluster | None)
     by = compiled.compiled_by
     assert by is not None, "one side is a compiler's"
     sides = rewrite(captured, profile=by.profile), compiled
-    request = EstimateRequest(_USUAL[by.profile] if cluster is None else cluster)
+    on = _USUAL[by.profile] if cluster is None else cluster
+    request = EstimateRequest(on, unpriced_is_zero=True)
     first, second = (estimate(workload, request) for workload in sides)
     mine, other = (side(*workload.programs) for workload in sides)
     products = _line(*(_products(workload) for workload in sides))

@@ -11,7 +11,7 @@ from flint.backends.summary.cross_check import CrossCheck, Quantity, cross_check
 from flint.cross_checking import MOST_OPERATIONS, CaptureBy, cross_checked
 from flint.errors import FlintError
 from flint.io.documents import as_object
-from flint.ir.compiled_by import CompiledBy, CompilerMemory
+from flint.ir.made_by import CompiledBy, CompilerMemory
 from flint.ir.workload import Workload
 from flint.tracing import Trace
 from tests.program_text import Rows

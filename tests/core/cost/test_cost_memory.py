@@ -14,7 +14,7 @@ from flint.backends.cost.memory.memory import (
     step_memory,
 )
 from flint.cluster.models import Cluster
-from flint.ir.compiled_by import CompilerMemory
+from flint.ir.made_by import CompilerMemory
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase, RegionKind
 from flint.ir.workload import Workload
