@@ -1,4 +1,4 @@
-"""Flint: what a JAX or PyTorch step would do on every device of a mesh that is not there."""
+"""Flint: what a JAX or PyTorch step would do on every device of a virtual mesh."""
 
 from pathlib import Path as _Path
 from typing import TYPE_CHECKING as _TYPE_CHECKING
@@ -76,7 +76,7 @@ _PUBLIC = {
 
 
 def _names() -> list[str]:
-    """Public names, those of installed tools too: entry points are read when somebody asks."""
+    """Public names, including those of installed tools; entry points are read on demand."""
     from flint.plugins import API, registered
 
     return sorted({*_PUBLIC, *(name for name in registered(API) if "." not in name)})

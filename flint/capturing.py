@@ -95,14 +95,14 @@ def _refuse_other_kind(o: CaptureRequest) -> None:
     if o.world and any(option.only_for is OnlyFor.MODELS for option in given):
         raise FlintError(
             "FL218",
-            "--args, --set and options of pipelines are for model files with an entry",
-            help="leave out --world, or give a script's arguments after --",
+            "--args, --set and pipeline options are for model files with an entry",
+            help="omit --world, or give a script's arguments after --",
         )
     if not o.world and any(option.only_for is OnlyFor.SCRIPTS for option in given):
         raise FlintError(
             "FL218",
             "--steps, --step, --chip, --hint and arguments after the model are for scripts",
-            help="add --world (--chip is for --compiler and --cross-check, too)",
+            help="add --world (--chip also goes with --compiler and --cross-check)",
         )
 
 
@@ -139,7 +139,7 @@ def _step_of(o: CaptureRequest) -> tuple[str, int | None]:
         return o.step or "", o.steps
     if o.steps is not None:
         raise FlintError(
-            "FL218", f"--step {o.step} has a number, and so has --steps", help="leave one out"
+            "FL218", f"--step {o.step} and --steps both give a number", help="omit one"
         )
     return name, int(number)
 
@@ -147,7 +147,7 @@ def _step_of(o: CaptureRequest) -> tuple[str, int | None]:
 def _required(mesh: str | None) -> str:
     if mesh is None:
         raise FlintError(
-            "FL101", "no mesh is given", help="add --mesh 64x8, or --mesh data=64,model=8"
+            "FL101", "the mesh is missing", help="add --mesh 64x8, or --mesh data=64,model=8"
         )
     return mesh
 
@@ -165,8 +165,7 @@ def _trace(o: CaptureRequest, guard: Guard) -> Trace:
     if o.args is not None or values or target.name is not None or o.pipeline.given():
         raise FlintError(
             "FL218",
-            f"{target.path.name} is not a Python file: :NAME, --args, --set and options of "
-            "pipelines are for those",
+            f"{target.path.name} is not a Python file, and :NAME, --args, --set and pipeline options need one",
         )
     from flint.ir.mesh import Mesh
     from flint.tracing import trace_file

@@ -74,7 +74,7 @@ def load(group: str, name: str, kind: type = object) -> Any:
         raise FlintError(
             "FL881",
             f"no installed package adds '{name}' to {group}",
-            help="Flint's own tools do: install flint-ir again (pip install flint-ir)",
+            help="Flint's own tools do: reinstall flint-ir (pip install flint-ir)",
         )
     if len(points) > 1:
         raise FlintError(
@@ -103,7 +103,7 @@ def blamed(group: str, name: str, what: str) -> Iterator[None]:
         raise FlintError(
             "FL882",
             f"'{name}' of {group} cannot {what}: {error} (package {package})",
-            help="install that package again, or uninstall it",
+            help="reinstall that package, or uninstall it",
         ) from error
 
 

@@ -28,10 +28,7 @@ if TYPE_CHECKING:
     from flint.steps.captured import Body, CapturedPipeline
 
 _log = logging.getLogger(__name__)
-_GSPMD = (
-    "{name} has shardings of GSPMD (mhlo.sharding), which XLA's partitioner reads: that one was taken, "
-    "not Shardy"
-)
+_GSPMD = "{name} has GSPMD shardings (mhlo.sharding), so XLA's partitioner was used, not Shardy"
 
 
 @dataclass(frozen=True)
@@ -64,9 +61,8 @@ def _world(step: WorldStep, asked: Asked) -> Workload:
     if asked.lowering.compiler:
         raise FlintError(
             "FL218",
-            f"{asked.lowering.compiler} compiles StableHLO, and a recorded program has operators of "
-            "PyTorch",
-            help="leave out the compiler, or capture the module with torch.export: flint.TorchStep",
+            f"{asked.lowering.compiler} compiles StableHLO, but a recorded program has PyTorch operators",
+            help="omit the compiler, or capture the module with torch.export: flint.TorchStep",
         )
     with stage("capture", asked.timings):
         return capture_world(step, asked.mesh, name=step.name or asked.name, source=asked.source)
@@ -223,7 +219,7 @@ def workload_of_torch_script(
     for option, given in of_jax.items():
         if given:
             raise FlintError(
-                "FL218", f"{option} is for JAX scripts, this one is PyTorch's", help="leave it out"
+                "FL218", f"{option} is for JAX scripts, but this one is PyTorch's", help="omit it"
             )
     with stage("capture", asked.timings):
         return capture_script(
@@ -259,9 +255,7 @@ def finished(found: Captured | Program, asked: Asked) -> Workload:
     """A captured program partitioned or compiled; one that was compiled already is as it is."""
     if isinstance(found, Program):
         if asked.lowering.compiler:
-            raise FlintError(
-                "FL219", "the program is compiled already", help="leave out the compiler"
-            )
+            raise FlintError("FL219", "the program is already compiled", help="omit the compiler")
         return Workload.single(found, _metadata(asked.name, asked.source, "none"))
     return (_compiled if asked.lowering.compiler else _partitioned)(found, asked)
 
@@ -319,5 +313,5 @@ def _require_no_partitioner(lowering: Lowering, what: str) -> None:
         raise FlintError(
             "FL240",
             f"{what} are partitioned by shardy, not by {lowering.partitioner}",
-            help="leave out the partitioner",
+            help="omit the partitioner",
         )

@@ -1,7 +1,7 @@
 """`flint.trace`: from a program and a mesh to a Trace, in one call.
 
-The file is not called trace.py: importing a module `flint.trace` would bind that name in the package
-to the module, in place of the function.
+The file is not called trace.py: importing a module `flint.trace` would replace the function in the
+package by the module.
 """
 
 from __future__ import annotations
@@ -75,21 +75,21 @@ class Trace:
         if len(self.workload.programs) != 1:
             raise FlintError(
                 "FL503",
-                f"the workload has {len(self.workload.programs)} programs, one a rank class",
+                f"the workload has {len(self.workload.programs)} programs, one per rank class",
                 help="use trace.workload.program_of(rank)",
             )
         return self.workload.programs[0]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What could not be captured as asked for, and what was made up: sentences."""
+        """Sentences about what could not be captured as requested, and about made-up values."""
         return self.workload.warnings
 
     def summary(self, written: Workload | None = None) -> Summary:
         """Operations, FLOPs, parameters and communication per device.
 
-        `written` is that of what `save` returned: then communication is as in the traces, after the
-        rewrites of the profile that they were written with.
+        `written` is what `save` returned: then communication is as in the traces, after the
+        rewrites of their profile.
         """
         from flint.backends.summary.summary import summarize
 
@@ -112,10 +112,11 @@ class Trace:
 
     @keywords_of(EstimateRequest)
     def estimate(self, request: EstimateRequest) -> Estimate:
-        """How long the step takes on a cluster, as `flint estimate` says it.
+        """How long the step takes on a cluster, as in `flint estimate`.
 
-        Clusters, stacks, policies, routings and measured workloads may be objects of Flint as well, a
-        mapping a table: {"model": "nvlink"}. Raises what `flint.backends.cost.estimate.estimate` does.
+        Clusters, stacks, policies, routings and measured workloads may also be Flint objects, a
+        mapping a dictionary: {"model": "nvlink"}. Raises what
+        `flint.backends.cost.estimate.estimate` does.
         """
         from flint.backends.cost.estimate import estimate
 
@@ -124,7 +125,7 @@ class Trace:
     def diff(
         self, other: Trace, cluster: str | Path | Cluster | None = None, **options: Any
     ) -> flint.Difference:
-        """What `other` does that this does not, and why; with times and memory on a `cluster`.
+        """What `other` does differently, and why; with times and memory on a `cluster`.
 
         It prints as `flint diff` does; `options` are those of `estimate`, whose errors it raises.
         """
@@ -140,7 +141,7 @@ class Trace:
         rank: int | None = None,
         **options: Any,
     ) -> flint.MeasuredComparison:
-        """Where this measured step and a capture of the same program differ, as `flint compare` says.
+        """Where this measured step and a capture of the same program differ, as in `flint compare`.
 
         The capture is priced on `cluster`, None for that of the measured device; `options` are those of
         `estimate`. `rank` is the profiled rank that is looked at, None for the first. Raises FlintError FL840 if this was
@@ -191,7 +192,7 @@ class Trace:
         return report
 
     def to_networkx(self) -> Any:
-        """The program as a `networkx.DiGraph`, one node a row."""
+        """The program as a `networkx.DiGraph`, one node per row."""
         from flint.backends.summary.graph import to_networkx
 
         return to_networkx(self.program)
@@ -262,14 +263,14 @@ def trace(
         _refuse(own, f"a flint.{type(fn).__name__}, which has its own")
         return trace_step(fn, Mesh.parse(mesh), **lowered)
     if _is_staged(fn):
-        _refuse(own, "a program that is staged already, which has its own")
+        _refuse(own, "a program that is already staged, which has its own")
         asked = _asked(Mesh.parse(mesh), lowered, "trace", name="compiled")
         return Trace(workload_of_staged(fn, platform, asked), asked.timings)
     if _is_torch_module(fn):
-        _refuse(given, "a PyTorch module: they are shardings")
+        _refuse(given, "a PyTorch module, which takes shardings")
         module = TorchStep(fn, args, kwargs, shardings=dict(shardings or {}), platform=platform)
         return trace_step(module, Mesh.parse(mesh), **lowered)
-    _refuse({"shardings": bool(shardings)}, "a JAX function: they are in_shardings")
+    _refuse({"shardings": bool(shardings)}, "a JAX function, which takes in_shardings")
     options = {name: value for name, (value, _) in of_jax.items()}
     step = Step(fn, args, kwargs, **options, platform=platform)
     return trace_step(step, _jax_mesh(mesh, (args, kwargs, in_shardings)), **lowered)
@@ -326,9 +327,7 @@ def _refuse(given: Mapping[str, bool], why: str) -> None:
     """Raise FlintError FL219 for the first that is given although it would be without effect."""
     for name, is_given in given.items():
         if is_given:
-            raise FlintError(
-                "FL219", f"{name} of flint.trace is given with {why}", help="leave it out"
-            )
+            raise FlintError("FL219", f"{name} of flint.trace is given with {why}", help="omit it")
 
 
 def trace_distributed(

@@ -99,7 +99,7 @@ def cache_names(pools: Disaggregated) -> tuple[CacheName, ...]:
     if not pools.caches:
         raise FlintError(
             "FL240",
-            "nothing is sent from the prefill to the decode pool",
+            "the prefill pool sends nothing to the decode pool",
             help="name the caches: Disaggregated(caches={\"result['*']\": \"cache['*']\"})",
         )
     return tuple(
@@ -121,8 +121,8 @@ def _of(given: Any, key: str, default: int | None, pools: Disaggregated) -> Any:
     if unknown:
         raise FlintError(
             "FL240",
-            f"a dimension is given for '{unknown[0]}', which is no key of caches"
-            f"{nearest(unknown[0], list(pools.caches))}",
+            f"a dimension is given for '{unknown[0]}', which is not a key of "
+            f"caches{nearest(unknown[0], list(pools.caches))}",
             help=f"the keys are {', '.join(pools.caches)}",
         )
     return given.get(key, default)

@@ -74,7 +74,6 @@ def _bodies(
     platform: str,
     source: str,
 ) -> StageBodies:
-    """Everything that one stage computes, captured."""
     step = capture_body(step_function(stage, mesh, pipeline.trains), mesh, platform, source)
     if optimizer is None or not differentiable(stage.params):
         return StageBodies(step)
@@ -100,7 +99,7 @@ def check_pipeline(pipeline: Pipeline) -> Optimizer | None:
         given = "both" if pipeline.stages else "neither"
         raise FlintError(
             "FL240",
-            f"a pipeline has stages or a model, {given} is given",
+            f"a pipeline has stages or a model, but {given} is given",
             help="give stages=[...], or model= with params= and cut=",
         )
     _check_sequences(pipeline)
@@ -110,8 +109,7 @@ def check_pipeline(pipeline: Pipeline) -> Optimizer | None:
             raise FlintError(
                 "FL240",
                 f"{name} of a pipeline is given with stages",
-                help="stages have their own parameters, and are not cut: give model= to cut it, or "
-                "split= to flint.Layers",
+                help="stages have their own parameters and are not cut: give model= to cut it, or split= to flint.Layers",
             )
     if pipeline.targets and pipeline.loss is None:
         raise FlintError(
@@ -131,7 +129,7 @@ def _check_sequences(pipeline: Pipeline) -> None:
             raise FlintError(
                 "FL240",
                 f"{name} of a pipeline is {type(given).__name__}, not a list",
-                help=f"{name}=[...], also for one",
+                help=f"write {name}=[...], even for one",
             )
     for part in pipeline.stages:
         if not isinstance(part, Stage | Layers):

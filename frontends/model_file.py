@@ -355,7 +355,7 @@ def _step_with_args(
         value = _call(value, args.path, *positional, **options)
     elif settings:
         raise FlintError(
-            "FL216", f"--set needs a function to hand its values to, {args} is an object"
+            "FL216", f"--set needs a function that takes its values, but {args} is an object"
         )
     return _as_step(function, value, str(args))
 
@@ -398,8 +398,8 @@ def _as_step(function: Callable[..., Any], value: object, args_name: str) -> Ste
     if not fits_all:
         raise FlintError(
             "FL215",
-            f"{args_name} holds {plural(len(value), 'argument')}, "
-            f"the function is {getattr(function, '__name__', 'function')}{inspect.signature(function)}",
+            f"{args_name} holds {plural(len(value), 'argument')}, but the function is "
+            f"{getattr(function, '__name__', 'function')}{inspect.signature(function)}",
         )
     return Step(function, tuple(value))
 
@@ -424,7 +424,7 @@ def _require_mesh_parameter(function: Callable[..., Any], name: str, source: str
     except TypeError:
         raise FlintError(
             "FL212",
-            f"entry '{name}' takes no positional argument, it is called with the mesh",
+            f"entry '{name}' takes no positional argument, but it is called with the mesh",
             place=_place_of(function, source),
             help=f"write def {name}(mesh, ...)",
         ) from None
@@ -439,7 +439,7 @@ def _mesh_for(function: object, text: str, entry_name: str) -> Mesh:
         if axis not in mesh.names:
             raise FlintError(
                 "FL214",
-                f"{entry_name} needs a mesh axis '{axis}', the mesh is {mesh}",
+                f"{entry_name} needs a mesh axis '{axis}', but the mesh is {mesh}",
                 help="give --mesh " + ",".join(f"{a}={mesh.shape.get(a, 1)}" for a in axes),
             )
     types = dict(zip(axes, mark.axis_types if mark else (), strict=False))

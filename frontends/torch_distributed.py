@@ -60,7 +60,7 @@ def _capture(job: Job, mesh: object, name: str, source: str) -> Workload:
         (first,) = recorded([0])
         exact = mesh_of(mesh, first)
         found = rank_classes(recorded, first, exact, job.local_world_size)
-    _log.info("%d ranks are %d classes with own programs", exact.size, len(found.classes))
+    _log.info("%d ranks form %d classes with their own programs", exact.size, len(found.classes))
     about: dict[str, Any] = {
         "producer": "flint",
         "name": name,

@@ -60,7 +60,7 @@ def _check_version(found: str) -> None:
     if tuple(int(p) for p in found.split("+")[0].split(".")[:2]) < (2, 13):
         raise FlintError(
             "FL224",
-            f"PyTorch {found} is too old to capture with",
+            f"PyTorch {found} is too old for a capture",
             help='pip install "torch>=2.13"',
         )
 

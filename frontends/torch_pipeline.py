@@ -24,7 +24,7 @@ _OF_THE_STEP = {
     "loss": "give TorchStep(loss=...)",
     "backward": "give TorchStep(backward=True)",
     "optimizer": "give TorchStep(optimizer=...)",
-    "tied": "parameters that two modules share are found",
+    "tied": "parameters that two modules share are found automatically",
 }
 
 
@@ -103,7 +103,7 @@ def _check_clipping(pipeline: Pipeline, step: TorchStep) -> None:
         raise FlintError(
             "FL240",
             f"clip_norm is {both[0]} in the pipeline and {both[1]} in its TorchStep",
-            help="give one of them",
+            help="give only one of them",
         )
 
 

@@ -79,6 +79,5 @@ def _check_size(shape: Sequence[Any], options: Mapping[str, Any], torch: Any) ->
             "FL226",
             f"a tensor {shown} with real memory ({format_bytes(size)}) is made on {device}",
             place=calling_place(),
-            help="leave the device out: the model file is run with torch.device('meta'), which "
-            "allocates nothing",
+            help="omit the device: the model file runs with torch.device('meta'), which allocates nothing",
         )

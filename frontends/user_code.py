@@ -51,7 +51,7 @@ def axis_error(error: BaseException, place: str | None) -> FlintError | None:
             "FL106",
             f"{found['where']} uses mesh axis '{found['axis']}' twice",
             place=place,
-            help="an axis can shard one dimension only",
+            help="an axis can shard only one dimension",
         )
     return None
 
@@ -61,7 +61,7 @@ def _missing(axis: str, where: str, known: str, place: str | None) -> FlintError
     listed = ", ".join(f"'{name}'" for name in names)
     return FlintError(
         "FL102",
-        f"mesh has no axis '{axis}', which {where} names{nearest(axis, names)}",
+        f"mesh has no axis '{axis}', named by {where}{nearest(axis, names)}",
         place=place,
         help=f"its axes are {listed}"
         if names

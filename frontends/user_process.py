@@ -155,7 +155,7 @@ def gave_up(name: str, watch: Watch) -> Failure:
         "FL230",
         f"{name} {watch.reason} and was ended",
         None,
-        f"-v shows where it stood; {TOTAL_SECONDS} and {IDLE_SECONDS} allow more time",
+        f"-v shows where it was; {TOTAL_SECONDS} and {IDLE_SECONDS} allow more time",
         watch.stacks,
     )
 

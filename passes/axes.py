@@ -118,8 +118,7 @@ def _check_ranks(ranks: Ranks, mesh: Mesh) -> None:
     if outside.any():
         raise FlintError(
             "FL102",
-            f"a collective names device {int(ranks[outside][0])}, the mesh {mesh} has "
-            f"{mesh.size} devices",
+            f"a collective names device {int(ranks[outside][0])}, but the mesh {mesh} has {mesh.size} devices",
             help="give the mesh that the program was compiled for",
         )
 

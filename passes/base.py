@@ -67,9 +67,9 @@ def _refuse_huge(one: Pass, program: Program) -> None:
     if largest > MOST_INT64 >> 8:
         raise FlintError(
             "FL407",
-            f"{name.replace('_', ' ')} of up to {largest:.3g} are too large for the pass {one.name}: "
-            "what it makes of them is beyond 2^63",
-            help="is a size wrong by some orders of magnitude?",
+            f"{name.replace('_', ' ')} of up to {largest:.3g} are too large for the pass "
+            f"{one.name}: its result is beyond 2^63",
+            help="is a size wrong by orders of magnitude?",
         )
 
 

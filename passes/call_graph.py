@@ -56,7 +56,7 @@ def _callees_first(calls: Mapping[str, Mapping[str, int]], code: str, name: str)
                 raise FlintError(
                     code,
                     f"the functions of {name} call one another without end: {shown}",
-                    help="there is no recursion in StableHLO and HLO",
+                    help="StableHLO and HLO have no recursion",
                 )
             if callee not in order:
                 path[callee] = list(calls[callee])

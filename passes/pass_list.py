@@ -105,7 +105,6 @@ def _default(field: Field[Any], kind: Any) -> str:
 
 
 def _split(text: str) -> Iterator[tuple[str, str]]:
-    """Names and what stands in their braces."""
     at = 0
     while at < len(text) or text[at - 1 :] == ",":
         found = _PASS.match(text, at)
@@ -144,8 +143,8 @@ def _options(name: str, text: str, kinds: dict[str, Any]) -> Iterator[tuple[str,
         if found is None:
             raise FlintError(
                 "FL409",
-                f"{text[at:].strip()[:40]!r} is no option of {name}",
-                help="options are name=value, with blanks between",
+                f"{text[at:].strip()[:40]!r} is not an option of {name}",
+                help="options are name=value, separated by spaces",
             )
         option, at = found[1].replace("-", "_"), found.end()
         if option not in kinds:
@@ -171,7 +170,9 @@ def _value(where: str, text: str, kind: Any) -> Any:
     except (KeyError, ValueError):
         names = [m.name.lower() for m in kind] if issubclass(kind, Enum) else ["true", "false"]
         help = f"one of {', '.join(names)}" if kind not in (int, float, str) else None
-        raise FlintError("FL409", f"{where}: {text} is no {kind.__name__}", help=help) from None
+        raise FlintError(
+            "FL409", f"{where}: {text} is not of type {kind.__name__}", help=help
+        ) from None
 
 
 def _member(kind: type[Enum], word: str) -> Enum:
@@ -192,6 +193,5 @@ def _dashed(name: str) -> str:
 
 @cache
 def _types(one: type[Pass]) -> dict[str, Any]:
-    """The type of each option."""
     hints = typing.get_type_hints(one)
     return {field.name: hints[field.name] for field in fields(one)}

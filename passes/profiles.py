@@ -87,7 +87,7 @@ PROFILES: dict[str, KernelTarget] = {
         ),
         KernelTarget(
             "megatron",
-            "Megatron-LM: kernels that the program names; layers have arrays of their own",
+            "Megatron-LM: kernels that the program names; each layer has its own arrays",
             _XLA,
             "separate-layers,use-blas,"
             'fuse-chains{blocks=shared epilogue="" siblings="" slices=true named=true}',
@@ -95,7 +95,7 @@ PROFILES: dict[str, KernelTarget] = {
         KernelTarget("eager", "PyTorch without a compiler: each operator is a kernel", fusing=""),
         KernelTarget(
             "torch",
-            "PyTorch as the program switched it: calls that it compiles as inductor, others eager",
+            "PyTorch as the program configured it: compiled calls as inductor, others eager",
             fusing="fuse-attention{named=true compiled=true},fuse-chains{blocks=shared "
             'epilogue="" siblings=any operators=true slices=true named=true compiled=true}',
         ),

@@ -35,7 +35,7 @@ SCHEMA: Final = "flint.manifest/1"
 OLD_SCHEMA = "flint.chakra/1"
 #: More keys than any object of a manifest has: axes of a mesh are the most.
 _MOST_KEYS = 64
-_HELP = "capture again to another directory, or take the manifest from a copy"
+_HELP = "capture again to another directory, or restore the manifest from a copy"
 
 _Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 _Name = Annotated[str, Field(max_length=255, pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]*$")]
@@ -136,7 +136,7 @@ class Manifest(_Strict):
             raise ValueError(f"the mesh has no rank {ranges[-1].stop - 1}")
         counts = [sum(map(len, t.ranges)) for t in self.traces]
         if math.prod(self.mesh.values()) > MOST_DEVICES:
-            raise ValueError("no system has so many devices")
+            raise ValueError("no system has that many devices")
         total = sum(n * t.size_bytes for n, t in zip(counts, self.traces, strict=True))
         if (sum(counts), total) != (self.ranks, self.trace_bytes):
             raise ValueError("ranks or trace_bytes are not the sum of 'traces'")

@@ -168,7 +168,7 @@ def _idle_option_notes(
     Of an option that is given several times each one is left out by itself.
     """
     return tuple(
-        f"{said} changes nothing of this estimate"
+        f"{said} changes nothing in this estimate"
         for said, others in _each_left_out(request)
         if changes_nothing(others)
     )
@@ -334,7 +334,7 @@ def _notes(cluster: Cluster, profile: str) -> tuple[str, ...]:
     notes = [model_of(cluster.chip).note(), rates_note(cluster.chip)]
     if cluster.derate.value != 1:
         notes.append(
-            f"kernels are taken {1 / cluster.derate.value:.3g} times as long as their models say "
+            f"kernels take {1 / cluster.derate.value:.3g} times as long as their models say "
             f"(derate {cluster.derate.value:g}, {cluster.derate.kind}: {cluster.derate.source})"
         )
     if cluster.host_launch_ns:
@@ -344,7 +344,7 @@ def _notes(cluster: Cluster, profile: str) -> tuple[str, ...]:
         )
     elif profile in ("eager", "torch"):
         notes.append(
-            "no time of a host: launches are never late (host_launch_ns in a cluster's file sets it)"
+            "host launches take no time: launches are never late (host_launch_ns in a cluster's file sets it)"
         )
     return tuple(n for n in notes if n)
 

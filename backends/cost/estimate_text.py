@@ -51,7 +51,7 @@ def estimate_text(e: EstimateNumbers, interval: Interval | None, *, verbose: boo
     most of it is in use.
     """
     slowest = max(e.classes, key=lambda c: c.end_ns)
-    bound = " (lower bound: operations without a price count nothing)" if e.is_lower_bound else ""
+    bound = " (lower bound: operations without a price count as zero)" if e.is_lower_bound else ""
     facts = [
         ("program", e.name),
         ("cluster", f"{e.cluster.name}: {e.cluster.chip.name}"),

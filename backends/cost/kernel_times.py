@@ -67,9 +67,9 @@ class KernelTimes:
         time_ns = sum(k.compiler_ns for k in self.kinds)
         share = sum(k.compiler_ns for k in told) / time_ns if time_ns else 0.0
         return (
-            f"{count:,} of {plural(all_of_them, 'kernel')} ({share:.1%} of their time) have the cycles "
-            f"that the compiler estimated, at {self.clock_hz / 1e9:g} GHz; others, and communication, "
-            f"take Flint's times. With Flint's times alone the step takes "
+            f"{count:,} of {plural(all_of_them, 'kernel')} ({share:.1%} of their time) use the "
+            f"cycles that the compiler estimated, at {self.clock_hz / 1e9:g} GHz; others, and "
+            "communication, use Flint's times. With Flint's times alone the step takes "
             f"{format_duration(self.model_step_time_ns)}, not {format_duration(step_ns)}"
         )
 
@@ -116,7 +116,7 @@ def cycles_per_ns(workload: Workload, chip: Chip, timing: str) -> float:
     if not any(p.cycles.any() for p in workload.programs):
         made = f"{by.name} made it" if by else "no compiler for TPUs made it"
         asked = by is not None and by.name == WITH_CYCLES
-        help_ = "the compiler said none of any kernel: leave --timing out"
+        help_ = "the compiler gave no cycles for any kernel: omit --timing"
         raise FlintError(
             "FL719",
             f"the program has no cycles of its kernels: {made}",
@@ -125,7 +125,7 @@ def cycles_per_ns(workload: Workload, chip: Chip, timing: str) -> float:
     if by and not _is_of(by.chip, chip.name):
         raise FlintError(
             "FL719",
-            f"the cycles of the kernels are of {by.chip}, not of {chip.name}",
+            f"the cycles of the kernels are for {by.chip}, not for {chip.name}",
             help=f"estimate on -c {by.chip}, or capture for the chip of the cluster",
         )
     return clock

@@ -90,13 +90,13 @@ def stood_in_notes(workload: Workload, stack: str, *, routed: bool) -> list[str]
     if found.shares and not routed:
         places = ", ".join(found.shares[:3]) + (", ..." if len(found.shares) > 3 else "")
         notes.append(
-            f"rows of experts are shares that were made up ({places}): with real data the busiest rank "
-            "has 1.2 to 1.3 times as many; --routing prices it"
+            f"the rows of experts are made-up shares ({places}): with real data the busiest "
+            "rank has 1.2 to 1.3 times as many; --routing prices it"
         )
     if _EVEN in found.packages and not found.shares:
         notes.append(
-            f"{_EVEN} sent equally many tokens to each rank, since no data said otherwise: with real data "
-            "the busiest rank has 1.2 to 1.3 times as many"
+            f"{_EVEN} sent equally many tokens to each rank, because no data said otherwise: "
+            "with real data the busiest rank has 1.2 to 1.3 times as many"
         )
     return notes
 
@@ -202,7 +202,7 @@ def lent_notes(programs: Iterable[Program], placement: NetworkPlacement) -> list
 def _lent_note(name: str, count: int, whose: Mapping[str, int]) -> str:
     """Of most of a table's constants, with those who lend at least a tenth of it."""
     whom = " and ".join(lender for lender, lent in whose.items() if 10 * lent >= count)
-    return f"{name}: {sum(whose.values())} of {count} constants are assumed, as {whom} has them"
+    return f"{name}: {sum(whose.values())} of {count} constants are assumed, taken from {whom}"
 
 
 def _routes(programs: Iterable[Program], placement: NetworkPlacement) -> Iterable[tuple[Span, ...]]:
@@ -253,13 +253,14 @@ def _notes(written: int, kernels: Program) -> list[str]:
     notes = []
     if fused.forward < written:
         notes.append(
-            f"{written - fused.forward:,} of {written:,} attentions are written in a form that is not "
-            "recognised: they have no flash kernel, and their scores are stored"
+            f"{written - fused.forward:,} of {written:,} attentions are written in a form that "
+            "Flint does not recognize: they have no flash kernel, and their scores are stored"
         )
     if trains and fused.backward < fused.first:
         notes.append(
-            f"{fused.first - fused.backward:,} of {fused.first:,} attentions have no flash kernel in the backward "
-            "pass, whose form is not recognised: their scores are stored"
+            f"{fused.first - fused.backward:,} of {fused.first:,} attentions have no flash "
+            "kernel in the backward pass, because Flint does not recognize its form: their "
+            "scores are stored"
         )
     return notes
 
@@ -270,8 +271,8 @@ def rates_note(chip: Chip) -> str:
     if not wanted or SUSTAINED in model_of(chip).libraries():
         return ""
     return (
-        f"kernels have the rates of bursts: none of {chip.name} was measured in steps that run for "
-        "minutes, where power may hold its clock down"
+        f"kernels have burst rates: none of {chip.name} was measured in steps of minutes, where "
+        "its power limit may lower the clock"
     )
 
 
@@ -292,7 +293,7 @@ def exact_shape_notes(
     total = float(times.sum())
     share = float(times[known].sum()) / total if total else 0.0
     count = f"{int(runs[known].sum()):,} of {plural(int(runs.sum()), 'kernel')}"
-    said = f"{count} ({share:.1%} of their time) have the times that {table.name} has for"
+    said = f"{count} ({share:.1%} of their time) use the times in {table.name} for"
     return (f"{said} exactly their shapes",)
 
 
@@ -370,7 +371,7 @@ def slowest_notes(workload: Workload, cluster: Cluster) -> tuple[str, ...]:
         return ()
     count = waiting_devices(workload)
     note = (
-        f"kernels take {slower - 1:.1%} longer than on a mean chip: {count:,} devices wait for the slowest of "
-        f"them (chip.variation, {variation.value:.1%}, {variation.kind})"
+        f"kernels take {slower - 1:.1%} longer than on a mean chip: {count:,} devices wait for "
+        f"the slowest of them (chip.variation, {variation.value:.1%}, {variation.kind})"
     )
     return (note,)

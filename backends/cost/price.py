@@ -94,10 +94,10 @@ def _require_that_it_ends(works: Sequence[ClassWork]) -> None:
     program, row = longest.program, int(longest.duration_ns.argmax())
     raise FlintError(
         "FL728",
-        f"the kernels of a step take {total_ns:.3g} ns; times have to be below 2^63 ns (292 years)",
+        f"the kernels of a step take {total_ns:.3g} ns; times must be below 2^63 ns (292 years)",
         place=f"{program.strings[program.location[row]]}  {program.opcodes[program.opcode[row]]}, "
         f"{longest.duration_ns[row]:.3g} ns".strip(),
-        help="is a size, a peak or a bandwidth wrong by some orders of magnitude?",
+        help="is a size, a peak or a bandwidth wrong by orders of magnitude?",
     )
 
 
@@ -147,8 +147,9 @@ def _no_price(missing: Mapping[str, int], programs: Sequence[Program]) -> FlintE
         f"{len(missing)} operation{'s have' if len(missing) > 1 else ' has'} no price: {listed}",
         help="copies to and from the host need host_link_bytes_per_s in the chip's file"
         if set(missing) <= set(OPCODES.values())
-        else "say what they cost: @flint.cost_of(NAME), or pallas_call(cost_estimate=pl.CostEstimate(...)); "
-        "--unpriced zero counts operations as nothing, and calls the estimate a lower bound",
+        else "say what they cost: @flint.cost_of(NAME), or "
+        "pallas_call(cost_estimate=pl.CostEstimate(...)); --unpriced zero counts "
+        "operations as zero, and the estimate becomes a lower bound",
     )
 
 

@@ -39,7 +39,9 @@ MOST_LOADS = 1_000_000
 LARGEST = 0.1
 #: The largest exponent that is asked for.
 MOST_POWER = 10.0
-_HELP = "--routing balanced, power-law:1.2, or a CSV or JSON file of loads: a line for each layer"
+_HELP = (
+    "--routing takes balanced, power-law:1.2, or a CSV or JSON file of loads: one line per layer"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +63,7 @@ class Routing:
             there = f"{groups * ranks} experts ({groups} on each of {ranks} ranks)"
             raise FlintError(
                 "FL726",
-                f"routing {self.name} has loads of {drawn.shape[1]} experts, the program has {there}",
+                f"routing {self.name} has loads of {drawn.shape[1]} experts, but the program has {there}",
                 help=_HELP,
             )
         share = drawn / drawn.mean(axis=1, keepdims=True)
@@ -103,7 +105,9 @@ def _power(text: str) -> float:
         power = math.nan
     if not 0 < power <= MOST_POWER:
         raise FlintError(
-            "FL726", f"'{text}' is no power law: its exponent is above 0 and at most 10", help=_HELP
+            "FL726",
+            f"'{text}' is not a power law: its exponent is above 0 and at most 10",
+            help=_HELP,
         )
     return power
 
@@ -122,7 +126,7 @@ def _loads(path: Path) -> Float64s:
         raise _bad(path, f"it has more than {MOST_LOADS:,} loads")
     found = np.array(rows, np.float64)
     if not np.isfinite(found).all() or (found < 0).any() or (found > 1e15).any():
-        raise _bad(path, "a load is below 0, or no finite number below 1e15")
+        raise _bad(path, "a load is below 0, or not a finite number below 1e15")
     if (found.sum(axis=1) == 0).any():
         raise _bad(path, "a layer has no tokens at all")
     return found
@@ -131,7 +135,7 @@ def _loads(path: Path) -> Float64s:
 def _json_rows(data: bytes) -> Iterator[list[float]]:
     document = parse_json(data)
     if not isinstance(document, list):
-        raise Malformed("it is no list")
+        raise Malformed("it is not a list")
     for row in document if document and isinstance(document[0], list) else [document]:
         yield record_of(list[NonNegative], row)
 
@@ -141,7 +145,7 @@ def _csv_rows(data: bytes) -> Iterator[list[float]]:
         for row in csv.reader(io.StringIO(data.decode("utf-8"))):
             yield [float(cell) for cell in row if cell.strip()]
     except (ValueError, csv.Error) as error:
-        raise Malformed("it has something that is no number") from error
+        raise Malformed("it contains something that is not a number") from error
 
 
 def _bad(path: Path, said: str) -> FlintError:
@@ -153,8 +157,9 @@ def refuse_routing(routing: Routing | None) -> None:
     if routing is not None:
         raise FlintError(
             "FL832",
-            f"routing '{routing.name}' is not for a workload made of profiles: its experts got what they got",
-            help="leave --routing out",
+            f"routing '{routing.name}' does not apply to a workload made of profiles, whose "
+            "experts have their recorded loads",
+            help="omit --routing",
         )
 
 

@@ -38,7 +38,7 @@ def stack_of(
         raise FlintError(
             "FL725",
             f"stack '{found.name}' does not run on {cluster.chip.name}: it is for {', '.join(found.chips)}",
-            help=f"on such chips run {', '.join(fitting)}",
+            help=f"stacks for such chips: {', '.join(fitting)}",
         )
     return found
 

@@ -40,7 +40,7 @@ def timed_nodes(
         raise FlintError(
             "FL406",
             f"nodes with durations are kernels, not '{granularity}'",
-            help="leave out the granularity, or the cluster",
+            help="omit the granularity, or the cluster",
         )
     on = None if request.cluster is None else load_cluster(request.cluster)
     options: dict[str, Any] = {

@@ -142,7 +142,7 @@ class Group(TyperGroup):
 app = typer.Typer(
     name="flint",
     cls=Group,
-    help="What a JAX or PyTorch step would do on every device of a mesh that is not there.",
+    help="Find out what a JAX or PyTorch step would do on every device of a virtual mesh.",
     epilog="Exit status: 0 fine, 1 a check found something, 2 unusable input, 70 a bug in flint.",
     no_args_is_help=True,
     add_completion=True,
@@ -173,7 +173,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """What a JAX or PyTorch step would do on every device of a mesh that is not there."""
+    """Find out what a JAX or PyTorch step would do on every device of a virtual mesh."""
 
 
 def run() -> None:

@@ -71,7 +71,7 @@ def lost_output(error: OSError) -> FlintError:
     return FlintError(
         "FL502",
         f"cannot write to standard output: {error.strerror or error}",
-        help="free space, or send the output to another place",
+        help="free some space, or send the output elsewhere",
     )
 
 

@@ -32,7 +32,7 @@ UnitDocument = TypedDict(
     "UnitDocument",
     {
         "pass": Annotated[str, Doc("forward, backward, input or weight: what is computed.")],
-        "chunk": Annotated[int, Doc("Which of the rank's stages.")],
+        "chunk": Annotated[int, Doc("The stage of the rank.")],
         "microbatch": Annotated[int, Doc("Number of the microbatch, from 0.")],
         "start": Annotated[float, Doc("When it starts; a forward pass of a stage takes 1.")],
         "end": Annotated[float, Doc("When it ends, in the same unit.")],

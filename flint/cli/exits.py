@@ -164,8 +164,8 @@ def _level_of_environment() -> int:
     if text and text not in _LEVELS:
         raise FlintError(
             "FL217",
-            f"the environment variable {LOG_VARIABLE} is {text!r}, which is no level of the log"
-            f"{nearest(text, list(_LEVELS))}",
+            f"the environment variable {LOG_VARIABLE} is {text!r}, which is not a log "
+            f"level{nearest(text, list(_LEVELS))}",
             help=f"unset it, or choose one of {', '.join(_LEVELS)}",
         )
     return _LEVELS[text or "off"]

@@ -12,7 +12,7 @@ from flint.cli.paths import Writes
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress.")
+    bool, typer.Option("--quiet", "-q", help="Print only results and errors: no progress.")
 ]
 Verbose = Annotated[
     int,
@@ -24,9 +24,7 @@ Verbose = Annotated[
         help="Print more: stages, tracebacks of user code, the log on stderr (-vv: all of it).",
     ),
 ]
-Rank = Annotated[
-    int, typer.Option("--rank", metavar="N", help="Look at the program that this rank runs.")
-]
+Rank = Annotated[int, typer.Option("--rank", metavar="N", help="Look at the program of this rank.")]
 
 
 class Granularity(StrEnum):
@@ -53,7 +51,10 @@ class GroupForm(StrEnum):
 MeshText = Annotated[
     str | None,
     typer.Option(
-        "--mesh", "-m", metavar="MESH", help="64x8, or data=64,model=8 (dumps may hold their own)."
+        "--mesh",
+        "-m",
+        metavar="MESH",
+        help="64x8, or data=64,model=8 (a dump may contain its own).",
     ),
 ]
 Output = Annotated[
@@ -77,9 +78,9 @@ TensorSizeChoice = Annotated[
     typer.Option("--tensor-size", help="Bytes of operands and results, or of results."),
 ]
 GroupsChoice = Annotated[
-    GroupForm, typer.Option("--groups", help="Name communicator groups, or mark mesh dimensions.")
+    GroupForm, typer.Option("--groups", help="Name communicator groups, or flag mesh dimensions.")
 ]
-Link = Annotated[bool, typer.Option("--link", help="Hard-link ranks of equal bytes.")]
+Link = Annotated[bool, typer.Option("--link", help="Hard-link ranks with equal bytes.")]
 
 
 CaptureNames = Annotated[

@@ -47,7 +47,9 @@ class Writes:
 READS = Reads()
 Force = Annotated[
     bool,
-    typer.Option("--force", help="Replace a file even if Flint did not write it. Inputs stay."),
+    typer.Option(
+        "--force", help="Replace a file even if Flint did not write it. Inputs are never replaced."
+    ),
 ]
 
 

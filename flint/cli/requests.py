@@ -109,9 +109,7 @@ def _typer_of(option: Option) -> Any:
     return typer.Option(*option.flags, **more)
 
 
-def refuse(
-    request: Request, fields: Iterable[str], reason: str, help_: str = "leave it out"
-) -> None:
+def refuse(request: Request, fields: Iterable[str], reason: str, help_: str = "omit it") -> None:
     """Raise FlintError FL218 for a field that is given and has no place in a command.
 
     `reason` is what stands behind "is not for".
@@ -122,7 +120,7 @@ def refuse(
     for name in fields:
         if name in given:
             flag = request.options()[name].flag
-            raise FlintError("FL218", f"{flag} is not for {reason}", help=help_)
+            raise FlintError("FL218", f"{flag} does not apply to {reason}", help=help_)
 
 
 # Names that help texts list and shells offer. What they are of is loaded when they are asked for.

@@ -128,7 +128,9 @@ def _misnamed(found: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[st
         return None
     name, before = document["network"][location[1]].get("name"), networks_of(document)
     before = before[: location[1]]
-    others = f"its networks are {', '.join(before)}; a further one needs its own '{location[-1]}'"
+    others = (
+        f"its networks are {', '.join(before)}; an additional one needs its own '{location[-1]}'"
+    )
     if name is None:
         return f"a network on top of base '{base}' has no name", others
     if not isinstance(name, str):
@@ -167,9 +169,7 @@ def help_of(found: Mapping[str, Any], model: type[BaseModel]) -> str | None:
         return f"the keys there are {', '.join(_keys(model, location))}"
     if kind == "missing":
         needed = list(_keys(model, location, required=True))
-        return (
-            _NUMBER if "value" in needed else f"the keys that have to be there: {', '.join(needed)}"
-        )
+        return _NUMBER if "value" in needed else f"the required keys are: {', '.join(needed)}"
     if kind in ("model_type", "dict_type"):
         keys = list(_keys(model, (*location, "")))
         return _NUMBER if "value" in keys and location[-1] != "constants" else None

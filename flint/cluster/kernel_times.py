@@ -126,7 +126,7 @@ def _rows(text: str) -> Iterable[tuple[Key, float]]:
         numbers = [int(cell) for cell in (*row[2:9], *row[10:]) if _WHOLE.fullmatch(cell)]
         time = float(row[9]) if _DECIMAL.fullmatch(row[9]) else math.nan
         if not 0 < time < 1e15 or len(numbers) < len(columns) - 3:
-            raise Malformed(f"line {at} has a number that cannot be")
+            raise Malformed(f"line {at} has an impossible number")
         batch, m, n, k, causal, read, written, *indexed = numbers
         said = bool(indexed and indexed[0])
         yield Key(row[0], row[1], batch, m, n, k, bool(causal), read, written, said), time
@@ -141,5 +141,5 @@ def _lines(text: str) -> Iterator[list[str]]:
 
 def _broken(name: str, said: str, place: str) -> FlintError:
     return FlintError(
-        "FL852", f"{name} is no table of measured kernels: {said}", place=place, help=_HELP
+        "FL852", f"{name} is not a table of measured kernels: {said}", place=place, help=_HELP
     )

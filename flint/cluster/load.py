@@ -13,7 +13,7 @@ from flint.cluster.kernel_times import read_table
 from flint.errors import FlintError, nearest
 from flint.io.bounded import FileKind, is_file, read_bounded
 
-_TEXT = "docs/clusters.md has whole files to start from; they are UTF-8, without a mark"
+_TEXT = "docs/clusters.md has whole files to start from; they are UTF-8 without a byte order mark"
 PRESETS = Path(__file__).resolve().parent / "presets"
 #: Files in one chain of bases.
 MOST_BASES = 16
@@ -182,7 +182,7 @@ def _base_file(base: object, path: Path, place: str, inside: tuple[Path, ...]) -
     if not is_file(found):
         raise FlintError(
             "FL701",
-            f"{path.name}: its base is no file: {found}",
+            f"{path.name}: its base is not a file: {found}",
             place=place,
             help="the path of a base is taken from the directory of the file that names it",
         )

@@ -117,7 +117,7 @@ class Chip(Model):
         tables = list(self._tables())
         if len(tables) > 1:
             both = " and a ".join(tables[:2])
-            raise ValueError(f"has both a {both} table: a chip is one of them")
+            raise ValueError(f"has both a {both} table, but a chip is only one of them")
         return self
 
 
@@ -179,7 +179,7 @@ class Network(Model):
         if self.kind is not NetworkKind.TORUS:
             if self.torus_dimensions or self.torus_shape:
                 raise ValueError(
-                    f"is a {self.kind}: torus_dimensions and torus_shape are a torus's"
+                    f"is a {self.kind}, but torus_dimensions and torus_shape are for a torus"
                 )
         elif len(self.torus_shape) != self.torus_dimensions or not self.torus_shape:
             raise ValueError("is a torus: torus_shape needs one size for each of torus_dimensions")
@@ -230,13 +230,13 @@ class Cluster(Model):
         inside = self._inside(network)
         members = network.size // inside
         if network.size and members * inside != network.size:
-            return f"has a size of {network.size}, no multiple of the {inside} chips inside of it"
+            return f"has a size of {network.size}, which is not a multiple of the {inside} chips inside it"
         if network.torus_shape and math.prod(network.torus_shape) != members:
             shape = "x".join(map(str, network.torus_shape))
             if not network.size:
                 return f"has a torus_shape of {shape}, but is without limit (size 0)"
             beside = f"{network.size} chips" if inside == 1 else f"{members} domains of {inside}"
-            return f"has a torus_shape of {shape}, that is not its size of {beside}"
+            return f"has a torus_shape of {shape}, which does not match its size of {beside}"
         return ""
 
     @property

@@ -29,7 +29,7 @@ def load_cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
     if not isinstance(cluster, str | os.PathLike):
         raise FlintError(
             "FL702",
-            f"a cluster is no {type(cluster).__name__}",
+            f"a cluster cannot have type {type(cluster).__name__}",
             help='give the name of a preset ("h100-dgx"), the path of a TOML file, or a '
             "flint.Cluster",
         )

@@ -19,7 +19,7 @@ STACKS = Path(__file__).resolve().parent / "stacks"
 
 def _known(name: str) -> str:
     if name not in LIBRARIES:
-        said = f"'{name}' is no library of kernels{nearest(name, list(LIBRARIES))}"
+        said = f"'{name}' is not a library of kernels{nearest(name, list(LIBRARIES))}"
         raise wrong(said, help=f"one of {', '.join(LIBRARIES)}")
     return name
 
@@ -117,11 +117,11 @@ SUSTAINED = "sustained"
 LIBRARIES: Mapping[str, str] = {
     SUSTAINED: "rates of steps that run for minutes: the clock that the chip's power allows",
     "aten": "PyTorch's own kernels, as it launches them operator by operator",
-    "triton": "kernels that Inductor or XLA writes: fused chains, softmax, norms, reductions",
+    "triton": "kernels that Inductor or XLA generates: fused chains, softmax, norms, reductions",
     "cudnn": "cuDNN: attention, convolutions",
     "flash-2": "FlashAttention-2",
     "flash-3": "FlashAttention-3",
-    "flash-4": "FlashAttention-4, of Blackwell",
+    "flash-4": "FlashAttention-4, for Blackwell",
     "triton-flash": "FlashAttention of 2023 in Triton",
     "transformer-engine": "Transformer Engine and Apex: fused norms, softmax, optimizers",
     "moe-triton": "SGLang's and vLLM's fused experts in Triton",

@@ -142,32 +142,32 @@ _NUMBERED = ".D"
 _NUMBER = re.compile("[1-9][0-9]{0,5}")
 #: Constants that every tier of the network has; docs/clusters.md tells what is assumed without one.
 _TIER: Constants = {
-    "a0_ns": Constant("start of a collective; of an outer tier, what it adds to that"),
+    "a0_ns": Constant("start of a collective; for an outer tier, the addition to it"),
     "a1_ns": Constant("one step of its algorithm"),
-    "c": Constant("what protocols lose between latency and bandwidth, in roots of bytes"),
+    "c": Constant("protocol loss between latency and bandwidth, in roots of bytes"),
     "efficiency": share("of the bandwidth that large messages get"),
     "own_part": Constant("share of a rank's own data that costs as if it were sent"),
     "host_bytes_per_s": positive("what members that reach each other through a host send together"),
-    "sockets_bytes_per_s": positive("the same of groups of more than half of a domain"),
+    "sockets_bytes_per_s": positive("the same for groups of more than half of a domain"),
 }
 #: What algorithms of collectives and their protocols read beside these
 #: (`flint.backends.cost.collectives`): those of protocols are 0 where a tier does not have them.
 OF_ALGORITHMS: Constants = {
-    "p2p_a0_ns": Constant("what all-to-alls of large messages start later"),
+    "p2p_a0_ns": Constant("additional start of all-to-alls of large messages"),
     "p2p_efficiency": Constant(
         "of the bandwidth that large messages of an all-to-all get together", most=1
     ),
     "p2p_peer_ns": Constant("start of each message of an all-to-all to another domain"),
     "nvls_a0_ns": Constant("start of a reduction in the switch", assumed=50000.0),
-    "nvls_member_ns": Constant("what each member adds to that"),
+    "nvls_member_ns": Constant("what each member adds to that start"),
     "nvls_efficiency": share("of the bandwidth that it gets", assumed=0.7),
-    "nvls_from": Constant("members from which it is used", least=2, assumed=5.0),
-    "message_a0_ns": Constant("what the protocol of large messages starts later"),
+    "nvls_from": Constant("number of members from which it is used", least=2, assumed=5.0),
+    "message_a0_ns": Constant("additional start of the protocol of large messages"),
     "message_efficiency": Constant("of the bandwidth that a large message gets", most=1),
     "p2p_low_bytes_per_s": Constant("rate of the protocol of small messages, to each peer"),
     "low_efficiency": Constant("of the bandwidth that the protocol of small messages gets", most=1),
-    "bulk_a0_ns": Constant("what the protocol of many bytes starts later"),
-    "bulk_a1_ns": Constant("what each of its steps takes longer"),
+    "bulk_a0_ns": Constant("additional start of the protocol of many bytes"),
+    "bulk_a1_ns": Constant("additional time of each of its steps"),
 }
 #: Constants of a tier of the network.
 NETWORK: Constants = {**_TIER, **OF_ALGORITHMS}
@@ -280,7 +280,7 @@ def _registered(name: str) -> Family:
         if name in OWN_FAMILIES:
             raise ValueError("Flint has a family of that name")
         if found.table.table != name:
-            raise ValueError(f"it has the table '{found.table.table}': its name should be that")
+            raise ValueError(f"it has the table '{found.table.table}': its name must be the same")
         if not isinstance(found.table, type) or not issubclass(found.table, ChipFamily):
             raise TypeError("its table is no ChipFamily")
     return found

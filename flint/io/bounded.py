@@ -108,7 +108,7 @@ def parse_json(data: bytes) -> Any:
     """
     needed = 5 * len(data) + sum(cost * data.count(mark) for mark, cost in _JSON_COSTS)
     if needed > _MOST_JSON_BYTES:
-        raise Malformed(f"it would take {needed:,} bytes of memory, which no such file needs")
+        raise Malformed(f"it would take {needed:,} bytes of memory, more than any such file needs")
     try:
         text = data.decode("utf-8")
         return json.loads(
@@ -121,7 +121,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(text: str) -> float:
@@ -135,6 +135,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"the key '{name[:40]}' is there twice")
+            raise ValueError(f"the key '{name[:40]}' appears twice")
         found[name] = value
     return found

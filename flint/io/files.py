@@ -19,7 +19,7 @@ def cannot_write(path: Path, error: OSError) -> FlintError:
     return FlintError(
         "FL502",
         f"cannot write {path}: {error.strerror or error}",
-        help="free space or choose another place; nothing half-written was left behind",
+        help="free some space or choose another place; no half-written file was left behind",
     )
 
 
@@ -48,7 +48,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
         raise OSError(errno.EINVAL, str(error), str(path)) from error
     try:
         if what := _irregular(os.fstat(handle).st_mode):
-            why = f"it is {what}, a regular file is needed"
+            why = f"it is {what}, not a regular file"
             raise OSError(errno.EINVAL, why, str(path))
         with os.fdopen(handle, "rb", closefd=False) as file:
             yield file

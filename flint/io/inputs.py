@@ -148,7 +148,6 @@ def _whole(path: object) -> str | None:
 
 
 def _source(path: str) -> str:
-    """The source of a compiled module."""
     if not path.endswith(".pyc"):
         return path
     folder, name = os.path.split(path)

@@ -107,7 +107,7 @@ class KeptFiles:
         if with_content and size > _COPIED_BYTES:
             raise FlintError(
                 "FL235",
-                f"{os.path.basename(real)} is older than this capture, which does not change it, "
+                f"{os.path.basename(real)} is older than this capture, so it is kept unchanged, "
                 f"and too large to copy ({size:,} bytes)",
                 help="open it for reading, or let the program write another file",
             )
@@ -119,7 +119,7 @@ class KeptFiles:
 
     def _say(self, path: str, done: str) -> None:
         name = os.path.basename(os.path.abspath(path))
-        self._warn(f"{name} was not {done}: it is older than this capture")
+        self._warn(f"{name} was not {done}, because it is older than this capture")
 
     def _forget(self) -> None:
         self._copies.clear()

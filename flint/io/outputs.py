@@ -35,13 +35,10 @@ _Mark = Callable[[BinaryIO], bool]
 
 
 def _begins(pattern: bytes) -> _Mark:
-    """With this regular expression."""
     return lambda file: re.match(pattern, file.read(_LOOKED_AT), re.DOTALL) is not None
 
 
 def _ends(mark: bytes) -> _Mark:
-    """With these bytes among its last."""
-
     def found(file: BinaryIO) -> bool:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
         return mark in file.read(_TAIL)
@@ -175,7 +172,7 @@ def _found(target: Path, kind: OutputKind) -> str:
     other = next((k.text for k in OutputKind if k is not kind and k.is_in(target)), "")
     if other:
         return f"is {other}"
-    return f"{_NO_MARK} as {kind.text}" if kind.has_mark else "is there, and may have been edited"
+    return f"{_NO_MARK} as {kind.text}" if kind.has_mark else "exists, and may have been edited"
 
 
 def _is_of_traces(folder: Path) -> bool:
@@ -189,17 +186,17 @@ def _require_place(path: Path, target: Path) -> None:
     if os.path.islink(path) and not target.parent.is_dir():
         raise FlintError(
             "FL502",
-            f"cannot write {path}: it is a link to {target}, where there is no folder",
+            f"cannot write {path}: it is a link to {target}, whose folder is missing",
             help="make the folder, or give another name",
         )
     if os.path.islink(target):
-        raise OSError(0, "it is a symbolic link that leads to itself", str(path))
+        raise OSError(0, "it is a symbolic link to itself", str(path))
     above = next(p for p in target.parents if os.path.lexists(p))
     if not above.is_dir():
-        raise NotADirectoryError(20, f"{above} is no directory", str(path))
+        raise NotADirectoryError(20, f"{above} is not a directory", str(path))
     for needed in (above, target):
         if os.path.lexists(needed) and not os.access(needed, os.W_OK):
-            raise PermissionError(13, f"{needed} may not be written to", str(path))
+            raise PermissionError(13, f"{needed} is not writable", str(path))
 
 
 def refuse_same_place(outputs: Sequence[tuple[str, Path]], inputs: Sequence[Path]) -> None:
@@ -214,7 +211,7 @@ def refuse_same_place(outputs: Sequence[tuple[str, Path]], inputs: Sequence[Path
             continue
         same = next((i for i in inputs if _is_same(i, path)), None)
         if same is not None:
-            raise _same(f"{option} {path} is {same}, which is read")
+            raise _same(f"{option} {path} is {same}, which is an input")
         place = unicodedata.normalize("NFC", os.path.realpath(path)).casefold()
         if place in taken:
             raise _same(f"{taken[place]} and {option} both write {path}")

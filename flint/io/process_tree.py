@@ -55,7 +55,6 @@ def below(pid: int) -> list[int]:
 
 
 def _processes() -> dict[int, tuple[int, str]]:
-    """Parent and state of each process."""
     found = {}
     try:
         names = os.listdir("/proc")

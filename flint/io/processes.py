@@ -273,4 +273,4 @@ def last_words(stderr: bytes) -> str:
     lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
     fatal = [line for line in lines if re.match(r"F\d{4} ", line)]
     said = [line for line in lines if not line.startswith(_FRAMES)]
-    return _LOG_PREFIX.sub("", (fatal or said or ["it said nothing"])[-1])[:400]
+    return _LOG_PREFIX.sub("", (fatal or said or ["it printed nothing"])[-1])[:400]

@@ -47,13 +47,13 @@ class Tables:
         Raises Malformed for a view, and for columns that are calculated.
         """
         if table in self._programs:
-            raise Malformed(f"{table} is no stored table")
+            raise Malformed(f"{table} is not a stored table")
         if table not in self.names:
             return
         found = {row[1]: row[-1] for row in self.each(f"PRAGMA table_xinfo({_quoted(table)})")}
         there = {name for name, hidden in found.items() if not hidden}
         if not there.issuperset(set(columns) & set(found)):
-            raise Malformed(f"{table} has columns that are calculated")
+            raise Malformed(f"{table} has calculated columns")
         asked = ", ".join(_quoted(c) if c in there else "NULL" for c in columns)
         yield from self.each(f"SELECT {asked} FROM {_quoted(table)}")
 
@@ -63,7 +63,7 @@ class Tables:
             yield from self._connection.execute(query, values)
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             if self._left < 0:
-                raise Malformed("to read it takes more steps than its size allows") from error
+                raise Malformed("reading it takes more steps than its size allows") from error
             raise Malformed(str(error)) from error
 
     def _step(self) -> bool:
@@ -82,11 +82,11 @@ def open_tables(path: Path, most_bytes: int, *, is_still: bool) -> Iterator[Tabl
     with open_regular(path) as file:
         head, size = file.read(len(MAGIC)), path.stat().st_size
     if head.startswith(b"\x1f\x8b"):
-        raise Malformed("SQLite reads no packed file, unpack it first: gunzip --keep FILE")
+        raise Malformed("SQLite cannot read a compressed file, unpack it first: gunzip --keep FILE")
     if head != MAGIC:
-        raise Malformed("it is no SQLite database")
+        raise Malformed("it is not an SQLite database")
     if size > most_bytes:
-        raise Malformed(f"it has {size:,} bytes, at most {most_bytes:,} are read")
+        raise Malformed(f"it has {size:,} bytes, but at most {most_bytes:,} are read")
     uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if is_still else ''}"
     try:
         connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)

@@ -202,7 +202,7 @@ class ProgramBuilder:
             if sums[at] > MOST_INT64:
                 self._too_large(
                     f"{_of(name, row[at])}; {name.replace('_', ' ')} of all operations together "
-                    f"have to be below 2^63 ({MOST_INT64:.2g})"
+                    f"must be below 2^63 ({MOST_INT64:.2g})"
                 )
         if max(row[_DIMS]) > MOST_INT64:
             self._too_large(_of("dims", max(row[_DIMS])))
@@ -229,7 +229,7 @@ class ProgramBuilder:
             "FL407",
             f"{list(self._opcodes)[row[_OPCODE]]} {what}",
             place=f"{location}  {typed}".strip(),
-            help="is a size wrong by some orders of magnitude?",
+            help="is a size wrong by orders of magnitude?",
         )
 
     def begin_region(

@@ -273,7 +273,7 @@ class Editor:
         at = rows if self._rank is None else self._rank[rows]
         if not self._new:
             return rows if self._rank is None else rows[np.argsort(at, kind="stable")]
-        assert self._rank is None, "rows are added to a program that is put in another order"
+        assert self._rank is None, "rows are added to a program that is being reordered"
         depth = [self._depth(r) for r in range(len(self.program.regions))]
         depths = np.array([*depth, 0], dtype=np.int64)  # the last: for -1
         new = [
@@ -306,7 +306,6 @@ class Editor:
         return owner, target
 
     def _write(self, columns: dict[str, Any], place: Int64s) -> None:
-        """Write the changed entries."""
         for name, (rows, values) in self._values.items():
             at = place[np.array(rows, dtype=np.int64)]
             there = at >= 0

@@ -70,7 +70,7 @@ class Mesh:
             raise FlintError(
                 "FL101",
                 f"a mesh of {len(self.names)} axes: at most {MOST_AXES} are possible",
-                help="an axis can stand for several dimensions of a network",
+                help="use one axis for several dimensions of a network",
             )
         for name in self.names:
             _check_name(name)
@@ -83,7 +83,7 @@ class Mesh:
             raise FlintError(
                 "FL101",
                 f"a mesh of {'x'.join(map(str, self.sizes))} has more than {MOST_DEVICES:,} devices",
-                help="no system has; estimates keep some numbers for each device",
+                help="no system is that large; estimates keep some numbers for each device",
             )
 
     @classmethod
@@ -320,15 +320,14 @@ def _parse_text(cls: type[Mesh], text: str, names: tuple[str, ...] | None) -> Me
     if names is not None and len(names) != len(sizes):
         raise FlintError(
             "FL101",
-            f"mesh '{text}' has {len(sizes)} axes, the program names {len(names)}: "
-            f"{', '.join(names)}",
+            f"mesh '{text}' has {len(sizes)} axes, but the program names {len(names)}: {', '.join(names)}",
             help="give " + "x".join(f"<{n}>" for n in names),
         )
     chosen = names or DEFAULT_AXIS_NAMES.get(len(sizes))
     if chosen is None:
         raise FlintError(
             "FL101",
-            f"mesh '{text}' has {len(sizes)} axes and no names",
+            f"mesh '{text}' has {len(sizes)} axes but no names",
             help="name them: " + ",".join(f"axis{i}={s}" for i, s in enumerate(sizes)),
         )
     return cls(chosen, sizes)
@@ -341,7 +340,7 @@ def _check_name(name: object) -> None:
     raise FlintError(
         "FL101",
         f"{shown(name)} is not the name of a mesh axis",
-        help="names are text without control characters and spaces around it: data=64,model=8",
+        help="names are text without control characters or surrounding spaces: data=64,model=8",
     )
 
 

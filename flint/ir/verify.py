@@ -51,7 +51,7 @@ def _distinct(numbers: NDArray[np.int64], size: int, what: str) -> None:
     if not len(numbers):
         return
     hold(int(numbers.min()) >= 0 and int(numbers.max()) < size, f"{what} is not below {size}")
-    hold(len(np.unique(numbers)) == len(numbers), f"{what} is there twice")
+    hold(len(np.unique(numbers)) == len(numbers), f"{what} appears twice")
 
 
 def verify_program(program: ProgramColumns) -> None:

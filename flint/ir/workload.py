@@ -41,7 +41,7 @@ class Kept:
             found = (key, make())
             self._results[name] = found
         else:
-            _log.debug("%s of %s are kept from before", name, key)
+            _log.debug("%s of %s are reused", name, key)
         return cast(T, found[1])
 
     def __reduce__(self) -> tuple[type[Kept], tuple[()]]:

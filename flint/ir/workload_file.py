@@ -122,7 +122,7 @@ def from_bytes(data: bytes, source: str, make: Callable[..., W]) -> W:
         raise FlintError(
             "FL304",
             f"{source} is not a .flint file",
-            help=f"a program is captured first: flint capture {source} --mesh ... -o DIR",
+            help=f"capture the program first: flint capture {source} --mesh ... -o DIR",
         )
     try:
         with archive_of(data, "the file") as archive:
@@ -165,7 +165,7 @@ def _check_schema(manifest: object, source: str) -> None:
     if found != SCHEMA:
         raise FlintError(
             "FL304",
-            f"{source} has schema {str(found)[:40]!r}, this Flint reads {SCHEMA!r}",
+            f"{source} has schema {str(found)[:40]!r}, but this Flint reads {SCHEMA!r}",
             help="capture the program again with this version of Flint",
         )
 
@@ -192,7 +192,6 @@ def _sound(what: str) -> Iterator[None]:
 
 
 def _columns(npz: bytes, name: str, most_bytes: int) -> dict[str, Any]:
-    """The columns of a program."""
     found: dict[str, Any] = {}
     with archive_of(npz, name) as archive:
         for column in COLUMNS:
@@ -257,17 +256,17 @@ def entry_of(archive: zipfile.ZipFile, name: str, most_bytes: int) -> bytes:
         raise Malformed(f"it lacks {name}") from None
     if info.file_size > most_bytes:
         raise Malformed(
-            f"{name}: {info.file_size:,} bytes unpacked, at most {most_bytes:,} are read"
+            f"{name}: {info.file_size:,} bytes unpacked, but at most {most_bytes:,} are read"
         )
     if info.compress_type not in _METHODS:
-        raise Malformed(f"{name}: compressed by method {info.compress_type}, deflate is needed")
+        raise Malformed(f"{name}: compressed by method {info.compress_type}, not deflate")
     try:
         with archive.open(info) as file:  # `read(name)` would unpack more than it says
             data = file.read(info.file_size)
     except _DAMAGED as error:
         raise Malformed(f"{name}: {str(error)[:200]}") from error
     if len(data) < info.file_size:
-        raise Malformed(f"{name}: {len(data):,} of {info.file_size:,} bytes are there")
+        raise Malformed(f"{name}: only {len(data):,} of {info.file_size:,} bytes are present")
     return data
 
 
@@ -278,17 +277,19 @@ def array_of(data: bytes, where: str, dtype: str | None = None) -> NDArray[Any]:
     """
     header = _HEADER.match(data[:HEADER_BYTES])
     if header is None:
-        raise Malformed(f"{where}: it does not begin as an array of numpy does")
+        raise Malformed(f"{where}: it does not begin like a numpy array")
     said = header["dtype"].decode()
     if dtype is not None and said != np.dtype(dtype).str:
-        raise Malformed(f"{where}: of type {said}, {np.dtype(dtype).str} is needed")
+        raise Malformed(f"{where}: of type {said}, not {np.dtype(dtype).str}")
     if dtype is None and not _DTYPE.fullmatch(said):
-        raise Malformed(f"{where}: of type {said}, which holds neither numbers nor text")
+        raise Malformed(f"{where}: of type {said}, which is neither numbers nor text")
     kind = np.dtype(said)
     shape = tuple(int(n) for n in header["shape"].replace(b",", b" ").split())
     needed, there = math.prod(shape) * kind.itemsize, len(data) - header.end()
     if needed != there:
-        raise Malformed(f"{where}: {shape} entries need {needed:,} bytes, {there:,} are there")
+        raise Malformed(
+            f"{where}: {shape} entries need {needed:,} bytes, but {there:,} are present"
+        )
     order: Literal["F", "C"] = "F" if header["order"] == b"True" else "C"
     flat = np.frombuffer(data, kind, offset=header.end()) if there else np.zeros(0, kind)
     return flat.reshape(shape, order=order).copy()

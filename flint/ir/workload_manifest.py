@@ -235,14 +235,14 @@ class WorkloadManifest(_ManifestEntry):
                 f"{len(measured.classes)} of {len(self.classes)} rank classes were measured"
             )
         if measured and any(c.rank >= ranks for c in measured.classes):
-            raise ValueError(f"a rank was measured that is none of the {ranks}")
+            raise ValueError(f"a rank was measured that is not one of the {ranks}")
         if pools and any(
             set(c.where.get(pools.axis, ())) not in (set(pools.prefill), set(pools.decode))
             for c in self.classes
         ):
             raise ValueError(f"rank classes are not those of pools along axis '{pools.axis}'")
         if pipeline and pipeline.axis and pipeline.axis not in self.mesh:
-            raise ValueError(f"a pipeline lies along axis '{pipeline.axis}', which is none")
+            raise ValueError(f"a pipeline lies along axis '{pipeline.axis}', which does not exist")
         return self
 
 

@@ -31,14 +31,14 @@ class CaptureRequest(Request):
         "--mesh",
         "-m",
         metavar="MESH",
-        help="64x8, or data=64,model=8 (dumps may hold their own).",
+        help="64x8, or data=64,model=8 (a dump may contain its own).",
     )
     world: bool = option(
         "--world",
         form=Form.SWITCH,
         default=False,
-        help="Run MODEL as a script, on devices that are not there and tensors without data: JAX, or "
-        "PyTorch as torchrun would.",
+        help="Run MODEL as a script, on virtual devices and tensors without data: as JAX, or "
+        "as torchrun would run PyTorch.",
     )
     args: str | None = option(
         "--args",
@@ -61,13 +61,13 @@ class CaptureRequest(Request):
         metavar="N",
         least=1,
         only_for=OnlyFor.MODELS,
-        help="Stages on each rank of a pipeline.",
+        help="Stages per rank of a pipeline.",
     )
     cut: str | None = option(
         "--cut",
         metavar="LAYERS|SCOPES",
         only_for=OnlyFor.MODELS,
-        help='Where stages of a pipeline begin: "layers:8,16,24", "layers" (even), '
+        help='Where pipeline stages begin: "layers:8,16,24", "layers" (even), '
         '"layers:balanced", or names of scopes or modules.',
     )
     microbatches: int | None = option(
@@ -76,14 +76,14 @@ class CaptureRequest(Request):
         metavar="N",
         least=1,
         only_for=OnlyFor.MODELS,
-        help="Microbatches of a pipeline's step.",
+        help="Microbatches per step of a pipeline.",
     )
     schedule: str | None = option(
         "--schedule",
         metavar="NAME",
         names="schedules",
         only_for=OnlyFor.MODELS,
-        help="Schedule of a pipeline: {schedules}.",
+        help="Pipeline schedule: {schedules}.",
     )
     trip_counts: Sequence[str] = option(
         "--trip-count",
@@ -101,21 +101,21 @@ class CaptureRequest(Request):
         metavar="WHERE=VALUE",
         key="hints",
         only_for=OnlyFor.SCRIPTS,
-        help="Value that depends on data, by FILE.py:LINE or module path (repeatable).",
+        help="Answer for a value that depends on data, by FILE.py:LINE or module path (repeatable).",
     )
     partitioner: str = option(
         "--partitioner",
         default="shardy",
         words=("shardy", "xla"),
-        help="Who splits the program over devices.",
+        help="Which partitioner splits the program over devices.",
     )
     compiler: str = option(
         "--compiler",
         default="",
         words=("", "xla-gpu", "xla-tpu", "xla-tpu-cycles"),
-        help="Let XLA's whole compiler for --chip make the program of a device: kernels, layouts and "
-        "memory are its own (xla-tpu-cycles: its estimates of cycles, too, which take minutes). No such "
-        "chip is needed, its plugin is: flint-ir[xla-gpu], [xla-rocm] for AMD's, [xla-tpu].",
+        help="Let XLA's whole compiler for --chip make the device program, with its own kernels, layouts and "
+        "memory (xla-tpu-cycles: also its cycle estimates, which take minutes). You need the plugin "
+        "flint-ir[xla-gpu], [xla-rocm] for AMD's, or [xla-tpu], but no such chip.",
     )
     cross_check: str = option(
         "--cross-check",
@@ -129,8 +129,8 @@ class CaptureRequest(Request):
         default="none",
         metavar="NAME",
         names="profiles",
-        help="Rewrite collectives as this compiler does, and make its kernels: {profiles}. With none, "
-        "--cluster chooses kernels by chip and program.",
+        help="Rewrite collectives as this compiler does, and make its kernels: {profiles}. "
+        "With none, --cluster chooses kernels by chip and program.",
     )
     chip: str | None = option(
         "--chip",
@@ -138,8 +138,9 @@ class CaptureRequest(Request):
         names="clusters",
         reads=True,
         only_for=OnlyFor.SCRIPTS,
-        help="Chip that a script finds, or that --compiler compiles for: its name, or a cluster's name "
-        "or file (default: the first --cluster; else h100, or v5p for xla-tpu).",
+        help="Chip that a script sees, or that --compiler compiles for: its name, or a "
+        "cluster's name or file (default: the first --cluster; else h100, or v5p for "
+        "xla-tpu).",
     )
     steps: int | None = option(
         "--steps",
@@ -147,8 +148,8 @@ class CaptureRequest(Request):
         metavar="N",
         least=0,
         only_for=OnlyFor.SCRIPTS,
-        help="Optimizer step of the script to record, of JAX the call of its step (default 2: after "
-        "a warm-up; 0: the whole script, for inference with PyTorch).",
+        help="Optimizer step of the script to record; for JAX the call of its step (default 2: "
+        "after a warm-up; 0: the whole script, for inference with PyTorch).",
     )
     step: str | None = option(
         "--step",
@@ -166,8 +167,8 @@ class CaptureRequest(Request):
         key="clusters",
         names="clusters",
         reads=True,
-        help="Estimate the step on this cluster (repeatable); with -o, traces have the durations of "
-        "kernels there.",
+        help="Estimate the step on this cluster (repeatable); with -o, traces get the kernel "
+        "durations of that cluster.",
     )
     script_arguments: Sequence[str] = option(
         form=Form.TEXTS,

@@ -27,8 +27,8 @@ class EstimateRequest(Request):
         metavar="NAME|FILE",
         names="clusters",
         reads=True,
-        help="A preset ({clusters}), a TOML file, or ASTRA-sim's network.yml (default of what was "
-        "measured: that of its device).",
+        help="A preset ({clusters}), a TOML file, or ASTRA-sim's network.yml (default for "
+        "measured workloads: the cluster of their device).",
     )
     _: KW_ONLY
     stack: str | Path | Stack | None = option(
@@ -37,19 +37,19 @@ class EstimateRequest(Request):
         names="stacks",
         reads=True,
         swept=True,
-        help="Whose software runs: {stacks}, or a TOML file (default: what program and chip mean).",
+        help="Software stack: {stacks}, or a TOML file (default: by program and chip).",
     )
     profile: str | None = option(
         "--profile",
         metavar="NAME",
         names="profiles",
-        help="Whose kernels: {profiles} (default: that of capture, else by chip and program).",
+        help="Compiler whose kernels are used: {profiles} (default: that of the capture, else by chip and program).",
     )
     policy: str | Policy | None = option(
         "--overlap",
         metavar="NAME",
         swept=True,
-        help="When communication begins: {policies} (default: as the stack does; astra-sim: estimate alone).",
+        help="When communication begins: {policies} (default: the stack's; astra-sim: only for estimate).",
     )
     mapping: Mapping[str, str] | str | None = option(
         "--map",
@@ -64,22 +64,24 @@ class EstimateRequest(Request):
         default=False,
         word="zero",
         key="unpriced_is_zero",
-        help="Count operations without a price as nothing: times are lower bounds.",
+        help="Count operations without a price as zero: times are lower bounds.",
     )
     timing: str | None = option(
         "--timing",
         metavar="NAME",
-        help="Whose times kernels have: model (Flint's, default), compiler (the cycles of capture "
-        "--compiler xla-tpu-cycles), or measured (default of what flint import made).",
+        help="Source of kernel times: model (Flint's, default), compiler (the cycles of "
+        "capture --compiler xla-tpu-cycles), or measured (default for what flint import "
+        "made).",
     )
     scale: Sequence[str] = option(
         "--scale",
         form=Form.TEXTS,
         default=(),
         metavar="PART=FACTOR",
-        help="Change the speed of a part: gemm=2x halves its time, 0.5x doubles it (repeatable). Parts: "
-        "kinds of kernels, compute, host, network, tiers by name. network:bandwidth=2x is twice the "
-        "bandwidth; network:latency=2x is twice as long a latency.",
+        help="Change the speed of a part: gemm=2x halves its time, 0.5x doubles it "
+        "(repeatable). Parts: kinds of kernels, compute, host, network, tiers by name. "
+        "network:bandwidth=2x doubles the bandwidth, network:latency=2x doubles the "
+        "latency.",
     )
     replace: Sequence[str] = option(
         "--replace",
@@ -87,8 +89,8 @@ class EstimateRequest(Request):
         default=(),
         metavar="KIND=CLUSTER",
         reads=True,
-        help="Put a kind of kernels, compute or network on another cluster, and keep the rest: "
-        "attention=h200 (repeatable). host=none: launches take no time.",
+        help="Take the times of a kind of kernels, compute or network from another cluster, "
+        "and keep the rest: attention=h200 (repeatable). host=none: launches take no time.",
     )
     measured: Sequence[str | Path | HasWorkload | Workload] = option(
         "--measured",
@@ -96,8 +98,8 @@ class EstimateRequest(Request):
         default=(),
         metavar="FILE",
         reads=True,
-        help="Take the times of a measured workload (flint import) where it has the same kernels, and "
-        "scale the models' times where not (repeatable).",
+        help="Use the times of a measured workload (flint import) where it has the same "
+        "kernels, and scale the models' times elsewhere (repeatable).",
     )
     routing: str | Path | Routing | None = option(
         "--routing",

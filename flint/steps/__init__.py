@@ -1,1 +1,1 @@
-"""What a user hands over: steps, pipelines, pools, model files and their options."""
+"""What a user passes in: steps, pipelines, pools, model files and their options."""

@@ -81,10 +81,10 @@ def choices_of(annotation: object) -> ParameterChoices | None:
 
 
 def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Annotations of a function's parameters, `Annotated` whole; those that are text are read.
+    """Annotations of a function's parameters, `Annotated` whole; those that are text are evaluated.
 
-    One that cannot be read (a name that is imported for type checkers alone) is left out, and the
-    log says so: nothing of it is needed to call the function.
+    One that cannot be read (a name that is imported only for type checkers) is omitted, and the log
+    says so: calling the function does not need it.
     """
     found: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -114,7 +114,7 @@ def require_choice(name: str, text: str, choices: ParameterChoices) -> Any:
     except KeyError:
         raise FlintError(
             "FL216",
-            f"{name}={text}: '{text}' is no choice of {name}{nearest(text, choices.texts)}",
+            f"{name}={text}: '{text}' is not a choice of {name}{nearest(text, choices.texts)}",
             help="it is one of " + ", ".join(t or '""' for t in choices.texts),
         ) from None
 
@@ -130,7 +130,7 @@ def _annotated(annotation: object) -> ParameterChoices | None:
 
 
 def _worth_a_look(numbers: range) -> tuple[int, ...]:
-    """Doubling from the start; a range with a step, or one that begins below 1, as it is."""
+    """Doubling from the start; a range with a step, or one that begins below 1, stays as it is."""
     if numbers.step == 1 and numbers.start >= 1:
         doubled, value = [], numbers.start
         while value < numbers.stop:
@@ -141,7 +141,7 @@ def _worth_a_look(numbers: range) -> tuple[int, ...]:
         raise FlintError(
             "FL216",
             f"an option is annotated with {numbers}, which has {len(numbers):,} numbers",
-            help="give the range a step, or list the numbers that are worth a look",
+            help="give the range a step, or list only the numbers of interest",
         )
     return tuple(numbers)
 
@@ -157,7 +157,7 @@ def _union(members: tuple[Any, ...]) -> ParameterChoices | None:
 
 
 def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Without those whose text is that of one before."""
+    """Without those whose text repeats an earlier one."""
     found: dict[str, Any] = {}
     for value in values:
         found.setdefault(spelled(value), value)

@@ -23,8 +23,8 @@ AnyStep = Step | TorchStep | WorldStep | Pipeline | Disaggregated
 class EntryMark:
     """What `entry` leaves on a function: the names of the mesh axes that it expects.
 
-    `default` marks the entry that is meant where a file has several and none is named;
-    `axis_types` has one entry for each of `axes`, or none.
+    `default` marks the entry that is used if a file has several and none is named; `axis_types` has
+    one entry for each of `axes`, or none.
     """
 
     axes: tuple[str, ...]
@@ -52,15 +52,15 @@ def entry(
 ) -> object:
     """Mark a function of a mesh that returns a step, so that `flint capture FILE` finds it.
 
-    It decorates with parentheses or without: `@flint.entry` is `@flint.entry()`.
+    Use it with or without parentheses: `@flint.entry` is `@flint.entry()`.
 
     The function receives a `jax.sharding.AbstractMesh` (its axes named `axes`) and the options
-    given with `--set NAME=VALUE` as keyword arguments. An option annotated with `Literal[...]` or an
-    `Enum` takes those values alone; these, and those of `Annotated[int, range(1, 9)]` and
-    `Annotated[T, (a, b)]`, are what `flint explore` looks through. It returns a `Step`, `TorchStep`,
-    `WorldStep`, `Pipeline` or `Disaggregated`. Of several entries in a file the one marked `default` is taken where none is
-    named. `axis_types` are the types of the axes, in their order, as JAX's `AxisType` or by name:
-    "auto" (without it, all are) or "explicit"; one stands for all.
+    given with `--set NAME=VALUE` as keyword arguments. An option annotated with `Literal[...]` or
+    an `Enum` takes only those values; `flint explore` explores these, and those of `Annotated[int,
+    range(1, 9)]` and `Annotated[T, (a, b)]`. The function returns a `Step`, `TorchStep`,
+    `WorldStep`, `Pipeline` or `Disaggregated`. If a file has several entries and none is named, the
+    one marked `default` is used. `axis_types` are the types of the axes, in their order, as JAX's
+    `AxisType` or by name: "auto" (the default) or "explicit"; a single one applies to all.
 
     Raises FlintError FL101 for other types, or another number of them, FL219 for other arguments.
     """

@@ -1,4 +1,4 @@
-"""What a file given to `flint capture` holds, by its suffix and by its first bytes."""
+"""What a file given to `flint capture` contains, by its suffix and by its first bytes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _EXPORTED = b"ML\xefR\rStableHLO_v"
 
 
 def input_kind(path: Path) -> InputKind:
-    """Say what `path` holds. Content that is certain wins over the suffix.
+    """Say what `path` contains. Unmistakable content takes precedence over the suffix.
 
     MLIR bytecode starts with `ML\\xefR`, and so does the artifact inside an exported function of
-    JAX; HLO text with `HloModule`; MLIR text has an operation `module`. Raises FlintError FL301 if the file cannot be read or is empty, FL210 if it is of no
-    kind that Flint captures.
+    JAX; HLO text with `HloModule`; MLIR text has an operation `module`. Raises FlintError FL301 if
+    the file cannot be read or is empty, FL210 if Flint does not capture this kind.
     """
     head = _read_head(path)
     kind = _by_content(head) or _SUFFIXES.get(path.suffix.lower())

@@ -1,4 +1,6 @@
-"""Who turns a whole program into that of one device: a partitioner, or a compiler for a chip."""
+"""What turns a whole program into the program of one device: a partitioner, or a compiler for a
+chip.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ COMPILERS: Final = ("xla-gpu", "xla-tpu", "xla-tpu-cycles")
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """A partitioner, or a compiler with the chip that it is for ("" is the usual one).
+    """A partitioner, or a compiler with its chip ("" is the default one).
 
     "xla-tpu" stops before it generates code, "xla-tpu-cycles" does not: it takes 20 to 60 times as
-    long, and then the program has the cycles that the compiler estimates for each kernel.
+    long, and then the program has the compiler's cycle estimate for each kernel.
 
-    Raises FlintError FL410 for a compiler that does not exist, and FL218 for a partitioner and a
-    compiler, which brings its own.
+    Raises FlintError FL410 for a compiler that does not exist, and FL218 for a partitioner beside a
+    compiler, which has its own.
     """
 
     partitioner: str = SHARDY
@@ -38,8 +40,8 @@ class Lowering:
         if self.compiler and self.partitioner != SHARDY:
             raise FlintError(
                 "FL218",
-                f"{self.compiler} brings its own partitioner",
-                help="leave out --partitioner, or --compiler",
+                f"{self.compiler} has its own partitioner",
+                help="omit --partitioner, or --compiler",
             )
 
     @property

@@ -169,7 +169,7 @@ class PipelineOptions:
             names = ", ".join(f"--{name}" for name in given)
             raise FlintError(
                 "FL240",
-                f"{names} needs a pipeline, the entry returned a flint.{type(step).__name__}",
+                f"{names} needs a pipeline, but the entry returned a flint.{type(step).__name__}",
                 help="return flint.Pipeline(model=loss_fn, params=..., inputs=...): Flint "
                 "differentiates each stage itself",
             )

@@ -49,10 +49,10 @@ _PAIRS = each(
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a model: `fn(params, x) -> y`, where x is what the part before returned.
+    """A part of a model: `fn(params, x) -> y`, where x is what the earlier part returned.
 
     The first part of a pipeline is called as `fn(params, *inputs)`. `params` is a pytree of
-    abstract arrays with shardings, of this part alone.
+    abstract arrays with shardings, of this part only.
     """
 
     fn: Callable[..., Any]
@@ -67,11 +67,11 @@ class Stage:
 class Layers:
     """`count` equal layers, given once: `fn(params, x) -> x` and the parameters of one of them.
 
-    `split` says how many each stage gets: "uniform" (as even as can be, earlier stages first),
-    "balanced" (by estimated FLOPs, counting the parts before and after), or a list of numbers.
+    `split` says how many each stage gets: "uniform" (as even as possible, earlier stages first),
+    "balanced" (by estimated FLOPs, including the parts before and after), or a list of numbers.
     Layers of one stage run as a scan over stacked parameters. `ends(x) -> x` is called on what a
-    stage's first layer takes and its last one returns, for a sharding inside that is not the one
-    between stages: what was sent in parts is gathered once, and not in every layer.
+    stage's first layer takes and its last one returns, if the sharding inside a stage differs from
+    the one between stages: what was sent in parts is gathered once, not in every layer.
     """
 
     fn: Callable[..., Any]
@@ -102,12 +102,13 @@ class Pipeline:
 
     - `stages`: one `Stage` for each stage, or parts around one `Layers`, whose layers are split.
     - `model(params, *inputs)` with `params`: a whole JAX model, cut where `cut` says.
-    - `model` as a `TorchStep`: a whole module, with its own inputs, loss and optimizer, cut alike.
+    - `model` as a `TorchStep`: a whole module, with its own inputs, loss and optimizer, cut in the
+      same way.
 
     `cut` is "layers:8,16,24" (a new stage begins at these indices of the scan, list or module
     `layers`), "layers" (as even as can be), "layers:balanced" (by estimated FLOPs), or names of
-    scopes or modules that begin a stage: "encoder/3,decoder". At most `crossing` computed values
-    go from a stage to the next.
+    scopes or modules that begin a stage: "encoder/3,decoder". At most `crossing` computed values go
+    from a stage to the next.
 
     `inputs` and `targets` are of the whole step; dimension 0 is the batch, which `microbatches`
     divides. The step trains if there is a `loss(output, *targets)` or an `optimizer`, or with

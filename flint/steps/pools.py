@@ -1,4 +1,4 @@
-"""Disaggregated: prefill and decode on pools of their own, with the caches sent between them."""
+"""Disaggregated: prefill and decode on separate pools, with the caches sent between them."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def _each_key(rule: Allowed) -> Allowed:
 class Disaggregated:
     """A prefill and a decode step, each on some positions of the mesh axis `axis`.
 
-    Every position is a replica with the whole of the other axes, on which both steps are written;
-    neither may shard over `axis`. `decode_positions` are by default all that prefill has not.
+    Every position is a replica with the whole of the other axes, for which both steps are written;
+    neither may shard over `axis`. `decode_positions` are by default all other positions.
 
     `caches` maps results of the prefill step to arguments of the decode step, by name or glob (`*`
-    stands for any text): `{"result[1]['*']": "cache['*']"}`. Results that fit a glob go to the
-    arguments that fit the other one by one, in their order.
+    matches any text): `{"result[1]['*']": "cache['*']"}`. Results that match a glob go one by one
+    to the arguments that match the other, in their order.
 
     `batch_dimension` is the dimension of a cache that counts requests, one for all or one for each
-    key of `caches`. With g the greatest common divisor of the numbers of positions, the i-th prefill
-    position serves the decode positions j with j % g == i % g: each shard of its requests is dealt
-    out evenly among them, and takes free places of the decode batch, the same number on each shard.
-    The decode batch may be larger than that. `length_dimension`, likewise, is one along which the
-    decode argument may be longer: what is sent fills its beginning. All other sizes are equal.
+    key of `caches`. With g the greatest common divisor of the numbers of positions, the i-th
+    prefill position serves the decode positions j with j % g == i % g: each shard of its requests
+    is divided evenly among them, and takes free places of the decode batch, the same number on each
+    shard. The decode batch may be larger. `length_dimension`, likewise, is one along which the
+    decode argument may be longer: the sent data fill its beginning. All other sizes are equal.
     """
 
     prefill: Step | TorchStep
@@ -82,12 +82,12 @@ class Disaggregated:
     def positions(self, mesh: Mesh) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Positions of the prefill and of the decode pool on `mesh`, ascending.
 
-        Raises FlintError FL240 unless the mesh has the axis and the pools share it out.
+        Raises FlintError FL240 unless the mesh has the axis and the pools divide it between them.
         """
         if self.axis not in mesh.names:
             raise FlintError(
                 "FL240",
-                f"mesh {mesh} has no axis '{self.axis}' for the pools to lie along",
+                f"mesh {mesh} has no axis '{self.axis}' for the pools",
                 help=f"add {self.axis}=N to the mesh, or name another axis in Disaggregated(axis=)",
             )
         size = mesh.axis_size(self.axis)
@@ -98,8 +98,8 @@ class Disaggregated:
             raise FlintError(
                 "FL240",
                 f"prefill positions {list(prefill)} and decode positions {list(decode)} do not "
-                f"share out axis '{self.axis}' of size {size}",
-                help="each position belongs to one of the two pools, and neither pool is empty",
+                f"divide axis '{self.axis}' of size {size} between them",
+                help="each position belongs to exactly one pool, and neither pool is empty",
             )
         return prefill, decode
 

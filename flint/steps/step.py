@@ -28,7 +28,9 @@ from flint.io.fields import (
 
 #: A step that is handed over with a field that holds something else.
 _FIELD = "FL219"
-_ARGUMENTS = Allowed(SEQUENCE.words, SEQUENCE.holds, "args=(x,), with a comma, for one argument")
+_ARGUMENTS = Allowed(
+    SEQUENCE.words, SEQUENCE.holds, "write args=(x,), with a comma, for one argument"
+)
 _MODULE = Allowed(
     "a torch.nn.Module",
     lambda v: callable(v) and hasattr(v, "named_parameters") and not isinstance(v, type),
@@ -39,11 +41,11 @@ _MODULE = Allowed(
 class Step:
     """A function and the abstract arguments to trace it with.
 
-    `args` and `kwargs` are pytrees of `jax.ShapeDtypeStruct` (arrays do too: only their shape and
-    dtype are used). Shardings come with the arguments or as `in_shardings`, a pytree prefix of
+    `args` and `kwargs` are pytrees of `jax.ShapeDtypeStruct` (arrays also work: only their shape
+    and dtype are used). Shardings come with the arguments or as `in_shardings`, a pytree prefix of
     `args` of `NamedSharding` or `PartitionSpec`. `trip_counts` names loops whose bound is not
-    static: `{"decode_loop": 128}`. `donate_argnums` and `static_argnums` are what `jax.jit` takes: a
-    position or several, negative ones from the end.
+    static: `{"decode_loop": 128}`. `donate_argnums` and `static_argnums` are what `jax.jit` takes:
+    a position or several, negative ones from the end.
 
     Raises FlintError FL219 for a field that holds something else.
     """
@@ -80,19 +82,19 @@ class Step:
 class TorchStep:
     """A PyTorch module written for one device, what a step does with it, and how it is sharded.
 
-    `args` and `kwargs` are tensors on the `meta` device (of others, only shape and dtype are used).
-    The step is inference unless `loss`, `optimizer` or `backward` says otherwise: then it is the
-    forward pass, `loss(output, *loss_args)` (without `loss`, the output itself, or its `.loss`),
-    the backward pass to the parameters that require gradients, and the optimizer: "adamw", "sgd",
-    a `torch.optim.Optimizer` over parameters of the module, or a function from a list of parameters
-    to one. `clip_norm` clips the global norm of the gradients first.
+    `args` and `kwargs` are tensors on the `meta` device (for others, only shape and dtype are
+    used). The step is inference unless `loss`, `optimizer` or `backward` says otherwise: then it is
+    the forward pass, `loss(output, *loss_args)` (without `loss`, the output itself, or its
+    `.loss`), the backward pass to the parameters that require gradients, and the optimizer:
+    "adamw", "sgd", a `torch.optim.Optimizer` over parameters of the module, or a function from a
+    list of parameters to one. `clip_norm` clips the global norm of the gradients first.
 
     `shardings` maps globs over parameter, buffer and argument names (`layers.*.wq.weight`) to
     placements: a tuple with one entry per dimension (an axis, a tuple of axes or None), DTensor
     placements with one entry per mesh axis, or a HuggingFace tensor-parallel plan under the key
-    "tp_plan" or ("tp_plan", axis). `activations` maps globs over module paths to placements of what the modules
-    return. `fsdp` names the axes over which parameters, gradients and optimizer state are sharded
-    at rest and gathered at use (ZeRO-3).
+    "tp_plan" or ("tp_plan", axis). `activations` maps globs over module paths to placements of what
+    the modules return. `fsdp` names the axes over which parameters, gradients and optimizer state
+    are sharded at rest and gathered at use (ZeRO-3).
 
     Raises FlintError FL219 for a field that holds something else.
     """
@@ -143,8 +145,7 @@ class WorldStep:
     `fn(*args, **kwargs)` does what a torchrun script does: `init_process_group`,
     `init_device_mesh`, steps. `hints` gives values that depend on data, see
     docs/torch-distributed.md. `steps` is the number of the optimizer step that ends the recorded
-    one: 2 leaves out the first, which sets up. `chip` names the cluster whose GPU the program is
-    told that it runs on.
+    one: 2 skips the first, which sets up. `chip` names the cluster whose GPU the program sees.
 
     Raises FlintError FL219 for a field that holds something else.
     """

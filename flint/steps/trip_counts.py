@@ -1,4 +1,4 @@
-"""How often loops run whose bound depends on data: what the user said, and which loops asked."""
+"""Trip counts of loops whose bound depends on data: the user's counts, and which loops asked."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from flint.errors import FlintError, nearest
 
 
 class TripCounts(Mapping[str, int]):
-    """Trip counts by name, that remember which of them were taken and which loops asked.
+    """Trip counts by name, that remember which of them were used and which loops asked.
 
-    `over` are counts that go before these, and remember for themselves: those of the command line
-    go before those of a step.
+    `over` are counts that take precedence over these, and remember for themselves: the command
+    line's over a step's.
     """
 
     def __init__(self, given: Mapping[str, int], over: TripCounts | None = None) -> None:
@@ -50,7 +50,7 @@ class TripCounts(Mapping[str, int]):
             self._over._note(names, taken)
 
     def require_taken(self) -> None:
-        """Raise FlintError FL403 for a count that no loop has taken; call it after the partitioner."""
+        """Raise FlintError FL403 for a count that no loop used; call it after the partitioner."""
         left = [name for name in self._given if name not in self._taken]
         if not left:
             return
@@ -59,6 +59,6 @@ class TripCounts(Mapping[str, int]):
         none = "no loop of the program has a count that depends on data"
         raise FlintError(
             "FL403",
-            f"no loop takes the trip count '{left[0]}'{nearest(left[0], known)}",
-            help=loops if known else f"leave it out: {none}",
+            f"no loop uses the trip count '{left[0]}'{nearest(left[0], known)}",
+            help=loops if known else f"omit it: {none}",
         )

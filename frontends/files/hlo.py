@@ -93,7 +93,7 @@ def _own_mesh(module: HloModule) -> Mesh:
         return Mesh(("devices",), (count,))
     raise FlintError(
         "FL101",
-        f"{module.source} does not say for how many devices it was compiled",
+        f"{module.source} does not say how many devices it was compiled for",
         help="give --mesh, for example --mesh 64x8",
     )
 

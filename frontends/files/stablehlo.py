@@ -72,8 +72,8 @@ def _agreed_mesh(own: dict[str, int] | None, given: Mesh | None, name: str) -> M
     if own is None and given is None:
         raise FlintError(
             "FL105",
-            f"{name} holds no mesh and none was given",
-            help="say which mesh it is for: --mesh data=64,model=8",
+            f"{name} contains no mesh and none was given",
+            help="name its mesh: --mesh data=64,model=8",
         )
     if own is None:
         assert given is not None
@@ -85,6 +85,6 @@ def _agreed_mesh(own: dict[str, int] | None, given: Mesh | None, name: str) -> M
         raise FlintError(
             "FL105",
             f"{name} was lowered for the mesh {mesh}, not for {given}",
-            help="leave --mesh out, or lower the program again for the other mesh",
+            help="omit --mesh, or lower the program again for the other mesh",
         )
     return mesh

@@ -119,7 +119,6 @@ def is_floating(value: Array | ShapeDtypeStruct) -> bool:
 
 
 def _arguments(stage: StageFunction) -> list[tuple[Port, Any]]:
-    """Ports of what the forward pass reads."""
     found = [(Port(Role.PARAMETER, n), leaf) for n, leaf in stage.params.items()]
     found += [(Port(Role.BATCH, n), leaf) for n, leaf in stage.batch.items()]
     return found + [(Port(Role.INPUT, number=i), leaf) for i, leaf in enumerate(stage.inputs)]

@@ -60,8 +60,7 @@ def refuse_axis(leaf: ShapeDtypeStruct, axis: str, name: str, place: str | None 
             shape = show_array(leaf.dtype, leaf.shape)
             raise FlintError(
                 "FL240",
-                f"{name} is sharded over mesh axis '{axis}', along which the stages lie",
+                f"{name} is sharded over mesh axis '{axis}', which is the axis of the stages",
                 place=f"{place or name}  {shape}, sharding {show_spec(spec)}",
-                help=f"each position of '{axis}' holds the parameters of its own stages: leave "
-                f"'{axis}' out of shardings",
+                help=f"each position of '{axis}' holds the parameters of its own stages: remove '{axis}' from shardings",
             )

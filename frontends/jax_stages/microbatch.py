@@ -120,7 +120,7 @@ def on_boundary(
         shown = ", ".join(show_array(v.dtype, v.shape) for v in values)
         raise FlintError(
             "FL244",
-            f"{len(values)} values ({shown}) leave {after}, crossing is {pipeline.crossing}",
+            f"{len(values)} values ({shown}) leave {after}, but crossing is {pipeline.crossing}",
             help="return exactly as many arrays as `crossing` says: one array, or a flat tuple",
         )
     specs = boundary_specs(pipeline)

@@ -127,7 +127,7 @@ def _refuse_other_shape(part: StagePart, x: object, y: object) -> None:
         "FL240",
         f"a layer of '{part.name}' takes {shown(x)} and returns {shown(y)}",
         place=definition(part.fn),
-        help="layers of one Layers run one after the other: return what they take",
+        help="layers of one Layers run one after the other: each must return what it takes",
     )
 
 

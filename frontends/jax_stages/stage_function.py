@@ -85,7 +85,7 @@ def find_tied(
             raise FlintError(
                 "FL240",
                 f"tied parameters differ: {a[1]} is {_shown(x)}, {b[1]} is {_shown(y)}",
-                help="a parameter in two stages has one shape, type and sharding",
+                help="a parameter in two stages must have one shape, type and sharding",
             )
         found.append((a, b))
     return as_ports(found, stages, captured)
@@ -107,13 +107,13 @@ def _place_of(name: str, stages: Sequence[StageFunction], known: set[str]) -> Pl
     if at:
         raise FlintError(
             "FL240",
-            f"tied names {name}, which stages {', '.join(map(str, at))} have",
+            f"tied names {name}, which is in stages {', '.join(map(str, at))}",
             help="tie parameters of parts that are in one stage each",
         )
     raise FlintError(
         "FL240",
         f"tied names {name}, which no stage has{nearest(name, sorted(known))}",
-        help="names are the part's and the path in its parameters: \"embed['table']\"",
+        help="a name is the part's name and the path in its parameters: \"embed['table']\"",
     )
 
 

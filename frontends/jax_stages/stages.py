@@ -48,13 +48,15 @@ def _plan(
         if len(given) != count:
             raise FlintError(
                 "FL240",
-                f"{len(given)} stages are given, the pipeline has {count}: '{axis}' "
+                f"{len(given)} stages are given, but the pipeline has {count}: '{axis}' "
                 f"({mesh.axis_size(axis)}) times chunks ({pipeline.chunks})",
-                help="give as many stages, or parts around one flint.Layers",
+                help="give that many stages, or parts around one flint.Layers",
             )
         plan = [[stage_part(s, i, mesh, axis)] for i, s in enumerate(given) if isinstance(s, Stage)]
     elif len(at) > 1:
-        raise FlintError("FL240", f"{len(at)} Layers are given, only one can be split over stages")
+        raise FlintError(
+            "FL240", f"{len(at)} Layers are given, but only one can be split over stages"
+        )
     else:
         plan = _around(given, at[0], pipeline, mesh, count, microbatch)
     _refuse_repeated_names(plan)
@@ -203,6 +205,6 @@ def _refuse_repeated_names(plan: list[list[StagePart]]) -> None:
             raise FlintError(
                 "FL240",
                 f"two parts of the pipeline are called '{part.name}'",
-                help="their parameters are told apart by the names: give each part its own",
+                help="names distinguish their parameters: give each part its own",
             )
         seen.add(part.name)

@@ -64,6 +64,6 @@ def callbacks_of(program: ClosedJaxpr) -> str:
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return (
         f"the step calls back into Python on the host in {plural(len(found), 'place')} "
-        f"({', '.join(list(found)[:_SHOWN])}{more}): what is copied to the host and back is counted, "
-        "the time that Python takes is not"
+        f"({', '.join(list(found)[:_SHOWN])}{more}): copies to and from the host are counted, "
+        "Python's time is not"
     )

@@ -98,17 +98,16 @@ def check_meshes(module: ir.Module, abstract: AbstractMesh, place: str | None) -
             continue
         if all(size == 1 for size in found.values()):
             said.append(
-                f"some shardings are over a mesh of {_show(found)}, not over the one that the "
-                f"program is captured for ({_show(abstract.shape)}): they shard nothing"
+                f"some shardings are over a mesh of {_show(found)} instead of the capture's "
+                f"mesh ({_show(abstract.shape)}): they shard nothing"
             )
         else:
             raise FlintError(
                 "FL107",
-                f"the program shards over a mesh of {_show(found)}, the mesh is "
-                f"{_show(abstract.shape)}",
+                f"the program shards over a mesh of {_show(found)}, but the mesh is {_show(abstract.shape)}",
                 place=place,
-                help="make shardings from the mesh that the program is captured for (an entry is "
-                "called with it; jax.sharding.get_abstract_mesh() while it is traced)",
+                help="make shardings from the capture's mesh (the entry's argument, or "
+                "jax.sharding.get_abstract_mesh() during tracing)",
             )
     return tuple(said)
 
@@ -124,9 +123,9 @@ def with_mesh_help(error: FlintError, abstract: AbstractMesh) -> FlintError:
         error.code,
         error.message,
         place=error.place,
-        help=f"the mesh is {_show(abstract.shape)} with axes of type {kinds}: give this call a mesh "
-        "of the same names, sizes and types (jax.sharding.get_abstract_mesh() is it), or none; "
-        "which devices it has does not matter",
+        help=f"the mesh is {_show(abstract.shape)} with axes of type {kinds}: give this call a "
+        "mesh of the same names, sizes and types (jax.sharding.get_abstract_mesh() "
+        "returns it), or none; its devices do not matter",
     )
 
 

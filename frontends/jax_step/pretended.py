@@ -98,10 +98,10 @@ def asking_for(platform: str, devices: int, warnings: list[str]) -> Iterator[Non
         yield
     if said:
         warnings.append(
-            f"the step asks which devices there are ({', '.join(list(said)[:3])}): it saw the CPU of "
-            f"this machine, and may have taken other kernels than it takes for {platform}; "
-            "jax.default_backend() and jax.device_count() answer for the mesh, and a script that is "
-            "captured with --world sees the devices of a chip"
+            f"the step asks which devices exist ({', '.join(list(said)[:3])}): it saw this "
+            f"machine's CPU, and may have chosen other kernels than for {platform}; "
+            "jax.default_backend() and jax.device_count() answer for the mesh, and a script "
+            "that is captured with --world sees the devices of a chip"
         )
 
 
@@ -133,7 +133,7 @@ def pmapped_over(mesh: Mesh) -> Iterator[PmapAxis]:
         if len(mesh.names) != 1 or mapped != mesh.size:
             raise FlintError(
                 "FL107",
-                f"jax.pmap maps over one axis of {mapped} devices, the mesh is {mesh}",
+                f"jax.pmap maps over one axis of {mapped} devices, but the mesh is {mesh}",
                 place=calling_place(),
                 help=f"capture it for a mesh of one axis with {mapped} devices",
             )

@@ -77,8 +77,8 @@ def capture_jax(step: Step, mesh: Mesh, source: str = "") -> Captured:
 def _taken_as_auto(error: FlintError) -> str:
     where = f" ({error.place.split('  ')[0]})" if error.place else ""
     return (
-        "the axes of the mesh are explicit, as JAX makes them where nothing is said, and with "
-        f"explicit axes {error.message.rstrip('.')}{where}: captured with axes of type Auto; say "
+        "the axes of the mesh are explicit, JAX's default, and with explicit axes "
+        f"{error.message.rstrip('.')}{where}: captured with axes of type Auto; write "
         "axis_types=(AxisType.Auto,) * n where the mesh is made"
     )
 
@@ -234,7 +234,7 @@ def positions(
         if not -arguments <= position < arguments:
             raise FlintError(
                 "FL219",
-                f"{field} has {position}, the step has {plural(arguments, 'positional argument')}",
+                f"{field} has {position}, but the step has {plural(arguments, 'positional argument')}",
                 place=place,
                 help="positions count from 0; keyword arguments have none",
             )
@@ -251,7 +251,7 @@ def _in_shardings(step: Step) -> list[Any]:
             "FL104",
             f"in_shardings has {len(given)} entries for {len(step.args)} arguments",
             place=definition(step.fn),
-            help="give one entry per positional argument, None where there is no sharding",
+            help="give one entry per positional argument, None for no sharding",
         )
     return list(given)
 
@@ -328,9 +328,9 @@ def _require_shardings(tree: object, what: str, place: str | None) -> None:
         if not _is_sharding(leaf):
             raise FlintError(
                 "FL104",
-                f"{what} holds {shown(leaf)}, which is no sharding",
+                f"{what} holds {shown(leaf)}, which is not a sharding",
                 place=place,
-                help="give PartitionSpecs, NamedShardings, or None where there is no sharding",
+                help="give PartitionSpecs, NamedShardings, or None for no sharding",
             )
 
 

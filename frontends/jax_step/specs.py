@@ -33,7 +33,7 @@ def check_spec(
     if len(spec) > len(shape):
         raise FlintError(
             "FL103",
-            f"sharding of {name} has {len(spec)} dimensions, the array {len(shape)}",
+            f"sharding of {name} has {len(spec)} dimensions, but the array has {len(shape)}",
             place=where,
         )
     check_axes(spec, name, mesh, where)
@@ -67,14 +67,14 @@ def show_spec(spec: PartitionSpec) -> str:
 def _check_axis(axis: object, used: set[str], name: str, mesh: Mesh, where: str) -> None:
     if not isinstance(axis, str):
         raise FlintError(
-            "FL102", f"sharding of {name} has {shown(axis)} where an axis belongs", place=where
+            "FL102", f"sharding of {name} has {shown(axis)} instead of an axis", place=where
         )
     if axis in used:
         raise FlintError(
             "FL106",
             f"sharding of {name} uses mesh axis '{axis}' twice",
             place=where,
-            help="an axis can shard one dimension only",
+            help="an axis can shard only one dimension",
         )
     if axis not in mesh.names:
         raise FlintError(

@@ -150,6 +150,6 @@ def _hlo_of(compiled: Any) -> bytes:
         raise FlintError(
             "FL303",
             "the compiled program does not give its HLO",
-            help="hand over the Lowered that it was compiled from",
+            help="pass the Lowered that it was compiled from",
         )
     return str(text).encode()

@@ -131,9 +131,9 @@ class Calls:
         listed = "; ".join(f.described() for f in others[:6])
         more = f" and {len(others) - 6} more" if len(others) > 6 else ""
         as_often = " and ".join(f.name for f in beside[:6])
-        runs = f"; {as_often}, called as often, may be part of the step" if beside else ""
+        runs = f"; {as_often}, called equally often, may be part of the step" if beside else ""
         return (
-            f"captured is call {number} of {chosen.function.described()}; also jitted: "
+            f"captured call {number} of {chosen.function.described()}; also jitted: "
             f"{listed}{more}{runs}; --step NAME captures another"
         )
 
@@ -172,8 +172,8 @@ class Calls:
         if not self._choice.name or not known:
             return FlintError(
                 "FL231",
-                "the program ended, and called no function that jax.jit made",
-                help="a step of operations that are not jitted is no program of a device: jit it",
+                "the program ended without calling any function that jax.jit made",
+                help="operations that are not jitted do not form a device program: jit the step",
             )
         name, number = self._choice.name, self._choice.number
         listed = "; ".join(f.described() for f in known[:8])

@@ -35,8 +35,8 @@ def _raised(job: Job, error: BaseException) -> Outcome:
         place = cause.place or raising_place(error)
         return Failure(cause.code, cause.message, place, cause.help, trace)
     help_ = (
-        "it runs without data on devices that are not there; --step NAME captures a function that "
-        "it called before; -v shows the whole traceback"
+        "it runs without data on virtual devices; --step NAME captures a function that it "
+        "called before; -v shows the whole traceback"
     )
     message, place = f"{job.name} {what_happened(error)}", place_of(error, job.name, raising_place)
     return Failure("FL230", message, place, help_, trace)

@@ -22,17 +22,14 @@ def mesh_of(module: ir.Module, call: Call, job: Job) -> tuple[Mesh, tuple[str, .
     """
     found = _meshes(module)
     if not found:
-        said = (
-            f"{call.function.name} runs on one of the {job.mesh.size} devices: nothing that it is "
-            "called with is sharded"
-        )
+        said = f"{call.function.name} runs on one of the {job.mesh.size} devices: none of its arguments is sharded"
         return job.mesh, (said,) if job.mesh.size > 1 else ()
     mesh = max(found, key=lambda m: m.size)
     if mesh.size != job.mesh.size or (job.is_named and not _same_axes(mesh, job.mesh)):
         raise FlintError(
             "FL232",
-            f"{call.function.name} runs on a mesh {mesh} of {mesh.size} devices, --mesh {job.mesh} "
-            f"has {job.mesh.size}",
+            f"{call.function.name} runs on a mesh {mesh} of {mesh.size} devices, but --mesh "
+            f"{job.mesh} has {job.mesh.size}",
             place=call.function.place or None,
             help="capture with the program's mesh, or let the program make its mesh from "
             "jax.device_count()",

@@ -59,7 +59,7 @@ def _layer_cuts(name: str, rest: str, text: str, stages: int) -> LayerCuts:
         raise FlintError(
             "FL241",
             f"the cut points of '{text}' do not ascend",
-            help="give the index of the first layer of each stage but the first",
+            help="give the index of the first layer of each stage except the first",
         )
     return LayerCuts(name, indices)
 
@@ -68,8 +68,7 @@ def _check_count(points: int, text: str, stages: int) -> None:
     if points != stages - 1:
         raise FlintError(
             "FL241",
-            f"cut '{text}' has {points} cut points and so makes {points + 1} stages, "
-            f"the pipeline has {stages}",
+            f"cut '{text}' has {points} cut points, which make {points + 1} stages, but the pipeline has {stages}",
             help=f"give {stages - 1} cut points, or change the pipeline's axis or chunks",
         )
 
@@ -91,7 +90,7 @@ def layer_starts(
     if stages > count:
         raise FlintError(
             "FL242",
-            f"{stages} stages need at least as many layers, '{cut.name}' has {count}",
+            f"{stages} stages need at least as many layers, but '{cut.name}' has {count}",
             place=place,
             help="make the pipeline's axis smaller, use fewer chunks, or add layers",
         )
@@ -189,7 +188,7 @@ def split_layers(
         raise FlintError(
             "FL242",
             f"{stages} stages for {count} layers of '{name}': {stages - count} would be empty",
-            help=f"take at most {count} stages: a smaller pipeline axis or fewer chunks",
+            help=f"use at most {count} stages: a smaller pipeline axis or fewer chunks",
         )
     if split == "uniform":
         return list(even_sizes(count, stages))
@@ -211,7 +210,7 @@ def _by_list(count: int, stages: int, numbers: list[int], name: str) -> list[int
             "FL240",
             f"the split {numbers} of '{name}' has {len(numbers)} numbers that add up to "
             f"{sum(numbers)}, for {stages} stages and {count} layers",
-            help="give one number of layers per stage, in all as many as there are layers",
+            help="give one number of layers per stage, which add up to all layers",
         )
     for stage, number in enumerate(numbers):
         if number < 1:

@@ -57,7 +57,7 @@ def boundary_specs(pipeline: Pipeline) -> tuple[Any, ...]:
         return specs
     raise FlintError(
         "FL240",
-        f"boundary gives {len(specs)} shardings, crossing is {pipeline.crossing}",
+        f"boundary gives {len(specs)} shardings, but crossing is {pipeline.crossing}",
         help="give one PartitionSpec for all crossing values, or a tuple with one for each",
     )
 
@@ -74,7 +74,7 @@ def microbatch_size(batch: int, microbatches: int, argument: str, place: str | N
         f"{microbatches} microbatches do not divide the batch of {batch} "
         f"(dimension 0 of {argument})",
         place=place,
-        help=f"take a batch of {-(-batch // microbatches) * microbatches}, or a number of "
+        help=f"use a batch of {-(-batch // microbatches) * microbatches}, or a number of "
         f"microbatches that divides {batch}",
     )
 

@@ -59,8 +59,6 @@ class Block:
 
 
 class _Occurrence(torch.autograd.Function):
-    """One call of a block, for autograd."""
-
     @staticmethod
     def forward(ctx: FunctionCtx, block: Block, number: int, *inputs: torch.Tensor) -> Any:
         count = len(block.joint.outputs)

@@ -77,7 +77,7 @@ def refuse_unknown(nodes: Iterable[Any], known: Iterable[Any] = ()) -> None:
     one = next(iter(sorted(missing)))
     raise FlintError(
         "FL220",
-        f"{len(missing)} operator{'s are' if len(missing) > 1 else ' is'} not known: {listed}",
+        f"{len(missing)} operator{'s are' if len(missing) > 1 else ' is'} unknown: {listed}",
         place=place or None,
         help=f'register what it computes in JAX: @flint.torch_op("{one}")',
     )
@@ -104,6 +104,6 @@ def _check(node: torch.fx.Node, found: Any) -> None:
             given = (tuple(getattr(other, "shape", ())), str(getattr(other, "dtype", "")))
             wanted = (tuple(one.shape), jax_dtype(one.dtype).name)
             assert given == wanted, (
-                f"{_name(node.target)} gives {given[1]}{list(given[0])}, "
-                f"PyTorch {wanted[1]}{list(wanted[0])}, at {place_of(node)}"
+                f"{_name(node.target)} gives {given[1]}{list(given[0])}, but PyTorch "
+                f"{wanted[1]}{list(wanted[0])}, at {place_of(node)}"
             )

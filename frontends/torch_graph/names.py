@@ -85,6 +85,6 @@ def export_failure(error: BaseException, place: str | None) -> FlintError:
         "FL223",
         f"the module cannot be exported: {type(error).__name__}: {reason}",
         place=user_place(error) or _place(str(error)) or place,
-        help="the forward pass must not depend on values of tensors; a distributed or "
-        "data-dependent script is captured with --world",
+        help="the forward pass must not depend on values of tensors; capture a distributed or "
+        "data-dependent script with --world",
     )

@@ -86,7 +86,7 @@ def not_split(module: str) -> str:
     """What to tell the user about a packed weight in a module that does not split by halves."""
     return (
         f"{module}: the plan packs two weights into one, but nothing there splits their product "
-        "in halves; the shards that do not fit are exchanged"
+        "in halves; mismatched shards are exchanged"
     )
 
 

@@ -159,7 +159,6 @@ def _assembled(record: _Record, given: list[Any], made: list[torch.Tensor]) -> o
 
 
 def _tensors(leaves: list[Any]) -> list[Any]:
-    """The tensors among leaves, each once."""
     return list({id(v): v for v in leaves if isinstance(v, torch.Tensor)}.values())
 
 

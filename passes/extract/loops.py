@@ -45,8 +45,7 @@ class LoopCounts:
             "FL403",
             f"the trip count of loop {self.names[-1]}{where} depends on data{hint}",
             place=origin.location or None,
-            help=f"say how often it runs with --trip-count {best}=N "
-            f'(in Python: trip_counts={{"{best}": N}})',
+            help=f'give its trip count with --trip-count {best}=N (in Python: trip_counts={{"{best}": N}})',
         )
 
     def leave(self) -> None:
@@ -61,9 +60,9 @@ class LoopCounts:
             return
         raise FlintError(
             "FL403",
-            f"the trip count '{name}' is that of loop{number} and of a loop around it",
+            f"the trip count '{name}' matches both loop{number} and a loop around it",
             place=origin.location or None,
-            help=f"name them by number: --trip-count loop{number}=N, and so for the one around it",
+            help=f"name them by number: --trip-count loop{number}=N, and likewise for the outer one",
         )
 
 

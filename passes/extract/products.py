@@ -42,7 +42,6 @@ def product_of(o: HasOperands) -> str:
 
 
 def _level(precision: str) -> int:
-    """Of `#stablehlo<precision HIGH>`."""
     word = precision.rstrip(">").rpartition(" ")[2]
     return XLA_LEVELS.index(word) if word in XLA_LEVELS else 0
 

@@ -121,8 +121,6 @@ def _covering(size: int, stride: int, low: int) -> Range:
 
 
 def _covered(windows: Range, size: int, stride: int, low: int) -> Range:
-    """Elements that belong to those windows."""
-
     def reads(first: Indices, last: Indices) -> tuple[Indices, Indices]:
         begin, end = windows(first, last)
         return begin * stride - low, (end - 1) * stride - low + size

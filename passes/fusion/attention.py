@@ -352,7 +352,6 @@ class _AttentionFinder:
         return 0 if not comparisons else CAUSAL if comparisons == 1 else PERHAPS_A_WINDOW
 
     def _dims(self, p: _Pattern) -> AttentionDims[int]:
-        """From the shape of the weights."""
         shape = self._program.shapes[self._program.shape[p.softmax]]
         queries = shape[-2] if len(shape) > 1 else 1
         size = int(ProductDims.of(self._program.dims[p.scores]).k)

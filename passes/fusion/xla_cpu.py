@@ -186,7 +186,6 @@ class _LoopKernel:
 
 
 def _contents(program: Program, work: _Loops) -> dict[int, _LoopKernel]:
-    """The kernel of each stored row."""
     found: list[_LoopKernel] = []
     start, deps = program.dep_start.tolist(), program.deps.tolist()
     takers = [frozenset(rows) for rows in work.inside]

@@ -203,7 +203,7 @@ def _mesh_axes(groups: Any) -> NDArray[np.int64]:
     """Groups of XLA's own mesh: its axes in the order named, over its device order."""
     axes = groups.mesh.axes
     if any(not 0 <= a.mesh_axis_index < len(axes) for a in groups.axes):
-        raise Malformed("groups lie along an axis that their mesh has not")
+        raise Malformed("groups lie along an axis that their mesh does not have")
     theirs = Mesh(tuple(f"{i}" for i in range(len(axes))), tuple(a.size for a in axes))
     chosen = [
         AxisRef(str(a.mesh_axis_index), a.sub_axis_info.pre_size, a.sub_axis_info.size)
@@ -227,8 +227,7 @@ def _require_devices(count: int, instruction: Instruction, mesh: Mesh) -> None:
     if count != mesh.size:
         raise FlintError(
             "FL102",
-            f"'{instruction.name}' was compiled for {count} devices, the mesh {mesh} has "
-            f"{mesh.size}",
+            f"'{instruction.name}' was compiled for {count} devices, but the mesh {mesh} has {mesh.size}",
             help="give the mesh that the program was compiled for",
         )
 

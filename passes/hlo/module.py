@@ -181,7 +181,7 @@ def decode_module(data: bytes, source: str = "HLO module") -> HloModule:
         if proto is not None and _is_module(proto):
             assignment = proto.device_assignment
             return HloModule(proto, source, assignment.replica_count, assignment.computation_count)
-    raise malformed(source, "its bytes are no HloModuleProto, HloProto or HloSnapshot")
+    raise malformed(source, "its bytes are not an HloModuleProto, HloProto or HloSnapshot")
 
 
 def malformed(source: str, why: str) -> FlintError:

@@ -58,10 +58,10 @@ def _check_window(window: Any) -> None:
     if not 0 <= window.size <= _MOST_POSITIONS:
         raise Malformed(f"has a window of {window.size} elements")
     if not all(0 <= n <= _MOST_DILATION for n in (window.window_dilation, window.base_dilation)):
-        raise Malformed("has a window whose dilation cannot be")
+        raise Malformed("has a window with an impossible dilation")
     moves = (window.stride, abs(window.padding_low), abs(window.padding_high))
     if not all(0 <= n <= 1 << 32 for n in moves):
-        raise Malformed("has a window whose stride or padding cannot be")
+        raise Malformed("has a window with an impossible stride or padding")
 
 
 def _inside(numbers: Iterable[int], shape: Any) -> None:

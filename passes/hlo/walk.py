@@ -104,7 +104,7 @@ def _check_size(module: HloModule, mesh: Mesh) -> None:
     if module.num_partitions and count != mesh.size:
         raise FlintError(
             "FL102",
-            f"{module.source} was compiled for {count} devices, the mesh {mesh} has {mesh.size}",
+            f"{module.source} was compiled for {count} devices, but the mesh {mesh} has {mesh.size}",
             help=f"give a mesh of {count} devices",
         )
 
@@ -393,8 +393,7 @@ class _HloWalk:
             "FL403",
             f"the trip count of loop '{i.name}'{f' in {source}' if source else ''} is not known",
             place=place or self.module.source,
-            help=f"say how often it runs with --trip-count {i.name}=N "
-            f'(in Python: trip_counts={{"{i.name}": N}})',
+            help=f'give its trip count with --trip-count {i.name}=N (in Python: trip_counts={{"{i.name}": N}})',
         )
 
     def _conditional(self, i: Instruction, operands: list[Rows], scope: _Scope) -> Rows:

@@ -51,13 +51,13 @@ def pair_caches(
         if len(given) != len(taken):
             raise FlintError(
                 "FL240",
-                f"{len(given)} results of the prefill step fit '{entry.result}', {len(taken)} "
-                f"arguments of the decode step fit '{entry.argument}'",
+                f"{len(given)} results of the prefill step match '{entry.result}', but "
+                f"{len(taken)} arguments of the decode step match '{entry.argument}'",
                 help=f"results {_listed(given)}; arguments {_listed(taken)}",
             )
         for result, argument in zip(given, taken, strict=True):
             if argument.row in filled:
-                raise FlintError("FL240", f"argument {argument.name} is filled by two caches")
+                raise FlintError("FL240", f"two caches fill argument {argument.name}")
             filled.add(argument.row)
             found.append(CachePair(result, argument, entry.batch_dimension, entry.length_dimension))
     return found
@@ -102,15 +102,15 @@ def exchange_of(cache: CachePair, mesh: Mesh, pools: Pools) -> Exchange:
     shards = mesh.group_size(send.sharding[batch])
     if requests % (shards * pools.fan_out):
         raise given.refused(
-            f"{requests} requests on {shards} shards cannot be dealt out evenly to the "
+            f"{requests} requests on {shards} shards cannot be divided evenly among the "
             f"{pools.fan_out} decode positions that one prefill position serves",
-            f"let the prefill batch be a multiple of {shards * pools.fan_out}",
+            f"make the prefill batch a multiple of {shards * pools.fan_out}",
         )
     dealt = requests // pools.fan_out
     if dealt * pools.fan_in > places:
         raise given.refused(
-            f"a decode position has {places} places for {dealt * pools.fan_in} requests",
-            "make the decode batch larger, or that of prefill smaller",
+            f"a decode position has only {places} places for {dealt * pools.fan_in} requests",
+            "make the decode batch larger, or the prefill batch smaller",
         )
     return Exchange(
         mesh,

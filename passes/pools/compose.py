@@ -146,7 +146,7 @@ def _crosses(over: Group | Route, axis: str, mesh: Mesh) -> bool:
 def _sharded(name: str, axis: str, what: str, place: str | None = None) -> FlintError:
     return FlintError(
         "FL240",
-        f"the {name} step is sharded over '{axis}', the axis that the pools lie along: {what}",
+        f"the {name} step is sharded over '{axis}', the axis of the pools: {what}",
         place=place,
         help=f"write both steps for the other axes; each position of '{axis}' is a replica",
     )

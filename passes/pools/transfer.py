@@ -81,7 +81,7 @@ class Exchange:
             "FL245",
             f"{self.names[0]} cannot be resharded into {self.names[1]}: {reason}",
             place=" -> ".join(ends),
-            help=help or "shard both steps so that every shard of a cache has one size",
+            help=help or "shard both steps so that all shards of a cache have the same size",
         )
 
     def within_blocks(self) -> Exchange:

@@ -48,7 +48,6 @@ class _Order:
         self._emit(-1)
 
     def _links(self, program: Program) -> list[list[int]]:
-        """Which units read each unit."""
         found: list[list[int]] = [[] for _ in range(self._count + len(program.regions))]
         reader, read = unit_edges(program)
         for owner, target in zip(reader.tolist(), read.tolist(), strict=True):

@@ -94,14 +94,14 @@ class Declaration:
         except Exception as error:
             raise FlintError(
                 "FL709",
-                f"what is declared for {name} raised {type(error).__name__}: {error}",
+                f"the cost function declared for {name} raised {type(error).__name__}: {error}",
                 help=f"it was called with {call}",
             ) from error
         numbers = numbers_of({"flops": given} if _is_number(given) else given)
         if numbers is None:
             raise FlintError(
                 "FL709",
-                f"what is declared for {name} gives {reprlib.repr(given)} as its cost",
+                f"the cost function declared for {name} returned {reprlib.repr(given)}",
                 help="return FLOPs as a number, or flint.CostEstimate(flops=..., ...)",
             )
         return numbers
@@ -134,10 +134,9 @@ def declare_kernel(name: str, declaration: Declaration) -> None:
     if declaration.op not in DECLARABLE:
         raise FlintError(
             "FL709",
-            f"{name} is declared to be of class {declaration.op.name}, whose price needs more"
-            " than the sizes of its arrays",
-            help="leave op_class out and give the FLOPs, or use one that is element by element,"
-            " a copy or a reduction",
+            f"{name} is declared as class {declaration.op.name}, whose price needs more than "
+            "the sizes of its arrays",
+            help="omit op_class and give the FLOPs, or use a class that is element-wise, a copy or a reduction",
         )
     _DECLARED[name] = declaration
 

@@ -130,7 +130,7 @@ def test_types_of_an_entry(tmp_path: Path) -> None:
                 AbstractMesh((4, 8), ("data", "model"), (AxisType.Auto,) * 2)
             ),
             "FL107",
-            "over a mesh of data=4,model=8, the mesh is data=8,model=4",
+            "over a mesh of data=4,model=8, but the mesh is data=8,model=4",
         ),
         (
             lambda: probes.shard_map_full(probes._one_device()),

@@ -101,5 +101,8 @@ def test_a_module_that_captures_when_it_is_imported(tmp_path):
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 1
-    assert "error[FL236]: the module of the captured function captures" in done.stderr
+    assert (
+        "error[FL236]: importing the module of the captured function starts a capture"
+        in done.stderr
+    )
     assert "train.py:8" in done.stderr

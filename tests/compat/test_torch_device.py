@@ -119,4 +119,4 @@ def test_files_of_earlier_runs_stay_as_they_are(tmp_path: Path) -> None:
     assert [(tmp_path / name).read_text() for name in names] == ["of a real run "] * 4
     assert (tmp_path / "made.txt").read_text() == "by the program"
     for said in ("out was not deleted", "log.txt was not changed", "old.txt was not deleted"):
-        assert f"warning: {said}: it is older than this capture" in done.stderr
+        assert f"warning: {said}, because it is older than this capture" in done.stderr

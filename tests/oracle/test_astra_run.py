@@ -230,7 +230,7 @@ def test_what_is_not_modelled_or_never_ends_is_refused(tmp_path: Path) -> None:
     system.write_text(
         good.replace('"preferred-dataset-splits": 1', '"preferred-dataset-splits": 4')
     )
-    with pytest.raises(FlintError, match="preferred-dataset-splits is not modelled"):
+    with pytest.raises(FlintError, match="preferred-dataset-splits is not modeled"):
         simulate_traces(folder, folder / "network.yml")
     system.write_text(good)
     (folder / "trace.3.et").write_bytes((folder / "trace.2.et").read_bytes())

@@ -133,6 +133,6 @@ def test_every_operator_has_a_case() -> None:
     ("size", "stride"), [([2, 3], [1, 1]), ([3], [2]), ([2, 2], [2, 2])], ids=str
 )
 def test_strides_that_are_no_reordering_are_refused(size: list[int], stride: list[int]) -> None:
-    with pytest.raises(FlintError, match="no reordering of the 4 numbers") as refused:
+    with pytest.raises(FlintError, match="does not just reorder the 4 numbers") as refused:
         shapes.as_strided(to_jax(torch.zeros(4)), size, stride)
     assert refused.value.code == "FL228"

@@ -153,8 +153,8 @@ class _Check:
         places = ", ".join(group_file_names(self.traces.prefix)[:2])
         rank, node = min(names.values())
         sentence = (
-            f"the traces name {plural(len(names), 'group')} ({shown}), and no file says who is in "
-            f"them: there is no {places}, nor another that --groups names"
+            f"the traces name {plural(len(names), 'group')} ({shown}), but no file lists their "
+            f"members: there is no {places}, nor another that --groups names"
         )
         self.findings.add("unknown-group", rank, node, sentence)
 
@@ -162,15 +162,15 @@ class _Check:
         """What could not be proved, and what was taken for granted."""
         notes = []
         if self.traces.group_file:
-            notes.append(f"the groups are those of {self.traces.group_file}")
+            notes.append(f"the groups come from {self.traces.group_file}")
         if self.unknown_groups:
             groups = plural(self.unknown_groups, "group")
             notes.append(f"collectives of {groups} were not matched: their members are unknown")
         nameless = 0 if self.traces.manifest else _count_nameless(classes, self.codes)
         if nameless:
             notes.append(
-                f"{plural(nameless, 'collective')} without a group "
-                f"are taken for those of all {plural(self.traces.world, 'rank')}, as ASTRA-sim does"
+                f"{plural(nameless, 'collective')} without a group are taken as collectives of "
+                f"all {plural(self.traces.world, 'rank')}, as in ASTRA-sim"
             )
         return [*notes, *self.listed.notes(self.traces.entries)]
 
@@ -264,8 +264,8 @@ def report_remarks(classes: Sequence[TraceClass], findings: Findings) -> list[st
 def _sentence(remark: Remark, label: str, count: int) -> str:
     others = f", and so do {plural(count - 1, 'other node')}" if count > 1 else ""
     return (
-        f"{label} stores {remark.attribute} {remark.text}{others}; "
-        "ASTRA-sim converts it, the older feeder reads 0"
+        f"{label} stores {remark.attribute} {remark.text}{others}; ASTRA-sim converts it, but "
+        "the older feeder reads 0"
     )
 
 
@@ -275,7 +275,7 @@ def _note(remark: Remark, count: int) -> str:
         return f"{remark.attribute} is stored {remark.text} ({nodes}); it is 0, as all feeders read"
     if remark.attribute == "is_cpu_op":
         return f"{remark.attribute} {remark.text} ({nodes})"
-    return f"{remark.attribute} {remark.text} ({nodes}), which matters with the roofline on only"
+    return f"{remark.attribute} {remark.text} ({nodes}), which matters only with the roofline on"
 
 
 # Whether traces end at the times that they have: a run by the rules of ASTRA-sim, with the network.yml and
@@ -317,7 +317,7 @@ def _hardware(traces: TraceSet) -> tuple[Fabric, SystemFile, str]:
         if fabric.world == traces.world:
             require_modelled(settings, system, fabric)
             return fabric, system, ""
-        why = f"network.yml is of {fabric.world} ranks"
+        why = f"network.yml is for {fabric.world} ranks"
     sizes = traces.dimensions or (traces.world,)
     links = tuple(Dimension(BANDWIDTHS[-1], LATENCIES[-1]) for _ in sizes)
     made_up = SystemFile.model_validate({"peak-perf": 1, "local-mem-bw": 1})

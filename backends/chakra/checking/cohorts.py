@@ -247,7 +247,7 @@ class _Ends:
                 sentence = f"{names[0]} is {own} in the trace of rank {rank}"
                 self.findings.add("wrong-rank", rank, node, sentence)
             if not 0 <= other < self.world:
-                sentence = f"{names[1]} is {other}, ranks are 0 to {self.world - 1}"
+                sentence = f"{names[1]} is {other}, but ranks are 0 to {self.world - 1}"
                 self.findings.add("wrong-rank", rank, node, sentence)
             if other == rank:
                 sentence = "source and target are the rank itself"
@@ -270,7 +270,7 @@ def match_collectives(
         listed = members if isinstance(members, range) else frozenset(members)
         for rank in min((members, everyone), key=len):
             if rank not in seen and rank in present and rank in listed:
-                sentence = f"it issues no collective on {label}, other members do"
+                sentence = f"it issues no collective on {label}, but other members do"
                 findings.add("missing-participant", rank, -1, sentence)
         ordered = sorted(sequences.items(), key=lambda item: (-len(item[1]), item[1][0]))
         usual = _sequence(ordered[0][0])
@@ -304,7 +304,7 @@ def _difference(usual: Int64s, other: Int64s, rank: int) -> tuple[str, str]:
     if len(usual) != len(other):
         return (
             "collective-count",
-            f"its collectives number {len(other)}, those of rank {rank} {len(usual)}",
+            f"it has {len(other)} collectives, rank {rank} has {len(usual)}",
         )
     at = int(np.flatnonzero((usual != other).any(axis=1))[0])
     mine, theirs = _describe(other[at]), _describe(usual[at])

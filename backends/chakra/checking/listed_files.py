@@ -18,7 +18,7 @@ from flint.text import one_line
 FileNumber = tuple[int, int]
 
 _PIECE = 1 << 20
-_OTHER_BYTES = "has other bytes than those that were written"
+_OTHER_BYTES = "has other bytes than were written"
 #: Names of files that are said when more of them are not listed.
 _MOST_NAMES = 5
 
@@ -83,7 +83,7 @@ class ListedFiles:
             names = list(self.manifest.listing)
         for name in names:
             if name not in present:
-                self.findings.add("missing-file", -1, -1, f"{name} is in the manifest, not here")
+                self.findings.add("missing-file", -1, -1, f"{name} is in the manifest but not here")
 
     def notes(self, entries: Sequence[str]) -> list[str]:
         """What is no fault: files that nobody listed, and a manifest that says too little."""
@@ -92,7 +92,7 @@ class ListedFiles:
         notes = []
         if isinstance(self.manifest, OldManifest):
             notes.append(
-                "the manifest is of an older Flint, without digests: changes could not be found"
+                "the manifest is from an older Flint, without digests: changes cannot be detected"
             )
         new = sorted(e for e in entries if e != NAME and e not in self.manifest.listing)
         if new:
@@ -152,7 +152,7 @@ def _no_traces(manifest: Manifest | OldManifest) -> list[str]:
 def _size_difference(listed: Listed, size_bytes: int) -> str:
     if listed.size_bytes in (None, size_bytes):
         return ""
-    return f"has {size_bytes:,} bytes, it was written with {listed.size_bytes:,}"
+    return f"has {size_bytes:,} bytes, but was written with {listed.size_bytes:,}"
 
 
 def _difference(path: Path, listed: Listed) -> str:

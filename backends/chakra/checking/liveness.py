@@ -70,8 +70,8 @@ class Doubt:
         """For people."""
         one, other = self.nodes
         return (
-            f"durations decide which of nodes {one} and {other} of rank {self.rank} communicates first, "
-            "since neither waits for the other"
+            f"durations decide which of nodes {one} and {other} of rank {self.rank} "
+            "communicates first, because neither waits for the other"
         )
 
 
@@ -157,7 +157,6 @@ def _unordered_messages(cohort: Cohort) -> tuple[int, int] | None:
 
 
 def _by_key(part: Labelled) -> dict[tuple[int, ...], list[int]]:
-    """Positions of messages that are alike."""
     found: dict[tuple[int, ...], list[int]] = {}
     lines = part.lines[:, (AT, COMM_TAG, COMM_SIZE)].tolist()
     for (position, *said), label in zip(lines, part.label.tolist(), strict=True):

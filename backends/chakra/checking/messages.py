@@ -227,9 +227,8 @@ def _report(
 ) -> None:
     sender, receiver = ends[0].nodes, ends[1].nodes
     sentence = (
-        f"it receives from rank {source} first what is sent second: tag "
-        f"{second.tag} before tag {first.tag}, sent by nodes {sender.id_at(second.sent)} and "
-        f"{sender.id_at(first.sent)}"
+        f"it first receives from rank {source} what is sent second: tag {second.tag} before tag "
+        f"{first.tag}, sent by nodes {sender.id_at(second.sent)} and {sender.id_at(first.sent)}"
     )
     findings.add("message-order", target, receiver.id_at(second.received), sentence)
 

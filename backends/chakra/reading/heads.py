@@ -99,7 +99,6 @@ class _FieldWalk:
         return which[owner], values
 
     def _having(self, field: int) -> Int64s:
-        """Records whose next field it is."""
         inside = np.flatnonzero(self.is_plain & (self.at < self.stop))
         found: Int64s = inside[self.content[self.at[inside]] == field]
         return found

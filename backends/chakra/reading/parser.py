@@ -183,7 +183,6 @@ class TraceParser:
     def _read(
         self, data: bytes, content: UInt8s, spans: Int64s, parts: _Communication, source: str
     ) -> None:
-        """Read some records into `parts`."""
         heads = read_heads(content, spans)
         places = np.concatenate((heads.name, heads.rest), axis=1).tolist()
         plain = heads.is_plain.tolist()

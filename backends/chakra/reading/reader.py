@@ -79,7 +79,7 @@ def records(data: bytes, source: str) -> Iterator[tuple[int, int]]:
     """
     at, size, count = 0, len(data), 0
     if not size:
-        raise _broken(source, 0, "the file holds nothing")
+        raise _broken(source, 0, "the file is empty")
     while at < size:
         length = data[at]
         start = at + 1
@@ -182,5 +182,5 @@ def _broken(source: str, offset: int, why: str) -> FlintError:
     return FlintError(
         "FL603",
         f"{source} is not a whole Chakra trace: at byte {offset} {why}",
-        help="it may be truncated, or of another format; write it again",
+        help="it may be truncated, or in another format; write it again",
     )

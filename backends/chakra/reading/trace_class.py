@@ -75,7 +75,7 @@ def build_structure(
         np.flatnonzero(~known),
         lambda at, waiting=waiting, awaited=awaited: (  # type: ignore[misc]
             int(ordered[waiting[at]]),
-            f"it waits for node {awaited[at]}, which the file does not have",
+            f"it waits for node {awaited[at]}, which the file does not contain",
         ),
     )
     waiting, source = waiting[known], source[known]

@@ -59,7 +59,7 @@ class Membership:
             return self._one("world", range(self.world), "the world", ranks)
         if self.dimensions is None or len(self.dimensions) != len(name):
             known = "unknown" if self.dimensions is None else str(len(self.dimensions))
-            return f"involved_dim has {len(name)} entries, network dimensions: {known}"
+            return f"involved_dim has {len(name)} entries, but the network dimensions are {known}"
         return self._along(name, self.dimensions, ranks)
 
     def lists(self, number: int, ranks: Int64s) -> NDArray[np.bool_]:
@@ -122,7 +122,7 @@ def read_groups(path: Path) -> dict[str, tuple[int, ...]]:
         if not isinstance(ranks, list) or not all(type(r) is int and r >= 0 for r in ranks):
             raise _not_groups(path, f"group {name} is not a list of ranks")
         if max(ranks, default=0) >= MOST_RANKS:
-            what = f"it has a rank {str(max(ranks))[:40]}, ranks are below {MOST_RANKS:,}"
+            what = f"it has a rank {str(max(ranks))[:40]}, but ranks are below {MOST_RANKS:,}"
             raise _not_groups(path, f"group {name}: {what}")
     return {name: tuple(ranks) for name, ranks in document.items()}
 
@@ -155,7 +155,7 @@ def _not_groups(path: Path, why: str) -> FlintError:
     return FlintError(
         "FL605",
         f"{path} is not a communicator group file: {why}",
-        help='it holds group numbers and their ranks: {"1": [0, 1], "2": [2, 3]}',
+        help='it contains group numbers and their ranks: {"1": [0, 1], "2": [2, 3]}',
     )
 
 
@@ -317,7 +317,7 @@ def _rank(path: Path, digits: str) -> int:
     if rank >= MOST_RANKS or len(digits) > 20:
         raise FlintError(
             "FL601",
-            f"{path.name[:80]} is of a rank that no system has",
+            f"{path.name[:80]} has a rank that no system has",
             place=str(path.parent),
             help=f"ranks are below {MOST_RANKS:,}; rename or remove the file",
         )

@@ -45,7 +45,7 @@ class TracePlace:
         except (OSError, ValueError) as error:
             raise _unusable(directory, getattr(error, "strerror", None) or str(error)) from error
         if place.path.is_symlink():
-            raise _unusable(directory, "it is a symbolic link that leads to itself")
+            raise _unusable(directory, "it is a symbolic link to itself")
         return place
 
     @property
@@ -137,15 +137,15 @@ def _refuse_surrounding(path: Path, directory: Path, inputs: Sequence[Path]) -> 
             what = "is" if found == path else "holds"
             raise FlintError(
                 "FL501",
-                f"{directory} {what} {name}, and a trace takes the place of a whole directory",
-                help=f"choose a directory of its own: -o {directory / 'trace'}",
+                f"{directory} {what} {name}, but a trace replaces a whole directory",
+                help=f"choose a separate directory: -o {directory / 'trace'}",
             )
 
 
 def _refuse_unwritable(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise FlintError(
-            "FL501", f"{path} is a file, a directory is needed", help="choose another with -o"
+            "FL501", f"{path} is a file, not a directory", help="choose another with -o"
         )
     if os.path.ismount(path):
         raise FlintError(
@@ -155,10 +155,10 @@ def _refuse_unwritable(path: Path) -> None:
         )
     above = next(p for p in path.parents if os.path.lexists(p))
     if not above.is_dir():
-        raise _unusable(path, f"{above} is no directory")
+        raise _unusable(path, f"{above} is not a directory")
     for needed in (above, path):
         if os.path.lexists(needed) and not os.access(needed, os.W_OK | os.X_OK):
-            raise _unusable(path, f"{needed} may not be written to")
+            raise _unusable(path, f"{needed} is not writable")
 
 
 def _unusable(path: Path, why: str) -> FlintError:
@@ -178,8 +178,8 @@ def _refuse_foreign(path: Path, shown: Path | None = None) -> None:
         more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
         raise FlintError(
             "FL501",
-            f"{path} holds what Flint did not write there: {', '.join(found[:_NAMED])}{more}",
-            help="move it away, or choose another directory with -o; nothing was touched",
+            f"{path} contains files that Flint did not write: {', '.join(found[:_NAMED])}{more}",
+            help="move them away, or choose another directory with -o; nothing was touched",
         )
 
 

@@ -60,7 +60,7 @@ class Disturbance:
             if rank >= world:
                 raise FlintError(
                     "FL727",
-                    f"--straggler names rank {rank}, and the traces have ranks 0 to {world - 1}",
+                    f"--straggler names rank {rank}, but the traces have ranks 0 to {world - 1}",
                     help="name one of them",
                 )
 
@@ -108,7 +108,7 @@ def read_disturbance(stragglers: Sequence[str], jitter: str | None, seed: int) -
         if match is None or not 0 < factor <= _MOST:
             raise _refuse("--straggler", text, "give RANK:FACTOR, such as 5:1.1 for 10% longer")
         if int(match["rank"]) in late:
-            raise _refuse("--straggler", text, f"rank {match['rank']} has a factor already")
+            raise _refuse("--straggler", text, f"rank {match['rank']} already has a factor")
         late[int(match["rank"])] = factor
     percent = 0.0
     if jitter is not None:

@@ -37,7 +37,7 @@ def simulated_hardware(placement: NetworkPlacement, dtype: str = "bf16") -> Simu
         tuple(_dimension(placement, name) for name in reversed(names)) or (_one_device(cluster),),
         _rounded(peak.value * cluster.derate.value / 1e12),
         _rounded(cluster.chip.memory_bandwidth_bytes_per_s.value / 1e9),
-        f"those of cluster {cluster.name}",
+        f"from cluster {cluster.name}",
     )
 
 

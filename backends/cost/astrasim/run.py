@@ -60,9 +60,9 @@ def simulate_traces(
     if sorted(traces.paths) != list(range(fabric.world)):
         raise FlintError(
             "FL707",
-            f"{network.name} is of {fabric.world} ranks, and {len(traces.paths)} have a trace",
+            f"{network.name} is for {fabric.world} ranks, but {len(traces.paths)} have a trace",
             place=str(network),
-            help="ASTRA-sim wants a trace for each; write all ranks",
+            help="ASTRA-sim needs a trace for each rank; write all ranks",
         )
     disturbance.require_ranks(fabric.world)
     reader = TraceReader(traces, fabric.sizes, system, disturbance)
@@ -102,9 +102,9 @@ def require_modelled(path: Path, system: SystemFile, fabric: Fabric) -> None:
         if is_wrong:
             raise FlintError(
                 "FL707",
-                f"{path.name}: its {key} is not modelled",
+                f"{path.name}: its {key} is not modeled",
                 place=str(path),
-                help="modelled are ring for each dimension, one chunk, one split, no replay",
+                help="Flint models ring for each dimension, one chunk, one split, no replay",
             )
 
 

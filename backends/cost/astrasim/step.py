@@ -84,9 +84,8 @@ class NeverEndsError(FlintError):
         self.waiting = tuple(waiting)
         super().__init__(
             "FL707",
-            f"ASTRA-sim does not run these traces to their end: {len(stuck)} ranks wait for "
-            f"ever, the first is {stuck[0]}",
-            help=self.cause or "flint check says what for",
+            f"ASTRA-sim does not finish these traces: {len(stuck)} ranks wait forever, the first is {stuck[0]}",
+            help=self.cause or "flint check says what they wait for",
         )
 
     @property
@@ -96,7 +95,7 @@ class NeverEndsError(FlintError):
         for waiting in self.waiting:
             ended = [rank for rank in waiting.absent if rank not in stuck]
             if ended:
-                return f"{waiting}; rank {ended[0]} has ended without it"
+                return f"{waiting}; rank {ended[0]} has ended without joining"
         return f"in a circle, first: {self.waiting[0]}" if self.waiting else ""
 
 

@@ -99,7 +99,7 @@ class TraceReader:
         for i, node in enumerate(nodes):
             for dep in {*node.data_deps, *node.ctrl_deps}:
                 if dep not in place:
-                    _refuse(path, node, f"waits for node {dep}, which is not there")
+                    _refuse(path, node, f"waits for node {dep}, which does not exist")
                 children[place[dep]].append(i)
                 waits[i] += 1
         work = [self._work(node, rank, path) for node in nodes]
@@ -133,7 +133,7 @@ class TraceReader:
             return node.duration_micros * 1000 or 1
         flops, moved = _number(node, "num_ops"), _number(node, "tensor_size")
         if min(flops, moved) <= 0:
-            raise _CannotRunError("num_ops and tensor_size are above 0 where a roofline is asked")
+            raise _CannotRunError("num_ops and tensor_size must be above 0 if the roofline is on")
         speed = self._system.local_mem_bw * 1e9 * (flops / moved)
         return int(flops / min(speed, self._system.peak_perf * 1e12) * 1e9)
 
@@ -192,5 +192,5 @@ def _refuse(path: Path, node: TraceNode, why: str) -> NoReturn:
         "FL707",
         f"ASTRA-sim does not run these traces: node {node.id} {why}",
         place=str(path),
-        help="flint check lists all that is wrong with them",
+        help="flint check lists all problems",
     )

@@ -197,7 +197,7 @@ class Roofline(ChipModel):
             return max(quantity.value for quantity in self.chip.peak_flops_per_s.values())
 
     def note(self) -> str:
-        return f"{self.chip.name} has no model of its kernels: they are priced by a plain roofline"
+        return f"{self.chip.name} has no kernel models: its kernels are priced by a plain roofline"
 
 
 def model_of(chip: Chip) -> ChipModel:

@@ -310,7 +310,7 @@ class _Room:
                 "FL703",
                 f"axis '{axis}' ({size}) does not fit into tier '{self.network.name}' of "
                 f"{self._limits(size)}{beside}",
-                help="map it to an outer tier, or leave it out to have it split",
+                help="map it to an outer tier, or leave it unmapped to have it split",
             )
         self.used *= size
 
@@ -455,7 +455,7 @@ def parse_mapping(text: str) -> dict[str, str]:
             raise FlintError(
                 "FL703",
                 f"axis '{axis}' is mapped twice, to '{found[axis]}' and to '{tier}'",
-                help="an axis lies in one tier; left out, it is split where it has to be",
+                help="an axis lies in one tier; an unmapped axis is split where necessary",
             )
         found[axis] = tier
     return found
@@ -469,7 +469,7 @@ def _as_dictionary(mapping: object) -> dict[str, str]:
     if not isinstance(mapping, Mapping):
         raise FlintError(
             "FL703",
-            f"a mapping of mesh axes is no {type(mapping).__name__}",
+            f"a mapping of mesh axes cannot have type {type(mapping).__name__}",
             help=f'give {{"model": "nvlink"}}, or "{_FORM}"',
         )
     _refuse_other_types("axis", mapping.keys())
@@ -482,7 +482,6 @@ def _refuse_other_types(what: str, names: Iterable[object]) -> None:
         if not isinstance(name, str):
             raise FlintError(
                 "FL703",
-                f"the name of a{'n' if what == 'axis' else ''} {what} is no "
-                f"{type(name).__name__}: {name!r}",
+                f"the name of a{'n' if what == 'axis' else ''} {what} cannot have type {type(name).__name__}: {name!r}",
                 help='give {"model": "nvlink"}',
             )

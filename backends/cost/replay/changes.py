@@ -101,7 +101,7 @@ class Changes:
             raise FlintError(
                 "FL830",
                 f"{asked[0]} changes nothing: the cluster does not say how often its host launches",
-                help="set host_launch_ns in its file, or estimate a workload that was measured",
+                help="set host_launch_ns in its file, or estimate a measured workload",
             )
         value = launch.value / self.host_speed
         return cluster.model_copy(
@@ -124,7 +124,7 @@ def _scale(text: str, cluster: Cluster) -> Scale:
         raise FlintError(
             "FL830",
             f"--scale {text} has no factor",
-            help="write PART=FACTOR, as gemm=1.5x: half again as fast",
+            help="write PART=FACTOR, as in gemm=1.5x: one and a half times as fast",
         )
     part, _, quantity = name.strip().partition(":")
     tiers = [n.name for n in cluster.network]
@@ -145,7 +145,7 @@ def _replacement(text: str) -> Replacement:
         if name != "none":
             raise FlintError(
                 "FL830",
-                f"--replace {text}: a cluster says nothing of what a host does between launches",
+                f"--replace {text}: a cluster does not describe the host's work between launches",
                 help="write host=none, or --scale host=2x",
             )
         return Replacement(part, None)

@@ -104,13 +104,14 @@ class MeasuredFacts:
             attributions = [c.attribution for c in self.classes]
             if len(by.classes) == 1 and any(a.wire_ns or a.waiting_ns for a in attributions):
                 notes.append(
-                    "one rank was recorded: its communication holds the wait for others, and goes over the "
-                    "wire as long as the model says"
+                    "only one rank was recorded: its communication includes the wait for "
+                    "others, and takes as long on the wire as the model says"
                 )
         elif self.recorded_on:
             notes.append(
-                f"predicted from measured workloads on {self.recorded_on}: times of the same kernels and "
-                "communication are measured, others the models' times as near ones were measured over them"
+                f"predicted from measured workloads on {self.recorded_on}: times of equal "
+                "kernels and communication are measured; other times are the models', scaled "
+                "as similar kernels were"
             )
         if self.changes:
             notes.append(f"changed: {', '.join(self.changes)}")
@@ -199,8 +200,9 @@ def _periods(facts: MeasuredFacts) -> list[str]:
     about, c = max(apart, key=lambda each: each[1].step_ns)
     return [
         (
-            f"measured is the step that was taken, {format_duration(c.measured_ns)} on rank {c.rank}; the "
-            f"median period between the ends of {plural(about.steps, 'step')} is {format_duration(c.step_ns)}, "
-            "which flint import shows"
+            f"the measured time is that of the chosen step, {format_duration(c.measured_ns)} on "
+            f"rank {c.rank}; the median period between the ends of "
+            f"{plural(about.steps, 'step')} is {format_duration(c.step_ns)}, which flint import "
+            "shows"
         )
     ]

@@ -30,7 +30,7 @@ def recorded_cluster(by: MeasuredBy) -> Cluster:
     if found is None:
         raise FlintError(
             "FL831",
-            f"Flint has no cluster of '{by.device}', which the profiles are of",
+            f"Flint has no cluster of '{by.device}', the device of the profiles",
             help="name one with -c CLUSTER (flint clusters list has those that come with Flint)",
         )
     return found
@@ -64,21 +64,21 @@ def timing_of(workload: Workload, name: str | None, *, has_table: bool = False) 
     if has_table and workload.measured_by is not None:
         raise FlintError(
             "FL832",
-            "the workload was measured itself: it takes no times of others",
-            help="leave --measured out; it is for programs that were captured",
+            "the workload itself was measured: it takes no times from others",
+            help="omit --measured; it is for captured programs",
         )
     found = (MEASURED if measured else MODEL) if name is None else find_timing(name)
     if found == MEASURED and not measured:
         raise FlintError(
             "FL832",
-            "the workload was not measured: no profile was imported to it",
-            help="flint import FILE... -o m.flint makes one of profiles; --measured m.flint takes its times",
+            "the workload was not measured: it does not come from a profile",
+            help="make one from profiles with flint import FILE... -o m.flint; --measured m.flint uses its times",
         )
     if measured and found == COMPILER:
         raise FlintError(
             "FL832",
-            "measured times and a compiler's cycles are not for one estimate",
-            help="leave --timing out",
+            "measured times and a compiler's cycles exclude each other",
+            help="omit --timing",
         )
     return found
 
@@ -91,8 +91,9 @@ def policy_of(workload: Workload, asked: Policy | None, default: Policy) -> Poli
     if asked is not None and policy.name not in (_DEFAULT_POLICY, RECORDED.name):
         raise FlintError(
             "FL832",
-            f"policy '{policy.name}' is not for a workload made of profiles, which has its order in time",
-            help="leave --overlap out",
+            f"policy '{policy.name}' does not apply to a workload made of profiles, which has "
+            "its own order in time",
+            help="omit --overlap",
         )
     return RECORDED
 
@@ -102,8 +103,8 @@ def refuse_profile(profile: str) -> None:
     if profile not in ("", RECORDED_PROFILE):
         raise FlintError(
             "FL832",
-            f"profile '{profile}' is not for a workload made of profiles: its kernels are those that ran",
-            help="leave --profile out",
+            f"profile '{profile}' does not apply to a workload made of profiles, which has its recorded kernels",
+            help="omit --profile",
         )
 
 

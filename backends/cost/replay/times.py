@@ -56,9 +56,9 @@ def measured_table(workloads: Sequence[Workload], cluster: Cluster) -> MeasuredT
     if len({p.cluster.name for _, p, _ in found}) > 1:
         raise FlintError(
             "FL832",
-            "the measured workloads are of several devices: "
+            "the measured workloads are from several devices: "
             + ", ".join(sorted({p.cluster.name for _, p, _ in found})),
-            help="take times of one device at a time",
+            help="take times from one device only",
         )
     return table_of(found)
 

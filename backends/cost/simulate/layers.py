@@ -322,7 +322,7 @@ def untimed_nodes(workload: Workload, granularity: str, mapping: object = None) 
     """What traces without durations are of. Raises FlintError FL406 (granularity), FL703 (a mapping)."""
     if mapping:
         raise FlintError(
-            "FL703", "a mapping of mesh axes is for the tiers of a cluster", help="give a cluster"
+            "FL703", "a mapping of mesh axes needs the tiers of a cluster", help="give a cluster"
         )
     nodes = nodes_of(workload, granularity)
     return replace(nodes, programs=tuple(map(prepared_apart, nodes.programs)))

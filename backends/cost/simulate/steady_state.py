@@ -104,7 +104,6 @@ class _Placing:
             end[node] = ready + self.duration[node]
 
     def _loop(self, low: int, high: int, region: int) -> None:
-        """All iterations of a loop."""
         trips = self.program.regions[region].trip_count
         size, rest = divmod(high - low, trips)
         if rest:

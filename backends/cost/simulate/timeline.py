@@ -67,17 +67,17 @@ POLICIES: dict[str, Policy] = {
     for p in (
         Policy(
             "overlap",
-            "communication begins as soon as what it waits for has ended",
+            "communication begins as soon as its dependencies have ended",
             prepares_ahead=True,
         ),
         Policy(
             "xla",
-            "as XLA: the same within an iteration of a loop; small collectives of a kind are joined, to 30 MiB",
+            "as XLA: the same within an iteration of a loop; small collectives of a kind are joined, up to 30 MiB",
             combined=XLA_COMBINES,
         ),
         Policy(
             "ddp",
-            "as overlap; all-reduces of gradients are joined to buckets of 25 MiB",
+            "as overlap; all-reduces of gradients are joined into buckets of 25 MiB",
             combined=DDP_BUCKETS,
             prepares_ahead=True,
         ),
@@ -88,9 +88,7 @@ POLICIES: dict[str, Policy] = {
 }
 
 #: The policy of programs that are made of profiles, which no other can take the place of.
-RECORDED = Policy(
-    "recorded", "everything runs on the stream that it was recorded on", recorded=True
-)
+RECORDED = Policy("recorded", "everything runs on its recorded stream", recorded=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,11 +194,11 @@ def _by_runs(works: Sequence[ClassWork], policy: Policy) -> tuple[ClassTimeline,
 
 def _wait_for_ever(stuck: Sequence[_Track]) -> FlintError:
     listed = "; ".join(f"class {track.number} for {track.waits_for()}" for track in stuck[:4])
-    more = f" and {len(stuck) - 4} classes more" if len(stuck) > 4 else ""
+    more = f" and {len(stuck) - 4} more classes" if len(stuck) > 4 else ""
     return FlintError(
         "FL708",
-        f"the step never ends, ranks wait for each other: {listed}{more}",
-        help="`flint check` on the traces says which ranks, and what each of them waits for",
+        f"the step never ends, because ranks wait for each other: {listed}{more}",
+        help="`flint check` on the traces says which ranks wait, and for what",
     )
 
 

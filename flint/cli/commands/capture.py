@@ -142,15 +142,15 @@ def _refuse_clusters(
     if output is not None and len(clusters) > 1:
         raise FlintError(
             "FL218",
-            f"traces have the durations of one cluster, and {len(clusters)} are given",
-            help="capture once with each, or leave out -o",
+            f"traces can have the durations of only one cluster, but {len(clusters)} are given",
+            help="capture once with each, or omit -o",
         )
     for name in request.given():
         flag = request.options()[name].flag
         if not clusters:
-            raise FlintError("FL218", f"{flag} is for --cluster", help="add --cluster NAME")
+            raise FlintError("FL218", f"{flag} needs --cluster", help="add --cluster NAME")
         if output is not None and name not in _OF_TRACES:
-            said = f"warning: {flag} is for the estimate alone, traces are as without it"
+            said = f"warning: {flag} affects only the estimate, not the traces"
             print_note(said, quiet=quiet)
 
 

@@ -23,7 +23,7 @@ def check(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR|FILE.et", help="A directory of .et files, or one, of any writer."
+            metavar="DIR|FILE.et", help="A directory of .et files, or one file, from any writer."
         ),
         READS,
     ],
@@ -38,7 +38,9 @@ def check(
     ] = None,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Exit 1 unless the traces end whatever anything lasts."),
+        typer.Option(
+            "--strict", help="Exit with 1 unless the traces finish whatever the durations are."
+        ),
     ] = False,
     json_: Json = False,
     quiet: Quiet = False,
@@ -46,9 +48,10 @@ def check(
 ) -> None:
     """Check traces for what makes simulators hang.
 
-    Proves that they are readable, acyclic, complete and matched between ranks, whoever wrote them,
-    and those of Flint that no file changed since; and that they end whatever computations and messages
-    last, else at the times that they have. Exits 0 if nothing was found and 1 otherwise.
+    Proves that they are readable, acyclic, complete and matched between ranks, whoever wrote them;
+    for Flint's own traces also that no file has changed. Proves that they finish whatever the
+    durations of computations and messages are, or else at their own durations. Exits with 0 if
+    nothing was found and 1 otherwise.
     """
     from flint.backends.chakra import check as check_traces
 
@@ -104,9 +107,9 @@ def _text(report: CheckReport, *, verbose: bool) -> str:
         lines.append(f"{plural(total, 'finding')} in {examined}: {counts}")
     lines.extend(f"note: {note}" for note in report.notes)
     if report.partial:
-        lines.append("note: not every rank is here; nothing was said about the others")
+        lines.append("note: some ranks are missing; the report says nothing about them")
     if not report.deadlock_examined:
         lines.append("note: deadlock was not examined")
     if report.doubt:
-        lines.append(f"note: it is not proved that they end at other times: {report.doubt}")
+        lines.append(f"note: Flint cannot prove that they finish at other times: {report.doubt}")
     return "\n".join(lines)

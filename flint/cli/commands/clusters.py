@@ -75,7 +75,7 @@ def show(
 @clusters.command("stacks")
 @guarded
 def stacks(json_: Json = False, quiet: Quiet = False, verbose: Verbose = 0) -> None:
-    """List the stacks: whose software may run on a cluster (estimate --stack)."""
+    """List the software stacks that may run on a cluster (estimate --stack)."""
     from flint.cluster.stack import shipped_stacks
 
     found = shipped_stacks()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: The policy that is not one of ours: a simulator's rules, for traces.
 ASTRA_SIM = "astra-sim"
 _AS_WRITTEN = f"--overlap {ASTRA_SIM}, which runs traces as they are written"
-_AS_CAPTURED = "leave it out; flint capture -c CLUSTER takes --map and --profile"
+_AS_CAPTURED = "omit it; flint capture -c CLUSTER takes --map and --profile"
 TracePath = Annotated[
     Path,
     typer.Argument(metavar="PATH", help="A trace directory, or a .flint file."),
@@ -44,14 +44,14 @@ RankClass = Annotated[
     typer.Option(
         "--class",
         metavar="NAME",
-        help="Rank class of --perfetto and --view: its name or number, or all (default: the slowest).",
+        help="Rank class for --perfetto and --view: its name or number, or all (default: the slowest).",
     ),
 ]
 Window = Annotated[
     str | None,
     typer.Option(
         metavar="MS:MS",
-        help="Times that --perfetto writes, in ms of the step (default: the first 100,000 nodes).",
+        help="Times for --perfetto, in ms of the step (default: the first 100,000 nodes).",
     ),
 ]
 Views = Annotated[
@@ -67,13 +67,15 @@ Compare = Annotated[
     str | None,
     typer.Option(
         metavar="NAME[=DIR],...",
-        help="Fidelities side by side: analytic, compiled, cycles, simulated; DIR is another capture.",
+        help="Compare fidelities side by side: analytic, compiled, cycles, simulated; DIR is another capture.",
     ),
     READS,
 ]
 Binary = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="ASTRA-sim for simulated (default: $FLINT_ASTRA_SIM)."),
+    typer.Option(
+        metavar="PATH", help="ASTRA-sim binary for simulated (default: $FLINT_ASTRA_SIM)."
+    ),
     READS,
 ]
 
@@ -95,13 +97,13 @@ def estimate(
 ) -> None:
     """Estimate step time, memory and exposed communication.
 
-    The kernels of each rank class are priced on the cluster's chip, its collectives on the
-    network, and placed in time. With --overlap astra-sim the written traces are run by the rules of
-    that simulator, on the network.yml of --cluster and the system.json beside it. With --compare
-    several fidelities stand side by side.
+    Prices the kernels of each rank class on the cluster's chip and its collectives on the network,
+    and schedules them. With --overlap astra-sim, runs the written traces by that simulator's rules,
+    on the network.yml of --cluster and the system.json beside it. With --compare, shows several
+    fidelities side by side.
 
-    What flint import made of profiles is replayed with its measured times; on another cluster than that
-    of its device each of them is scaled by what the models say.
+    A workload that flint import made from profiles is replayed with its measured times. On another
+    cluster than its device's, models scale each of them.
     """
     looks = (("--perfetto", perfetto), ("--class", class_), ("--window", window), ("--view", views))
     if compare is not None:
@@ -114,7 +116,7 @@ def estimate(
         _print_document(table, as_json=json_)
         return
     if binary is not None:
-        raise FlintError("FL218", "--binary is for --compare", help="or use flint simulate")
+        raise FlintError("FL218", "--binary needs --compare", help="or use flint simulate")
     if request.policy == ASTRA_SIM:
         others = [name for name in request.options() if name not in ("cluster", "policy")]
         refuse(request, others, _AS_WRITTEN, _AS_CAPTURED)
@@ -123,7 +125,7 @@ def estimate(
         return
     view = _view(perfetto, class_, window, in_json=bool(views))
     if views and not json_:
-        raise FlintError("FL218", "--view is for --json", help="add --json")
+        raise FlintError("FL218", "--view needs --json", help="add --json")
     with stages_shown(quiet=quiet or json_):
         from flint.backends.cost.estimate import estimate as estimated
 
@@ -145,7 +147,7 @@ def _with_cluster(request: EstimateRequest) -> EstimateRequest:
 
 def _print(found: Estimate, *, quiet: bool, verbose: bool) -> None:
     if found.is_lower_bound:
-        print_note("warning: operations without a price count nothing", quiet=quiet)
+        print_note("warning: operations without a price count as zero", quiet=quiet)
     for line in warning_lines(found.workload.warnings):
         print_note(line, quiet=quiet)
     _print_text(found.to_text(verbose=verbose))
@@ -160,13 +162,11 @@ def _print_text(text: str) -> None:
     print_result(text, rich_form)
 
 
-def _refuse(
-    options: tuple[tuple[str, object], ...], reason: str, help_: str = "leave it out"
-) -> None:
+def _refuse(options: tuple[tuple[str, object], ...], reason: str, help_: str = "omit it") -> None:
     """Raise FlintError FL218 for an option that has no place beside another."""
     for option, value in options:
         if value is not None:
-            raise FlintError("FL218", f"{option} is not for {reason}", help=help_)
+            raise FlintError("FL218", f"{option} does not apply to {reason}", help=help_)
 
 
 def _print_document(found: Any, *, as_json: bool) -> None:
@@ -188,7 +188,7 @@ def _simulated(path: Path, network: str, *, as_json: bool, quiet: bool) -> None:
     if not is_astrasim(network):
         raise FlintError(
             "FL218",
-            f"--overlap {ASTRA_SIM} is for its own files",
+            f"--overlap {ASTRA_SIM} needs ASTRA-sim's own files",
             help=f"give -c {path / 'network.yml' if path.is_dir() else 'network.yml'}",
         )
     found = simulate_traces(path, Path(network))
@@ -217,7 +217,7 @@ def _view(
         return _View(path, rank_class, None if window is None else _window_ns(window))
     for option, value in (("--class", None if in_json else rank_class), ("--window", window)):
         if value is not None:
-            raise FlintError("FL218", f"{option} is for --perfetto", help="add --perfetto FILE")
+            raise FlintError("FL218", f"{option} needs --perfetto", help="add --perfetto FILE")
     return None
 
 
@@ -238,5 +238,5 @@ def _window_ns(text: str) -> tuple[float, float]:
     except ValueError:
         found = (0.0, 0.0)
     if not 0 <= found[0] < found[1] < math.inf:
-        raise FlintError("FL504", f"--window {text} is no window", help="write --window 10:12.5")
+        raise FlintError("FL504", f"--window {text} is not a window", help="write --window 10:12.5")
     return found

@@ -26,7 +26,9 @@ def explain(
     ] = None,
     scope: Annotated[
         str | None,
-        typer.Option(metavar="PATTERN", help="Explain the scopes that match, as layers/*/dot."),
+        typer.Option(
+            metavar="PATTERN", help="Explain the scopes that match a pattern, such as layers/*/dot."
+        ),
     ] = None,
     list_all: Annotated[bool, typer.Option("--list", help="List all collectives (default).")] = (
         False
@@ -38,7 +40,7 @@ def explain(
 ) -> None:
     """Explain why collectives are there.
 
-    Says which operands, shardings and source line cause a collective, and who reads it.
+    Says which operands, shardings and source line cause a collective, and what reads it.
     """
     from flint.backends.summary.explain import explain_collective, explain_scope, list_collectives
     from flint.cli.inputs import load_workload, program_of_rank

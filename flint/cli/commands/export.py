@@ -51,7 +51,9 @@ def export(
 
     if json_ and output is None:
         raise FlintError(
-            "FL218", "--json prints a report on stdout, the graph needs a file", help="add -o FILE"
+            "FL218",
+            "--json prints a report on stdout, so the graph needs a file",
+            help="add -o FILE",
         )
     program = program_of_rank(load_workload(path), rank)
     text = FORMATS[format_.value](program)

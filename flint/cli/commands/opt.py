@@ -48,7 +48,7 @@ def opt(
     ] = None,
     rank_class: Annotated[
         int | None,
-        typer.Option("--rank-class", metavar="N", help="Only the program of this class of ranks."),
+        typer.Option("--rank-class", metavar="N", help="Only the program of this rank class."),
     ] = None,
     force: Force = False,
     json_: Json = False,
@@ -164,7 +164,7 @@ def _chosen(workload: Workload, rank_class: int | None) -> list[int]:
     if not 0 <= rank_class < len(workload.classes):
         last = len(workload.classes) - 1
         raise FlintError(
-            "FL503", f"there is no class {rank_class} of ranks", help=f"classes are 0 to {last}"
+            "FL503", f"there is no rank class {rank_class}", help=f"classes are 0 to {last}"
         )
     return [workload.classes[rank_class].program]
 
@@ -176,7 +176,7 @@ def _can_write(output: Path | None, numbers: list[int]) -> None:
     if output is not None and not _is_workload(output) and len(numbers) > 1:
         raise FlintError(
             "FL218",
-            f"{output} would hold {len(numbers)} programs, and text holds one",
+            f"{output} would hold {len(numbers)} programs, but text holds only one",
             help="choose one with --rank-class N, or write all to a .flint file",
         )
 

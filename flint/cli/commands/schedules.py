@@ -39,9 +39,7 @@ def schedules(
     ] = 8,
     chunks: Annotated[
         int | None,
-        typer.Option(
-            "--chunks", metavar="N", help="Stages of each rank (default: 1, or 2).", max=64
-        ),
+        typer.Option("--chunks", metavar="N", help="Stages per rank (default: 1, or 2).", max=64),
     ] = None,
     svg: Annotated[
         Path | None,
@@ -53,7 +51,7 @@ def schedules(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Draw a schedule of a pipeline, or list all: how long ranks wait, what they hold.
+    """Draw a pipeline schedule, or list all: how long ranks wait, what they hold.
 
     Stages are equal, sends take no time, and a whole backward pass takes twice as long as a forward
     pass.
@@ -165,5 +163,5 @@ def _drawn(timed: TimedSchedule) -> str:
     return (
         f"{timed.name}: {SCHEDULES[timed.name].summary}\n\n{picture(timed)}\n"
         f"Each rank waits for {float(timed.idle):.1%} of the step.\n"
-        f"Passes whose activations a rank holds at most, from rank 0: {_held(timed)}."
+        f"Most passes whose activations a rank holds, from rank 0: {_held(timed)}."
     )

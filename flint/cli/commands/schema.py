@@ -28,7 +28,8 @@ def schema(
 ) -> None:
     """Print the JSON Schema of a command's --json, or list all.
 
-    Each field has a description. A version of a document may get fields, but loses and changes none.
+    Each field has a description. A document's version may gain fields, but never loses or changes
+    one.
     """
     from flint.schemas.catalog import find_schema, read_schema, schema_names
 

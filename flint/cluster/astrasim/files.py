@@ -54,7 +54,7 @@ def read_astrasim(network: Path, system: Path | None = None, chip: Chip | None =
         if system is None:
             raise FlintError(
                 "FL706",
-                f"{network} says nothing of the chip",
+                f"{network} does not describe the chip",
                 help="give ASTRA-sim's system.json too, or a chip",
             )
         with _possible(system):
@@ -65,7 +65,7 @@ def read_astrasim(network: Path, system: Path | None = None, chip: Chip | None =
             title=f"read from {network.name}",
             chip=chip,
             network=networks,
-            derate=_assumed(1.0, "ASTRA-sim knows none"),
+            derate=_assumed(1.0, "not in ASTRA-sim's files"),
         )
 
 
@@ -79,7 +79,7 @@ def _possible(path: Path) -> Iterator[None]:
         reason = found["msg"].removeprefix("Value error, ").removeprefix("Input ")
         raise FlintError(
             "FL706",
-            f"{path.name} describes no system: {found['loc'][-1] if found['loc'] else ''} {reason}",
+            f"{path.name} does not describe a system: {found['loc'][-1] if found['loc'] else ''} {reason}",
             place=str(path),
             help="see its units: GB/s, ns and TFLOP/s",
         ) from error
@@ -120,7 +120,7 @@ def _chip(path: Path) -> Chip:
         name=f"roofline of {path.name}",
         peak_flops_per_s=dict.fromkeys(_DTYPES, peak),
         memory_bytes=_assumed(
-            float(UNKNOWN_MEMORY_BYTES), "ASTRA-sim's files have no size of memory: without a limit"
+            float(UNKNOWN_MEMORY_BYTES), "ASTRA-sim's files do not state the memory size: no limit"
         ),
         memory_bandwidth_bytes_per_s=_assumed(
             system.local_mem_bw * 1e9, f"{path.name}: local-mem-bw"
@@ -162,7 +162,7 @@ def read_network(path: Path) -> dict[str, list[Any]]:
         items = _items(value)
         if items is None:
             _refuse(
-                path, line, f"{key} is not a list", f"write {key}: [ , ], one entry a dimension"
+                path, line, f"{key} is not a list", f"write {key}: [ , ], one entry per dimension"
             )
         rows[key] = [_item(path, line, key, i) for i in items]
     missing = [key for key in _KEYS if key not in rows]
@@ -213,8 +213,10 @@ def _item(path: Path, line: int, key: str, text: str) -> Any:
     except ValueError:
         _refuse(path, line, f"{key} '{text[:40]}' is not a number", None)
     if key == "npus_count" and value == 1:
-        alone = "ASTRA-sim runs no network of one device, nor a dimension of one"
-        instead = "a step of one device needs none: flint estimate DIR -c CLUSTER gives its time"
+        alone = "ASTRA-sim runs neither a network of one device nor a dimension of one"
+        instead = (
+            "a step of one device needs no network: flint estimate DIR -c CLUSTER gives its time"
+        )
         _refuse(path, line, f"npus_count is 1: {alone}", instead)
     least = {
         "npus_count": 2 <= value <= MOST_DEVICES,

@@ -120,14 +120,14 @@ class _Reader:
                 first = scanner.number()
                 last = scanner.number() if scanner.takes("-") else first
                 if last - first > 1 << 24:
-                    scanner.fail("a table of so many entries")
+                    scanner.fail("a table with this many entries")
                 entries.extend(range(first, last + 1))
             else:
                 entries.append((_shape(scanner) if name == "shapes" else parsed(column, scanner),))
 
     def _open(self, scanner: Scanner, builder: ProgramBuilder) -> None:
         kinds = members(RegionKind)
-        kind = RegionKind(kinds[scanner.one_of("kind of block, and no row (%12 = ...)", kinds)])
+        kind = RegionKind(kinds[scanner.one_of("kind of block, and not a row (%12 = ...)", kinds)])
         self.regions.append(scanner.number())
         scanner.expect("x")
         trips = scanner.number()
@@ -156,7 +156,7 @@ class _Reader:
     def _row(self, scanner: Scanner, builder: ProgramBuilder) -> None:
         label = scanner.label()
         if label in self.rows:
-            scanner.fail(f"%{label} is there already, in line {self.lines[self.rows[label]]}")
+            scanner.fail(f"%{label} is already defined, in line {self.lines[self.rows[label]]}")
         scanner.expect("=")
         kind = Kind(_KINDS[scanner.one_of("kind of row", _KINDS)])
         opcode = scanner.word()
@@ -194,7 +194,6 @@ class _Reader:
         return self.rows[label]
 
     def _named(self, scanner: Scanner) -> dict[str, Any]:
-        """The columns between braces."""
         found: dict[str, Any] = {}
         while not scanner.takes("}"):
             if found:

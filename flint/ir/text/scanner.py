@@ -78,7 +78,7 @@ class Scanner:
             return str(json.loads(text))
         except ValueError:
             self._at = start
-            self.fail(f"{text[:40]} is not a string of JSON")
+            self.fail(f"{text[:40]} is not a JSON string")
 
     def number(self) -> int:
         """A whole number."""
@@ -102,7 +102,7 @@ class Scanner:
         if found not in known:
             self._at, names = start, tuple(known)
             close = nearest(found, names)
-            self.fail(f"'{found}' is no {what}{close}", help=f"one of {', '.join(names)}")
+            self.fail(f"'{found}' is not a known {what}{close}", help=f"one of {', '.join(names)}")
         return found
 
     def _skipped(self) -> int:

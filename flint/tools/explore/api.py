@@ -255,8 +255,8 @@ def _model(model: str | Path | Callable[..., Any]) -> str:
     if file is None or not Path(file).is_file() or "<" in name:
         raise FlintError(
             "FL211",
-            f"'{name or model}' is in no file that another process could load",
-            help="put it at the top of a file, and give flint.explore the file: 'train.py:entry'",
+            f"'{name or model}' is not in a file that another process could load",
+            help="put it at the top level of a file, and give flint.explore the file: 'train.py:entry'",
         )
     return f"{file}:{name}"
 
@@ -277,7 +277,6 @@ def _values(values: object) -> str:
 
 
 def _texts(found: object) -> tuple[str, ...]:
-    """One or several things as texts."""
     if isinstance(found, Iterable) and not isinstance(found, str | bytes):
         return tuple(map(str, found))
     return (str(found),)

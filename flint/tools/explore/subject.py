@@ -91,7 +91,7 @@ def _written(name: str, value: object) -> str:
     raise FlintError(
         "FL219",
         f"{name} of an estimate that flint.explore makes is a {type(value).__name__}",
-        help="give a name, or write it into a file and give that: processes and studies keep texts",
+        help="give a name, or write it into a file and give that, because processes and studies keep texts",
     )
 
 

@@ -78,7 +78,7 @@ class Imported:
     def of(cls, workload: Workload) -> Imported:
         """Of a workload made of profiles."""
         by = workload.measured_by
-        assert by is not None, "nobody measured the workload"
+        assert by is not None, "the workload was not measured"
         classes = tuple(
             _class_of(workload.programs[c.program], measured)
             for c, measured in zip(workload.classes, by.classes, strict=True)

@@ -100,7 +100,7 @@ def _require_window(window_ns: tuple[float, float], step_time_ns: float) -> None
     if start >= step_time_ns or end <= 0:
         raise FlintError(
             "FL504",
-            f"the window from {start / 1e6:g} to {end / 1e6:g} ms is outside of the step",
+            f"the window from {start / 1e6:g} to {end / 1e6:g} ms is outside the step",
             help=f"the step takes {step_time_ns / 1e6:.6g} ms",
         )
 
@@ -115,8 +115,6 @@ def _selected(timeline: ClassTimeline, window: tuple[float, float] | None, limit
 
 
 class _ClassTrace:
-    """The packets of one rank class."""
-
     def __init__(
         self,
         number: int,

@@ -105,6 +105,6 @@ def _without_workload(source: Source) -> FlintError:
     assert source.kind is SourceKind.TRACES
     return FlintError(
         "FL904",
-        f"{source.path} has traces, and no workload that they were written from",
+        f"{source.path} has traces, but not the workload that they were written from",
         help="flint anonymize DIR -o OUT --level names writes such traces without names",
     )

@@ -54,8 +54,8 @@ def find_level(name: str) -> Level:
     if name == "structure":
         raise FlintError(
             "FL901",
-            "the level 'structure' is gone: what it kept of a workload gave the original away",
-            help="take --level shapes, or flint synth for workloads with other bodies",
+            "the level 'structure' was removed: what it kept of a workload revealed the original",
+            help="use --level shapes, or flint synth for workloads with other bodies",
         )
     if name not in known:
         raise FlintError(
@@ -83,7 +83,7 @@ def options_of(
     if chosen is Level.NAMES and (keep is not None or seed is not None):
         raise FlintError(
             "FL907",
-            "the level names moves no total and draws nothing",
+            "the level names changes no total and draws nothing",
             help="--keep and --seed are for the level shapes: add --level shapes",
         )
     if seed is not None and seed < 0:

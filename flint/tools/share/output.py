@@ -35,8 +35,8 @@ def _refuse_input(out: Path, source: Path) -> None:
     if parts in (there, here) and (there == here or os.path.isdir(here)):
         raise FlintError(
             "FL903",
-            f"{out} would be written into {source}, which is read",
-            help="give a place beside it",
+            f"{out} would be written into {source}, which is an input",
+            help="give another place",
         )
 
 

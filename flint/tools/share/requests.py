@@ -30,11 +30,11 @@ class GrowRequest(Request):
         "--mesh", "-m", metavar="SPEC", help="The same axes with other sizes: 16x4."
     )
     layers: Size | None = option("--layers", metavar=_SIZE, help="Layers: 32, or 4x.")
-    width: Size | None = option("--width", metavar=_SIZE, help="Width of the model, alone.")
+    width: Size | None = option("--width", metavar=_SIZE, help="Width of the model only.")
     ffn: Size | None = option("--ffn", metavar=_SIZE, help="Width within feed-forward blocks.")
     heads: Size | None = option("--heads", metavar=_SIZE, help="Heads of queries.")
     kv_heads: Size | None = option("--kv-heads", metavar=_SIZE, help="Heads of keys and values.")
-    head_size: Size | None = option("--head-size", metavar=_SIZE, help="Numbers of each head.")
+    head_size: Size | None = option("--head-size", metavar=_SIZE, help="Size of each head.")
     vocabulary: Size | None = option("--vocabulary", metavar=_SIZE, help="Words.")
     experts: Size | None = option("--experts", metavar=_SIZE, help="Experts of each layer.")
     slots: Size | None = option(
@@ -43,7 +43,7 @@ class GrowRequest(Request):
         help="Slots of an expert (default: they follow tokens and experts).",
     )
     sequence: Size | None = option(
-        "--sequence", metavar=_SIZE, help="Tokens of a sequence; places of a cache."
+        "--sequence", metavar=_SIZE, help="Tokens of a sequence; positions of a cache."
     )
     batch: Size | None = option(
         "--batch", metavar=_SIZE, help="Sequences over all devices; 2x: twice as many on each."
@@ -52,7 +52,7 @@ class GrowRequest(Request):
         "--set",
         form=Form.PAIRS,
         metavar="dN=SIZE",
-        help="Set a variable by its name; repeatable.",
+        help="Set a variable by its name (repeatable).",
     )
     split: Mapping[str, str] | Sequence[str] | None = option(
         "--split",
@@ -64,7 +64,7 @@ class GrowRequest(Request):
         "--keep-global-batch",
         form=Form.SWITCH,
         default=False,
-        help="A larger mesh leaves less of the batch on each device (default: as much).",
+        help="With a larger mesh, reduce the batch per device (default: keep it).",
     )
 
     @property
@@ -127,14 +127,15 @@ class SynthRequest(Request):
         default=(),
         metavar="PATH",
         reads=True,
-        help="Captures whose mesh, layers, FLOPs and memory samples have, in turn: .flint files, traces, folders.",
+        help="Captures whose mesh, layers, FLOPs and memory the samples copy in turn: .flint files, "
+        "traces, folders.",
     )
     model: Path | None = option(
         "--model",
         form=Form.PATH,
         metavar="DIR",
         reads=True,
-        help="Programs to begin with: what flint learn wrote, or captures, not Flint's own.",
+        help="Programs to start from: what flint learn wrote, or captures; not Flint's own.",
     )
     mesh: str | None = option("--mesh", metavar="MESH", help="The mesh: 64x8, data=64,model=8.")
     flops: str | None = option("--flops", metavar="N", help="FLOPs of one device: 1e15, 1.2PFLOP.")
@@ -154,7 +155,7 @@ class SynthRequest(Request):
         form=Form.NUMBER,
         default=0,
         metavar="N",
-        help="Of the first sample; the next has one more.",
+        help="Seed of the first sample; each next one adds 1.",
     )
 
 
@@ -166,16 +167,16 @@ class AnonymizeRequest(Request):
         "--level",
         default="names",
         metavar="NAME",
-        help="What is given up: names (names and sources), or shapes (sizes too).",
+        help="What is removed: names (names and sources), or shapes (sizes too).",
     )
     keep: str | None = option(
         "--keep",
         metavar="SHARE",
-        help="How far totals and step times may move at the level shapes: 2% unless given.",
+        help="How far totals and step times may move at the level shapes (default: 2%).",
     )
     seed: int | None = option(
         "--seed",
         form=Form.NUMBER,
         metavar="N",
-        help="Draw sizes as before; who knows it can draw them too. Without it nobody can.",
+        help="Seed for the sizes. Whoever knows it can draw the same sizes; without it nobody can.",
     )

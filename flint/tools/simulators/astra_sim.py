@@ -52,7 +52,7 @@ def find_binary(given: str | None) -> Path:
     named = given or os.environ.get(BINARY)
     found = named or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
-        raise FlintError("FL710", "no ASTRA-sim is named, and PATH has none", help=_HELP)
+        raise FlintError("FL710", "no ASTRA-sim is named, and there is none in PATH", help=_HELP)
     path = Path(found)
     if not path.exists() and named and os.sep not in named:
         path = Path(shutil.which(named) or named)
@@ -126,14 +126,14 @@ class AstraSim:
     def _verdict(self, ended: Ended, heard: Listener) -> tuple[str, str, str]:
         """Code, what it did, and what to do about it."""
         if ended.given_up:
-            more = "--limit SECONDS allows more; flint check DIR proves that traces end"
+            more = "--limit SECONDS allows more; flint check DIR proves that traces finish"
             return "FL713", ended.given_up, more
         if heard.contradictions:
             said = f"contradicts itself ({heard.contradictions[0]})"
             return (
                 "FL716",
                 said,
-                f"is it the simulator, and the only one that writes there? {_HELP}",
+                f"is it the simulator, and does nothing else write there? {_HELP}",
             )
         if ended.lacked_memory:
             allowed = self.limits.memory_bytes
@@ -141,11 +141,11 @@ class AstraSim:
             more = "--memory-limit GIB allows more; fewer ranks or layers need less"
             return "FL715", f"ran out of memory{had}", more
         if ended.status:
-            more = "its last words are above; flint check DIR finds what it does not bear"
+            more = "its last output is above; flint check DIR finds what it cannot handle"
             return "FL714", _how(ended.status), more
         if heard.is_own:
             return "FL712", "ended with status 0", "flint check DIR says what traces wait for"
-        silent = "ended with status 0 and said nothing that ASTRA-sim says"
+        silent = "ended with status 0 and printed nothing that ASTRA-sim prints"
         return "FL716", silent, f"is it the simulator? {_HELP}"
 
 
@@ -210,7 +210,7 @@ class Listener:
         """What was heard and cannot be."""
         if not self._strange:
             return ()
-        return (f"it spoke of ranks that the network has not: {ranks_text(self._strange)}",)
+        return (f"it named ranks that the network does not have: {ranks_text(self._strange)}",)
 
     def ends(self) -> dict[int, RankEnd]:
         """The ranks that have finished, without those of which something was said that cannot be."""
@@ -228,9 +228,9 @@ class Listener:
 
 def _cannot_run(binary: Path, number: int) -> FlintError:
     reasons = {
-        errno.ENOEXEC: "is not a program of this machine",
-        errno.ENOENT: "names an interpreter that is not there",
-        errno.EACCES: "may not be executed",
+        errno.ENOEXEC: "is not a program for this machine",
+        errno.ENOENT: "names an interpreter that does not exist",
+        errno.EACCES: "is not executable by this user",
     }
     why = reasons.get(number, f"cannot be run: {os.strerror(number)}")
     return FlintError("FL710", f"{binary} {why}", help=_HELP)

@@ -22,7 +22,7 @@ MOST_BYTES = 192 << 20
 #: Failures after which it matters that the traces end, and what that means.
 _WAITED = {
     "FL712": "the cause is in the simulator or its settings",
-    "FL713": "no rank waits for ever because of them",
+    "FL713": "no rank waits forever because of them",
 }
 
 
@@ -42,7 +42,7 @@ class Explainer:
         paths = self.inputs.traces.paths.values()
         size = sum(path.stat().st_size for path in paths)
         if size > MOST_BYTES:
-            told = f"{format_bytes(size)} of traces were not run by Flint's rules of ASTRA-sim too"
+            told = f"{format_bytes(size)} of traces were not also run by Flint's rules of ASTRA-sim"
             return replace(run, notes=(*run.notes, told))
         rules = run_rules(_place(self.inputs), case)
         if run.failure is not None:
@@ -82,4 +82,4 @@ def _with_cause(run: SimulatedRun, rules: RuleTimes) -> SimulatedRun:
 
 
 def _no_rules(error: FlintError) -> str:
-    return f"Flint's rules of ASTRA-sim say nothing of it: {error.message}"
+    return f"Flint's rules of ASTRA-sim cannot run it: {error.message}"

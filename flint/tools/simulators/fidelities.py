@@ -23,10 +23,10 @@ from flint.text import Column, format_bytes, format_duration, text_table
 SCHEMA: Final = "flint.fidelities/1"
 #: The fidelities by name: what each is.
 FIDELITIES: Final[Mapping[str, str]] = {
-    "analytic": "flint estimate, of what a partitioner and Flint's passes made",
-    "compiled": "flint estimate, of what XLA's whole compiler made",
-    "cycles": "flint estimate --timing compiler, of what XLA's TPU compiler made",
-    "simulated": "the traces, by the rules of ASTRA-sim",
+    "analytic": "flint estimate of what a partitioner and Flint's passes made",
+    "compiled": "flint estimate of what XLA's whole compiler made",
+    "cycles": "flint estimate --timing compiler of what XLA's TPU compiler made",
+    "simulated": "the traces, by ASTRA-sim's rules",
 }
 
 
@@ -187,7 +187,7 @@ def require_fidelity(name: str) -> None:
         raise FlintError(
             "FL718",
             f"no fidelity is called '{name}'{nearest(name, list(FIDELITIES))}",
-            help=f"they are {', '.join(FIDELITIES)}; NAME=DIR takes that of another capture",
+            help=f"they are {', '.join(FIDELITIES)}; NAME=DIR takes it from another capture",
         )
 
 

@@ -71,10 +71,9 @@ def find_inputs(
         if not cases:
             raise FlintError(
                 "FL711",
-                "the congestion-aware simulator takes networks of one dimension, and "
-                f"{found[0].name} has several",
+                f"the congestion-aware simulator takes networks of one dimension, but {found[0].name} has several",
                 place=str(found[0]),
-                help="run the congestion-unaware one, or give a network of one: --network FILE",
+                help="run the congestion-unaware one, or give a one-dimensional network: --network FILE",
             )
     for case in cases:
         _require_fit(case, traces)
@@ -114,13 +113,13 @@ def _require_all_ranks(traces: TraceSet) -> None:
             "FL711",
             f"{len(missing)} of {traces.world} ranks have no trace, the first is {missing[0]}",
             place=str(traces.folder),
-            help="ASTRA-sim wants a trace for each; write all ranks",
+            help="ASTRA-sim needs a trace for each rank; write all ranks",
         )
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if most != resource.RLIM_INFINITY and traces.world + _OTHER_FILES > most:
         raise FlintError(
             "FL711",
-            f"ASTRA-sim opens {traces.world} traces at once, and {most} open files are allowed",
+            f"ASTRA-sim opens {traces.world} traces at once, but only {most} open files are allowed",
             help=f"allow more: ulimit -Hn {traces.world + _OTHER_FILES}",
         )
 
@@ -131,17 +130,16 @@ def _require_fit(case: Case, traces: TraceSet) -> None:
     if fabric.world != len(traces.paths):
         raise FlintError(
             "FL711",
-            f"{network.name} is of {fabric.world} ranks, and {len(traces.paths)} have a trace",
+            f"{network.name} is for {fabric.world} ranks, but {len(traces.paths)} have a trace",
             place=str(network),
-            help="the product of npus_count is the number of ranks",
+            help="the product of npus_count must be the number of ranks",
         )
     system = read_system(case.system)
     given = system.all_reduce_implementation
     if given and len(given) != len(fabric.sizes):
         raise FlintError(
             "FL711",
-            f"{case.system.name} is for {len(given)} dimensions, and {network.name} has "
-            f"{len(fabric.sizes)}",
+            f"{case.system.name} is for {len(given)} dimensions, but {network.name} has {len(fabric.sizes)}",
             place=str(case.system),
             help="give the settings of this network: --system FILE",
         )

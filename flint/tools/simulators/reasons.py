@@ -182,14 +182,16 @@ def _both(estimated: float, simulated: float) -> str:
     return f"{format_duration(simulated)} instead of {format_duration(estimated)}"
 
 
-_BESIDE = "the estimate has streams beside that of computation, ASTRA-sim computes one at a time"
+_BESIDE = (
+    "the estimate has streams beside that of computation, but ASTRA-sim computes one at a time"
+)
 
 
 def _durations(system: SystemFile, in_traces: int, in_estimate: int) -> str:
     others = f"; {in_traces:,} kernels instead of {in_estimate:,}"
     others = "" if in_traces == in_estimate else others
     if not system.roofline_enabled:
-        return f"durations in traces are whole microseconds, of the cluster that they name{others}"
+        return f"durations in traces are whole microseconds, for the cluster that they name{others}"
     peak, bandwidth = f"{system.peak_perf:g} TFLOP/s", f"{system.local_mem_bw:g} GB/s"
     return f"a roofline of {peak} and {bandwidth} for every kernel{others}"
 
@@ -219,16 +221,16 @@ def _amount(hidden_ns: float) -> str:
 
 def _slot(rules: RuleTimes) -> str:
     if rules.without_slot is None:
-        return "not known: without that rule ranks wait for each other"
+        return "unknown: without that rule ranks wait for each other"
     return "collectives and sends of a rank wait for each other"
 
 
 def _own(simulated_ns: int, step: SimulatedStep, aware: bool) -> str:
     if aware:
-        return "congestion: messages share links, which Flint's run by its rules leaves out"
+        return "congestion: messages share links, which Flint's run by its rules does not model"
     if simulated_ns == step.step_time_ns:
         return "equal to the nanosecond to Flint's run by its rules"
-    return "not by the rules of ASTRA-sim 518bd51 as Flint has them: another version or backend"
+    return "not by Flint's version of the rules (ASTRA-sim 518bd51): another version or backend"
 
 
 def _communication(step: SimulatedStep, e: Estimate) -> tuple[CommunicationTimes, ...]:
@@ -253,7 +255,6 @@ def _of_rules(spent: Iterable[Spent], mesh: Mesh) -> Iterable[tuple[tuple[str, s
 
 
 def _axes(members: Sequence[int], mesh: Mesh) -> str:
-    """The axes along which ranks differ."""
     places = [mesh.coordinates(rank) for rank in members]
     return ",".join(name for name in mesh.names if len({p[name] for p in places}) > 1)
 

@@ -55,7 +55,7 @@ def beside_undisturbed(inputs: Inputs, case: Case, run: SimulatedRun) -> Simulat
     try:
         calm = FlintRules().run(inputs, case)
     except FlintError as error:
-        told = f"Flint's rules say nothing of the undisturbed time: {error.message}"
+        told = f"Flint's rules cannot give the undisturbed time: {error.message}"
         return replace(run, notes=(*run.notes, told))
     return replace(run, undisturbed_ns=calm.step_time_ns)
 

@@ -36,7 +36,7 @@ _START_SECONDS = 5.0
 _SHOWN = 20
 _LAYER = re.compile(r"Running Layer (\d{1,6})\b")
 _CYCLES = re.compile(r"Compute cycles: (\d{1,18})\b")
-_HELP = "pip install scalesim 'numpy<2.4' in an environment of its own, and --binary ITS/bin/python"
+_HELP = "pip install scalesim 'numpy<2.4' in a separate environment, and --binary ITS/bin/python"
 #: Called with the products that are done, and all.
 Progress = Callable[[int, int], None]
 
@@ -202,7 +202,7 @@ class ScaleSim:
         self, products: Sequence[SimulatedProduct], chosen: Sequence[int], array: Array
     ) -> list[str]:
         if self.interpreter is None:
-            return [f"SCALE-Sim is not installed here, the cycles are Flint's: {_HELP}"]
+            return [f"SCALE-Sim is not installed here, so the cycles are Flint's: {_HELP}"]
         left = [p for i, p in enumerate(products) if i not in set(chosen)]
         if not left:
             return []
@@ -231,7 +231,7 @@ class ScaleSim:
             )
         after = f"after {len(heard.found)} of {plural(heard.expected, 'product')}"
         if ended.lacked_memory:
-            more = "--memory-limit GIB allows more, a smaller --limit gives it smaller products"
+            more = "--memory-limit GIB allows more, a smaller --limit selects smaller products"
             return FlintError(
                 "FL715", f"SCALE-Sim ran out of memory {after}", place=words, help=more
             )
@@ -245,8 +245,7 @@ class ScaleSim:
         if not ended.status and len(heard.found) < heard.expected:
             return FlintError(
                 "FL712",
-                f"SCALE-Sim ended, and said cycles of {len(heard.found)} of "
-                f"{plural(heard.expected, 'product')}",
+                f"SCALE-Sim ended after cycles for {len(heard.found)} of {plural(heard.expected, 'product')}",
                 place=words,
                 help="Flint reads the output of SCALE-Sim 3",
             )
@@ -281,7 +280,7 @@ def _with_difference(found: ScaleSimulation) -> ScaleSimulation:
         f"SCALE-Sim and Flint's closed form differ for "
         f"{plural(len(found.differing), 'product')}, such as {p.m} x {p.k} times {p.k} x {p.n}: "
         f"{found.simulated[found.differing[0]]:,} cycles and {p.cycles:,}",
-        help="the closed form is that of SCALE-Sim 3.0.0",
+        help="the closed form follows SCALE-Sim 3.0.0",
     )
     return replace(found, failure=failure)
 

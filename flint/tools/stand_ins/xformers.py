@@ -130,5 +130,5 @@ def _square(q: Any, k: Any, known: AttentionBias) -> Square:
     queries = -(-sum(s[0] for s in squares) // len(squares))
     keys = -(-sum(s[0] * s[1] for s in squares) // max(len(squares) * queries, 1))
     if len(set(squares)) > 1 and mask:
-        tell("sequences of different lengths under a causal mask are taken to be equally long")
+        tell("sequences of different lengths under a causal mask are assumed to be equally long")
     return Square(heads * len(squares), queries, keys, mask)

@@ -148,17 +148,17 @@ def _check_cut(
             f"no value crosses the cut between stage {number} ({before}) and {number + 1} "
             f"({after}): the second does not depend on the first",
             place=where,
-            help="cut where the model hands on a value that it computed from parameters and inputs",
+            help="cut where the model passes on a value that it computed from parameters and inputs",
         )
     if len(values) > crossing:
         shown = "; ".join(_described(v, flow, position) for v in values)
         raise FlintError(
             "FL244",
             f"the cut between stage {number} ({before}) and {number + 1} ({after}) needs "
-            f"{len(values)} values, crossing is {crossing}: {shown}",
+            f"{len(values)} values, but crossing is {crossing}: {shown}",
             place=where,
-            help="cut at a layer boundary, where one value is left (in the middle of a residual "
-            f"block there are two), or say crossing={len(values)}",
+            help="cut at a layer boundary, where one value remains (in the middle of a "
+            f"residual block there are two), or write crossing={len(values)}",
         )
 
 

@@ -112,7 +112,7 @@ def _at_scopes(
     if order != sorted(set(order)) or order[0] == (0, 0):
         raise FlintError(
             "FL241",
-            f"the scopes of cut '{','.join(cut.scopes)}' do not begin one after the other",
+            f"the scopes of cut '{','.join(cut.scopes)}' are not in program order",
             place=where,
             help="give the scopes in the order in which the model runs them; the first stage "
             "begins with the model",
@@ -135,7 +135,7 @@ def _no_scope(traced: Traced, name: str, where: str | None) -> FlintError:
         place=where,
         help=f"its scopes are {shown}"
         if known
-        else "give parts of the model names with jax.named_scope, or put layers in a list or scan",
+        else "name parts of the model with jax.named_scope, or put layers into a list or scan",
     )
 
 

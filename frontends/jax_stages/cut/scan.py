@@ -229,7 +229,7 @@ class _Stacked:
         described = self.traced.described.get(operand)
         maker = self._maker.get(operand)
         what = (
-            f"{described.name}, which is also read outside of it"
+            f"{described.name}, which is also read outside it"
             if described is not None
             else f"{operand.aval.str_short()}, computed from the parameters of all layers at once"
         )
@@ -237,7 +237,7 @@ class _Stacked:
             "FL244",
             f"a scan that is cut reads {what}",
             place=place(maker if maker is not None else self.scan),
-            help="let the scan read the stacked parameters themselves, and compute inside of it",
+            help="let the scan read the stacked parameters themselves, and compute inside it",
         )
 
 

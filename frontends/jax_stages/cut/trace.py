@@ -112,7 +112,7 @@ def _check_results(program: OpenJaxpr, pipeline: Pipeline, where: str | None) ->
         what = "the loss" if pipeline.loss is not None else "the model"
         raise FlintError(
             "FL240",
-            f"{what} returns {shown or 'nothing'}, training needs one floating-point scalar",
+            f"{what} returns {shown or 'nothing'}, but training needs one floating-point scalar",
             place=where,
             help="return the mean over the microbatch, or give loss=",
         )

@@ -60,7 +60,7 @@ class ArrayWithoutData:
     def place(self) -> Placed:
         """Where it is, found out now if nobody has asked before."""
         if self._placed is None:
-            assert self._place is not None, "an array is placed, or knows who says where"
+            assert self._place is not None, "an array is placed, or knows who places it"
             try:
                 self._placed, self._place = self._place(), None
             except AttributeError as error:  # getattr(array, "sharding", None) would hide it

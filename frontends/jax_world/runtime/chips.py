@@ -89,7 +89,7 @@ def _answers(chip: Chip) -> ChipAnswers:
         raise FlintError(
             "FL218",
             f"JAX has no devices like {chip.name}: its chips are GPUs and TPUs",
-            help="name another with --chip; flint clusters list has them",
+            help="name another with --chip; flint clusters list shows them",
         )
     capability = _CAPABILITIES.get(chip.name.split("-")[0], "9.0")
     platform = "rocm" if chip.name.startswith("MI") else "cuda"

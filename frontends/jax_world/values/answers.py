@@ -38,7 +38,7 @@ class Answers:
             if not _PLACE.search(key):
                 raise FlintError(
                     "FL237",
-                    f"hint '{key}' is no line of the program",
+                    f"hint '{key}' is not a line of the program",
                     help='name the line that reads the value: --hint "train.py:88=3"',
                 )
         self._hints = dict(hints)
@@ -104,8 +104,8 @@ class Answers:
         if self._told[line] > MOST_ANSWERS:
             raise FlintError(
                 "FL239",
-                f"{what} is read for the {MOST_ANSWERS:,}th time, and is always {answer}: "
-                "the loop around it never ends",
+                f"{what} is read for the {MOST_ANSWERS:,}th time, and is always {answer}: the "
+                "loop around it never ends",
                 place=place or None,
                 help=f'give the value that ends it: --hint "{place}=0"',
             )
@@ -129,7 +129,7 @@ def _unknown(what: str, place: str, library: str, size: int, dtype: Any) -> Flin
     key = library or place  # the line that asks, where a line of the user's calls a library
     help_ = f'give the value: --hint "{key}={"true" if dtype == np.bool_ else 1}"'
     if size > MOST_READ:
-        help_ = "leave copies of whole arrays out, by the options of the program"
+        help_ = "disable copies of whole arrays with the program's options"
     return FlintError(
         "FL233",
         f"{what} depends on data, which a capture does not have",

@@ -129,8 +129,8 @@ def refusal(
         "FL225",
         f"the step of {name} cannot be traced: {reason}",
         place=place,
-        help="an optimizer can be traced if it updates each parameter from its own gradient and "
-        'state and reads no values; "adamw" and "sgd" can',
+        help="an optimizer can be traced if it updates each parameter from its own gradient "
+        'and state and reads no values, as "adamw" and "sgd" do',
     )
 
 

@@ -205,7 +205,7 @@ def _made(
     if not callable(make):
         raise FlintError(
             "FL225",
-            f"{type(optimizer).__name__} is no optimizer",
+            f"{type(optimizer).__name__} is not an optimizer",
             help='give "adamw", "sgd", a torch.optim.Optimizer, or a function of parameters',
         )
     name = getattr(make, "__name__", type(make).__name__)

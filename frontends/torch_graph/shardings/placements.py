@@ -76,7 +76,7 @@ def _entries(placement: object, where: str) -> tuple[Any, ...]:
         placement = placement.spec
     if isinstance(placement, tuple | list | PartitionSpec):
         return tuple(placement)
-    raise _no_placement(f"{placement!r} is no placement", where)
+    raise _no_placement(f"{placement!r} is not a placement", where)
 
 
 def _entry(entry: object, name: str, where: str, *, may_be_open: bool) -> Any:
@@ -88,11 +88,12 @@ def _entry(entry: object, name: str, where: str, *, may_be_open: bool) -> Any:
         if may_be_open:
             return PartitionSpec.UNCONSTRAINED
         raise _no_placement(
-            f"the placement of {name} leaves a dimension open, which only activations can", where
+            f"the placement of {name} leaves a dimension open, which is only allowed for activations",
+            where,
         )
     if isinstance(entry, tuple | list) and all(isinstance(a, str) for a in entry):
         return tuple(entry) if len(entry) != 1 else entry[0]
-    raise _no_placement(f"{entry!r} in the placement of {name} is no mesh axis", where)
+    raise _no_placement(f"{entry!r} in the placement of {name} is not a mesh axis", where)
 
 
 def _no_placement(message: str, where: str) -> FlintError:
@@ -137,7 +138,7 @@ def _from_dtensor(
     if len(placements) != len(mesh.names):
         raise FlintError(
             "FL222",
-            f"{name} has {len(placements)} DTensor placements, the mesh {len(mesh.names)} axes",
+            f"{name} has {len(placements)} DTensor placements, but the mesh has {len(mesh.names)} axes",
             place=where,
             help=f"give one placement per mesh axis, in this order: {', '.join(mesh.names)}",
         )
@@ -163,7 +164,7 @@ def _shard_dimension(
     if kind not in ("Shard", "_StridedShard"):
         raise FlintError(
             "FL222",
-            f"{name} is {placement} over mesh axis '{axis}', which no tensor at rest can be",
+            f"{name} is {placement} over mesh axis '{axis}', which is impossible for a stored tensor",
             place=where,
             help="use Shard(dimension) or Replicate()",
         )

@@ -185,7 +185,7 @@ class _Planner:
         if not isinstance(pattern, str):
             raise FlintError(
                 "FL222",
-                f"{pattern!r} is no name of a tensor",
+                f"{pattern!r} is not the name of a tensor",
                 place=where,
                 help='keys are globs over names, "tp_plan" or ("tp_plan", axis)',
             )

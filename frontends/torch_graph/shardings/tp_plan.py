@@ -94,8 +94,7 @@ def checked_plan(plan: object, where: str) -> Mapping[str, str]:
         if not isinstance(style, str) or style not in STYLES:
             raise FlintError(
                 "FL222",
-                f"'{style}' of '{pattern}' is no tensor-parallel style"
-                f"{nearest(str(style), list(STYLES))}",
+                f"'{style}' of '{pattern}' is not a tensor-parallel style{nearest(str(style), list(STYLES))}",
                 place=where,
                 help=f"known styles: {', '.join(sorted(STYLES))}",
             )

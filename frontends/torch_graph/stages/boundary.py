@@ -95,7 +95,7 @@ def _as_constrained(node: torch.fx.Node) -> PartitionSpec | None:
     if node.target is not torch.ops.flint.constrain.default or node.args[1] == FREE:
         return None
     entries = spec_of(node.args[1])
-    assert entries is not None, "only a free constraint has no spec"
+    assert entries is not None, "only an unconstrained value has no spec"
     return PartitionSpec(*(None if e is PartitionSpec.UNCONSTRAINED else e for e in entries))
 
 
@@ -114,7 +114,7 @@ def refuse_axis(exported: Exported, shardings: Shardings, axis: str) -> None:
 def _over_pipeline(what: str, spec: PartitionSpec, axis: str) -> FlintError:
     return FlintError(
         "FL240",
-        f"{what} is sharded over '{axis}', the axis that stages lie along",
+        f"{what} is sharded over '{axis}', the axis of the stages",
         place=f"sharding {show_spec(spec)}",
         help="shard over other axes: every stage is on one position of this one",
     )

@@ -51,7 +51,7 @@ def _existing(path: str, module: torch.nn.Module) -> str:
         return path
     raise FlintError(
         "FL241",
-        f"the cut names '{path}', which is no module{nearest(path, known)}",
+        f"the cut names '{path}', which is not a module{nearest(path, known)}",
         place=definition(module),
         help="name modules as named_modules() does: encoder.3",
     )

@@ -209,10 +209,9 @@ class _Splitter:
         shown = "; ".join(self._shown(v, stage) for v in values) or "none"
         return FlintError(
             "FL244",
-            f"{len(values)} values cross the cut at '{begin}' ({shown}), crossing is "
-            f"{self.rules.crossing}",
+            f"{len(values)} values cross the cut at '{begin}' ({shown}), but crossing is {self.rules.crossing}",
             place=next((p for p in map(place_of, values) if p), None),
-            help="cut where one value goes on, between layers, or say how many with crossing=",
+            help="cut between layers, where one value goes on, or set crossing=",
         )
 
     def _shown(self, value: torch.fx.Node, stage: int) -> str:
@@ -320,7 +319,7 @@ def _empty(name: str, begins: Sequence[str]) -> FlintError:
     )
     return FlintError(
         "FL241",
-        f"nothing is computed {what}, the stage would be empty",
-        help="move the cut: each stage needs at least one module that computes with its weights "
-        "or with what the stage before returned",
+        f"nothing is computed {what}, so the stage would be empty",
+        help="move the cut: each stage needs at least one module that computes with its "
+        "weights or with the earlier stage's results",
     )

@@ -201,8 +201,6 @@ def _share_back(mean: Callable[[Array], Array], grad: Array, x: Array) -> Array:
 
 
 def _register(count: int) -> None:
-    """Operators on the last `count` dimensions."""
-
     def max_backward(grad: Array, x: Array, *options: Any) -> Array:
         *of_windows, indices = options
         return _max_pool_backward(grad, x, _windows(x, count, *of_windows), indices)

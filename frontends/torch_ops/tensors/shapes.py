@@ -239,9 +239,9 @@ def _last_two(x: Array, dim1: int, dim2: int) -> Array:
 def _no_plain_view(x: Array, size: Sequence[int], stride: Sequence[int]) -> FlintError:
     return FlintError(
         "FL228",
-        f"as_strided of shape {list(size)} and strides {list(stride)} is no reordering of "
-        f"the {x.size} numbers of its argument, {list(x.shape)}",
-        help="say it with view, permute, slice or unfold instead",
+        f"as_strided of shape {list(size)} and strides {list(stride)} does not just reorder the "
+        f"{x.size} numbers of its argument, {list(x.shape)}",
+        help="use view, permute, slice or unfold instead",
     )
 
 

@@ -75,7 +75,6 @@ def _opposite(x: Array) -> Array:
 
 
 def _swapped(x: Array, axis: int) -> Array:
-    """With one dimension and the last exchanged."""
     if axis == x.ndim - 1:
         return x
     order = list(range(x.ndim))

@@ -49,10 +49,10 @@ def chip_properties(chip: str) -> ChipProperties:
     gpu = getattr(found, "gpu", None)
     if gpu is None:
         told = chip_properties(DEFAULT_CHIP)
-        return replace(told, assumed=f"{found.name} is no GPU: the program is told of {told.name}")
+        return replace(told, assumed=f"{found.name} is not a GPU: the program sees {told.name}")
     name, capability = _REPORTED.get(found.name, (found.name, (9, 0)))
     is_known = found.name in _REPORTED
-    assumed = f"the compute capability of {found.name} is not known: the program is told 9.0"
+    assumed = f"the compute capability of {found.name} is not known: the program sees 9.0"
     return ChipProperties(
         name,
         capability,

@@ -143,7 +143,7 @@ def _memory_functions(chip: ChipProperties, warn: Callable[[str], None]) -> dict
     nothing = _always(None)
 
     def zero(*args: object, **kwargs: object) -> int:
-        warn("the program reads how much memory it uses: it is told 0; an estimate has its memory")
+        warn("the program reads how much memory it uses, and gets 0; an estimate has its memory")
         return 0
 
     def statistics(*args: object, **kwargs: object) -> dict[str, int]:

@@ -112,7 +112,7 @@ def other_threads(session: Session, original: Function) -> object:
     ) -> object:
         if threading.get_ident() != recorded and not str(func).startswith("prim."):
             session.warnings.setdefault(
-                f"a thread of the program calculates ({func}): that is not recorded"
+                f"a thread of the program computes ({func}), which is not recorded"
             )
         return original(func, types, args, kwargs or {})
 

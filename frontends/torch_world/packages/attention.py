@@ -61,7 +61,7 @@ def packed_square(q: Any, k: Any, ends: Any, ends_of_keys: Any, mask: int) -> Sq
     queries, keys = -(-q.shape[0] // count), -(-k.shape[0] // count)
     if count > 1:
         tell(
-            f"{count} sequences of packed attention are taken to be equally long: {queries} tokens"
+            f"{count} sequences of packed attention are assumed to be equally long: {queries} tokens"
         )
     return Square(count * q.shape[1], queries, keys, mask if queries > 1 else 0)
 

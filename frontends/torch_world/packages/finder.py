@@ -101,8 +101,8 @@ class _Finder(MetaPathFinder):
 def _sentence(packages: Sequence[Package]) -> str:
     names = sorted(f"{p.name} {p.version}" for p in packages)
     return (
-        f"not installed here, so that Flint's stand-ins were recorded: {', '.join(names)} "
-        f"({WITHOUT}=NAME,... leaves some out, as if nobody could import them)"
+        f"not installed here, so Flint's stand-ins were recorded: {', '.join(names)} "
+        f"({WITHOUT}=NAME,... makes some of them unavailable)"
     )
 
 

@@ -99,7 +99,7 @@ def _measured(mask: Any, heads: int, lengths: tuple[int, int], block: Any) -> in
     if on_host.zeros:
         tell(
             f"the mask of FlexAttention ({_place(mask)}) reads tensors, which hold no data: its "
-            "blocks are counted as if these held zeros (all tokens in one document)"
+            "blocks are counted as if the tensors held zeros (all tokens in one document)"
         )
     return sum(found) // heads
 

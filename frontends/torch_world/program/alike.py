@@ -138,6 +138,6 @@ def _how_recorded(total: int, recorded: Sequence[int]) -> str:
         return f"all {total} ranks were recorded"
     shown = ", ".join(map(str, recorded[:12])) + (", ..." if len(recorded) > 12 else "")
     return (
-        f"of {total} ranks {len(recorded)} were recorded ({shown}), and each of the others is taken "
+        f"{len(recorded)} of {total} ranks were recorded ({shown}); each other rank is assumed "
         "to be like the recorded one before it on each axis"
     )

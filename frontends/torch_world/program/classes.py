@@ -160,7 +160,7 @@ def _stages(recordings: Recordings, first: Recording, mesh: Mesh) -> list[_Class
         axes = wider
     raise FlintError(
         "FL238",
-        f"the ranks send messages along ever more axes of the mesh {mesh}",
+        f"the ranks send messages along an increasing number of axes of the mesh {mesh}",
         help="name the pipeline's axis in the mesh: --mesh pipe=4,data=16,model=8",
     )
 

@@ -239,7 +239,6 @@ def _nothing(*args: Any, **unused: Any) -> None:
 
 
 def _statistics(x: Any, *rest: Any) -> tuple[Any, Any]:
-    """Mean and deviation of each channel."""
     made = [x.new_empty((x.shape[1],), dtype=wide(x.dtype)) for _ in range(2)]
     return made[0], made[1]
 

@@ -60,7 +60,7 @@ def _check_extent(recording: Recording, mesh: Mesh) -> None:
     sizes = ",".join(f"{n}={s}" for n, s in zip(largest.names, largest.sizes, strict=False))
     raise FlintError(
         "FL232",
-        f"the program uses a mesh {sizes or largest.sizes} of {len(largest.ranks)} ranks, "
+        f"the program uses a mesh {sizes or largest.sizes} of {len(largest.ranks)} ranks, but "
         f"--mesh {mesh} has {mesh.size} devices",
         help="capture with the program's mesh, or let the program take its sizes from WORLD_SIZE",
     )

@@ -140,8 +140,9 @@ class _Fault:
                 "FL251",
                 f"{said[0]}, {said[1]}, both over {over}",
                 place=other.location or None,
-                help="all members of a group have to call a collective with the same root, type and "
-                "reduction; on a cluster this hangs or gives other numbers on each rank",
+                help="all members of a group must call a collective with the same root, type "
+                "and reduction; on a cluster this hangs or gives other numbers on each "
+                "rank",
             )
         return f"{said[0]}, {said[1]}, both over {over}: the program hangs there"
 
@@ -250,8 +251,8 @@ def _check_call(ranks: Sequence[int], calls: Mapping[int, Event]) -> None:
                     f"rank {sender} sends {sent} to rank {receiver} in {opcode_of(event)}, "
                     f"which expects {expected}",
                     place=other.location or event.location or None,
-                    help="the sizes that one rank sends and another receives have to be equal; "
-                    "on a cluster this hangs or mixes up memory",
+                    help="the size that one rank sends must equal the size that the other "
+                    "receives; on a cluster this hangs or corrupts memory",
                 )
 
 

@@ -41,7 +41,7 @@ class States:
         if any(_local(parameter).device.type == "cpu" for parameter in parameters):
             kind = type(optimizer).__name__
             self._recorder.session.warnings[
-                f"{kind} updates parameters in the memory of the host: its time is not in the step"
+                f"{kind} updates parameters in host memory: its time is not in the step"
             ] = None
         for parameter in parameters:
             if parameter.grad is not None:

@@ -268,7 +268,6 @@ def scatter(e: Event) -> Work:
 
 
 def _updated_row(e: Event) -> int:
-    """Elements that one index names."""
     if _puts(e):
         return math.prod(e.inputs[0].shape[len(e.inputs[1:-1]) :])
     return _behind(e) if base_name(e.op).startswith("index_") else 1

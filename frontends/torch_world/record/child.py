@@ -175,7 +175,7 @@ def switches_not_followed() -> tuple[str, ...]:
         return ()
     sentence = (
         "async tensor parallelism was not followed: its all-gathers and reduce-scatters are "
-        "recorded whole, before and after their products; they hide behind these when it runs"
+        "recorded whole, before and after their products, which hide them in a real run"
     )
     return (sentence,)
 

@@ -175,7 +175,7 @@ def _refuse_inside() -> None:
     if _INSIDE in os.environ:
         raise FlintError(
             "FL236",
-            "the module of the captured function captures when it is imported",
+            "importing the module of the captured function starts a capture",
             help='put the call of flint.trace_distributed under if __name__ == "__main__":',
         )
 

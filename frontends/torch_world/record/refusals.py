@@ -39,8 +39,8 @@ def no_shapes(func: OpOverload) -> FlintError:
     own = name.startswith(("aten::", "prims::"))
     return FlintError(
         "FL255",
-        f"{name} cannot be recorded: nothing tells the shapes of its results without data",
-        help="use another operator in the recorded step, or take this one out of it"
+        f"{name} cannot be recorded: the shapes of its results are unknown without data",
+        help="use another operator in the recorded step, or remove this one"
         if own
         else f'give its shapes: @torch.library.register_fake("{name}")',
     )
@@ -51,7 +51,7 @@ def of_data(func: OpOverload) -> FlintError:
     return FlintError(
         "FL256",
         f"{func.name()} cannot be recorded: the shapes of its results depend on data",
-        help="use an operator whose results have the same shapes whatever the data are",
+        help="use an operator whose result shapes do not depend on data",
     )
 
 
@@ -59,6 +59,6 @@ def sparse(func: OpOverload) -> FlintError:
     """FL257: a sparse tensor, of which nothing tells how many elements it has."""
     return FlintError(
         "FL257",
-        f"{func.name()} cannot be recorded: how many elements its sparse result has depends on data",
+        f"{func.name()} cannot be recorded: the number of elements in its sparse result depends on data",
         help="use dense tensors: sparse=False of an embedding, or .to_dense() before the step",
     )

@@ -235,10 +235,12 @@ def _until_done(session: Session, program: Callable[[], None]) -> None:
         "everything from the first module that runs, as inference needs"
     )
     if "jax" in sys.modules:
-        help_ = "if its step is JAX's, import jax in the script, so that it is taken for JAX's"
+        help_ = (
+            "if its step is JAX's, import jax in the script, so that Flint runs it as a JAX script"
+        )
     raise FlintError(
         "FL231",
-        f"the program ended after {phases.done_steps} optimizer steps: step {phases.steps}, "
+        f"the program ended after {phases.done_steps} optimizer steps, so step {phases.steps}, "
         "which is to be recorded, never came",
         help=help_,
     )

@@ -34,8 +34,6 @@ Hook = Callable[[Any, Any], Any]
 
 @dataclass
 class _Iteration:
-    """What happened in one backward pass."""
-
     expects_gradients: bool = False
     next_bucket: int = 0
     fired: Counter[int] = field(default_factory=Counter)

@@ -199,8 +199,7 @@ def lbfgs(session: Session, original: Function) -> Function:
     @functools.wraps(original)
     def step(optimizer: torch.optim.LBFGS, closure: Callable[[], Any]) -> Any:
         session.warnings.setdefault(
-            "LBFGS makes all of its iterations, with one evaluation each: when it stops depends on "
-            "data"
+            "LBFGS runs all of its iterations, with one evaluation each, because data decides when it stops"
         )
         evaluations = itertools.count(1)
 

@@ -121,8 +121,7 @@ def data_parallel(session: Session, original: object) -> Function:
     def init(*args: object, **kwargs: object) -> None:
         raise FlintError(
             "FL235",
-            "torch.nn.DataParallel divides a batch among the devices of one process: a recorded "
-            "rank has one",
+            "torch.nn.DataParallel divides a batch among the devices of one process, but a recorded rank has one",
             help="use torch.nn.parallel.DistributedDataParallel",
         )
 
@@ -274,8 +273,8 @@ def no_rpc(session: Session, original: object) -> Function:
     def init(name: object = "", *args: object, **kwargs: object) -> None:
         raise FlintError(
             "FL235",
-            "torch.distributed.rpc cannot be recorded: what is called runs in another process",
-            help="record a program that talks through collectives or messages",
+            "torch.distributed.rpc cannot be recorded: its calls run in another process",
+            help="record a program that communicates through collectives or messages",
         )
 
     return init

@@ -27,9 +27,9 @@ def check_version() -> str:
     text = torch_version()
     found = _major_minor(text)
     if found < TESTED:
-        raise _unsupported(text, "is older than the oldest that is supported")
+        raise _unsupported(text, "is older than the oldest supported version")
     if found > TESTED:
-        return f"PyTorch {text} is newer than {TESTED[0]}.{TESTED[1]}, the newest that was tested"
+        return f"PyTorch {text} is newer than {TESTED[0]}.{TESTED[1]}, the newest tested version"
     return ""
 
 

@@ -79,8 +79,7 @@ class Hints:
         if self._repeats[key] == MOST_REPEATS:
             raise FlintError(
                 "FL239",
-                f"the loop at {place} does not end: it was told {MOST_REPEATS:,} times that "
-                f"{what} is {answer}",
+                f"the loop at {place} does not end: {what} was answered {MOST_REPEATS:,} times with {answer}",
                 place=place,
                 help=f'give the value that ends it: --hint "{place}=..."',
             )

@@ -88,7 +88,6 @@ def _joined(edit: Editor, rows: list[int]) -> int:
 
 
 def _shared(program: Program, rows: list[int]) -> int:
-    """What all of `rows` read."""
     common: set[int] = set(program.dependencies(rows[0]).tolist())
     for row in rows[1:]:
         common &= set(program.dependencies(row).tolist())
@@ -102,8 +101,6 @@ def _side(program: Program, row: int, operand: int) -> int:
 
 
 class _Products:
-    """Products that may be joined."""
-
     def __init__(self, program: Program, most_bytes: int) -> None:
         self._program = program
         moved = program.operand_bytes + program.result_bytes

@@ -99,7 +99,7 @@ def _orders(captured: CapturedPipeline, ranks: int) -> tuple[Order, ...]:
         training = ", ".join(name for name, schedule in SCHEDULES.items() if schedule.trains)
         raise FlintError(
             "FL246",
-            f"schedule '{captured.schedule}' has no backward passes, and the step trains",
+            f"schedule '{captured.schedule}' has no backward passes, but the step trains",
             help=f"one of: {training}; or a pipeline without loss, optimizer and backward",
         )
     return found
@@ -179,8 +179,9 @@ def _undeferred(plan: PipelinePlan) -> Iterator[str]:
     names = dict.fromkeys(name for parts in plan.parts for name in parts.undeferred)
     if names:
         yield (
-            f"{len(names)} gradient{'s are' if len(names) > 1 else ' is'} reduced over devices for "
-            f"each microbatch, as the sums cannot wait for the last: {', '.join(names)}"
+            f"{len(names)} gradient{'s are' if len(names) > 1 else ' is'} reduced over devices "
+            "for each microbatch, because the sums cannot wait for the last one: "
+            f"{', '.join(names)}"
         )
 
 

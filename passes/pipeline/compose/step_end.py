@@ -47,7 +47,6 @@ def _tie(state: RankState) -> None:
 
 
 def _tie_here(state: RankState, found: Sequence[tuple[Chunk, Port]]) -> None:
-    """Both stages are of this position."""
     (a, key_a), (b, key_b) = found
     tensor = _gradient_row(a, key_a)
     row = state.builder.add(

@@ -51,7 +51,6 @@ def picture(timed: TimedSchedule) -> str:
 
 
 def _boxes(timed: TimedSchedule) -> list[_Box]:
-    """Return what is drawn."""
     return [
         _Box(rank, int(span.start), int(span.end - span.start), unit)
         for rank, order in enumerate(timed.orders)

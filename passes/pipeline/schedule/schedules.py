@@ -189,7 +189,7 @@ def zero_bubble_h1(ranks: int, microbatches: int, chunks: int, rank: int) -> Ord
 
 @schedule(
     "zb-v",
-    "two stages per rank, there and back: hardly a bubble, in the memory of 1f1b's first rank",
+    "two stages per rank, there and back: almost no bubble, in the memory of 1f1b's first rank",
     chunks=2,
     place=folded,
 )
@@ -251,7 +251,7 @@ def dualpipe_v(ranks: int, microbatches: int, chunks: int, rank: int) -> Order:
     return tuple(steps.order)
 
 
-@schedule("forward", "inference: forward passes alone", chunks=ANY)
+@schedule("forward", "inference: only forward passes", chunks=ANY)
 def forward_only(ranks: int, microbatches: int, chunks: int, rank: int) -> Order:
     """Inference: forward passes alone, with chunks in rounds as in interleaved 1F1B."""
     return tuple(_rounds(UnitWork.FORWARD, ranks, microbatches, range(chunks)))

@@ -25,8 +25,6 @@ HERE = -2
 
 @dataclass
 class _Plan:
-    """What one part holds and reads."""
-
     rows: set[int] = field(default_factory=set)
     whole: set[int] = field(default_factory=set)
     views: set[int] = field(default_factory=set)  # of whole values, seen again

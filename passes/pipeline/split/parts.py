@@ -117,10 +117,10 @@ def refuse_axis(program: Program, axis: str) -> None:
             raise FlintError(
                 "FL240",
                 f"{what.opcode.partition('.')[2]} over {what.group or what.route} runs inside a "
-                f"stage{f' ({scope})' if scope else ''}: '{axis}' is where the other stages lie",
+                f"stage{f' ({scope})' if scope else ''}: '{axis}' is the axis of the stages",
                 place=what.location or None,
-                help=f"in a stage, communicate along other axes. jax.shard_map takes all axes of "
-                f"the mesh: give it axis_names without '{axis}', or leave check_vma on",
+                help="in a stage, communicate along other axes. jax.shard_map takes all axes "
+                f"of the mesh: give it axis_names without '{axis}', or leave check_vma on",
             )
 
 

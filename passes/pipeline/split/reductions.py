@@ -139,7 +139,6 @@ class Tails:
     # kinds of rows ------------------------------------------------------------------------------
 
     def _operand(self, row: int) -> int | None:
-        """What a linear row is linear in."""
         p = self.program
         deps = p.dependencies(row).tolist()
         read = [d for d in deps if not self.shared[d]]

@@ -153,7 +153,7 @@ def test_an_adaptive_solver_needs_its_number_of_steps() -> None:
     with pytest.raises(FlintError, match="depends on data") as caught:
         flint.trace(eqx.filter_jit(solved), DATA, y, w)
     assert caught.value.code == "FL403" and "diffeqsolve" in str(caught.value)
-    with pytest.raises(FlintError, match="and of a loop around it"):
+    with pytest.raises(FlintError, match="and a loop around it"):
         flint.trace(eqx.filter_jit(solved), DATA, y, w, trip_counts={"checkpointed.py:271": MOST})
     # steps, and stages of each: Tsit5 keeps the last of its seven for the next step
     stages = 6

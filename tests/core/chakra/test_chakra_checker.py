@@ -314,11 +314,11 @@ def test_a_group_that_cannot_be_told_says_why() -> None:
     unnamed = Membership(4, None, None)
     assert unnamed.resolve("7", ranks) == "group '7' is not in the communicator group file"
     assert unnamed.resolve((True, False), ranks) == (
-        "involved_dim has 2 entries, network dimensions: unknown"
+        "involved_dim has 2 entries, but the network dimensions are unknown"
     )
     assert unnamed.resolve((True, True), ranks) == pytest.approx([0, 0, 0, 0])
     assert Membership(4, {}, (2, 2)).resolve((True,), ranks) == (
-        "involved_dim has 1 entries, network dimensions: 2"
+        "involved_dim has 1 entries, but the network dimensions are 2"
     )
 
 

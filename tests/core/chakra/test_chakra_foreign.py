@@ -50,7 +50,7 @@ def test_integers_that_one_feeder_converts_are_said_once(tmp_path: Path) -> None
     (finding,) = report.findings
     assert str(finding) == (
         "attribute-type rank 0 node 0: COMP_NODE 0 stores num_ops as uint64_val, not int64_val, "
-        "and so do 59 other nodes; ASTRA-sim converts it, the older feeder reads 0"
+        "and so do 59 other nodes; ASTRA-sim converts it, but the older feeder reads 0"
     )
     assert report.counts == {"attribute-type": 1}
 
@@ -69,7 +69,7 @@ def test_work_matters_to_the_roofline_only(roofline: int | None, tmp_path: Path)
     missing = {"attribute-missing": 2} if roofline else {}
     zero = {} if roofline == 0 else {"zero-num-ops": 1}
     assert report.counts == missing | zero
-    said = "num_ops is missing (1 node), which matters with the roofline on only"
+    said = "num_ops is missing (1 node), which matters only with the roofline on"
     assert (said in report.notes) == (not roofline)
 
 
@@ -84,7 +84,7 @@ def grouped(folder: Path, name: str) -> Path:
 def test_group_file_under_the_names_of_stage(name: str, tmp_path: Path) -> None:
     report = check(grouped(tmp_path, name))
     assert report.ok and report.deadlock_examined
-    assert report.notes == (f"the groups are those of {name}",)
+    assert report.notes == (f"the groups come from {name}",)
 
 
 def test_group_file_is_named(tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_group_file_is_named(tmp_path: Path) -> None:
     unnamed = CliRunner().invoke(app, ["check", str(folder)])
     assert unnamed.exit_code == 1
     assert unnamed.stdout == (
-        "unknown-group rank 0 node 0: the traces name 1 group (1), and no file says who is in "
-        "them: there is no comm_group.json, t.json, nor another that --groups names\n"
+        "unknown-group rank 0 node 0: the traces name 1 group (1), but no file lists their "
+        "members: there is no comm_group.json, t.json, nor another that --groups names\n"
         "1 finding in 2 ranks, 2 nodes, 0 groups: unknown-group 1\n"
         "note: collectives of 1 group were not matched: their members are unknown\n"
         "note: deadlock was not examined\n"
@@ -105,14 +105,14 @@ def test_group_file_is_named(tmp_path: Path) -> None:
 def test_something_else_of_the_traces_name_is_no_group_file(tmp_path: Path) -> None:
     folder = grouped(tmp_path, "t")
     (folder / "t.json").write_text('{"traceEvents": []}')
-    assert check(folder).notes == ("the groups are those of t",)
+    assert check(folder).notes == ("the groups come from t",)
 
 
 def test_collectives_without_a_group_are_the_worlds_and_that_is_said(tmp_path: Path) -> None:
     report = check(put_traces(tmp_path, [[coll(0, "")] for _ in range(3)]))
     assert report.ok
     assert report.notes == (
-        "3 collectives without a group are taken for those of all 3 ranks, as ASTRA-sim does",
+        "3 collectives without a group are taken as collectives of all 3 ranks, as in ASTRA-sim",
     )
 
 

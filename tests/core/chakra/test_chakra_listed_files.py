@@ -45,9 +45,7 @@ def test_a_changed_number_is_found(out: Path) -> None:
     assert data.count(b"num_opsH\x80\x20") == 1  # 4096 as a varint
     path.write_bytes(data.replace(b"num_opsH\x80\x20", b"num_opsH\x80\x40"))
     (finding,) = check(out).findings
-    assert str(finding) == (
-        "changed-file rank 0: trace.0.et has other bytes than those that were written"
-    )
+    assert str(finding) == ("changed-file rank 0: trace.0.et has other bytes than were written")
 
 
 @pytest.mark.parametrize("name", ["workload.flint", "network.yml", "system.json", "README.txt"])
@@ -60,7 +58,7 @@ def test_other_files_are_compared_too(name: str, out: Path) -> None:
     (finding,) = check(out).findings
     assert (finding.code, finding.sentence) == (
         "missing-file",
-        f"{name} is in the manifest, not here",
+        f"{name} is in the manifest but not here",
     )
 
 
@@ -112,5 +110,5 @@ def test_old_manifest_says_that_nothing_could_be_compared(out: Path) -> None:
     report = check(out)
     assert report.ok and report.compared_files == 0
     assert report.notes == (
-        "the manifest is of an older Flint, without digests: changes could not be found",
+        "the manifest is from an older Flint, without digests: changes cannot be detected",
     )

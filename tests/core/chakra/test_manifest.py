@@ -83,7 +83,7 @@ def test_ranks_text() -> None:
         ({"prefix": ".x"}, "prefix"),
         ({"mesh": {"data": 4}}, "the mesh has no rank 7"),
         ({"mesh": {"data": -4}}, "mesh.data"),
-        ({"mesh": {"data": 1 << 24, "model": 1 << 24}}, "so many devices"),
+        ({"mesh": {"data": 1 << 24, "model": 1 << 24}}, "that many devices"),
         ({"mesh": {"a": "x"}}, "mesh.a"),
         ({"traces": [{"ranks": "0-99999999999", "size_bytes": 1, "digest": "x"}]}, "traces"),
         ({"files": "all"}, "files"),

@@ -100,7 +100,7 @@ def test_the_simulator_is_told_of_the_cluster_and_to_use_durations(tmp_path: Pat
     told = {n: json.loads((tmp_path / n / "system.json").read_text()) for n in ("with", "without")}
     assert told["with"]["roofline-enabled"] == 0
     assert told["without"]["roofline-enabled"] == 1
-    assert "those of cluster h100-dgx" in (tmp_path / "with" / "network.yml").read_text()
+    assert "from cluster h100-dgx" in (tmp_path / "with" / "network.yml").read_text()
     assert "duration_micros" in (tmp_path / "with" / "README.txt").read_text()
     options = json.loads((tmp_path / "with" / "manifest.json").read_text())["options"]
     assert options["cluster"] == "h100-dgx"
@@ -125,7 +125,7 @@ def test_nodes_with_durations_are_kernels(tmp_path: Path) -> None:
     [
         (["--map", "data=ici"], "add --cluster NAME"),
         (["-o", "out", "--unpriced", "zero"], "add --cluster NAME"),
-        (["-o", "out", "-c", "v5p", "-c", "v6e"], "leave out -o"),
+        (["-o", "out", "-c", "v5p", "-c", "v6e"], "omit -o"),
     ],
 )
 def test_options_of_the_command_line_that_need_others(arguments: list[str], help_: str) -> None:

@@ -153,7 +153,7 @@ def test_every_command_takes_json():
         (["capture", "m.py", "--steps", "3"], "--chip, --hint and arguments after the model"),
         (["capture", "m.py", "--", "--batch", "3"], "error[FL218]"),
         (["capture", "m.py", "--world", "--set", "a=1"], "error[FL218]"),
-        (["capture", "m.py", "--world"], "error[FL101]: no mesh is given"),
+        (["capture", "m.py", "--world"], "error[FL101]: the mesh is missing"),
         (["capture", "m.py", "--world", "--hint", "a"], "error[FL101]"),
         (["capture", "m.py", "--world", "-m", "8", "--hint", "a"], "error[FL216]: --hint a is not"),
     ],

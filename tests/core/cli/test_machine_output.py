@@ -117,7 +117,7 @@ def test_capture_without_traces_says_estimates_on_each_cluster(tmp_path: Path) -
 def test_traces_are_of_one_cluster(tmp_path: Path) -> None:
     command = ("capture", "m.py", "-m", "4", "-c", "a100-80-dgx", "-c", "h100-dgx", "-o", tmp_path)
     found = CliRunner().invoke(app, list(map(str, command)))
-    assert found.exit_code == 2 and "durations of one cluster, and 2 are given" in found.stderr
+    assert found.exit_code == 2 and "durations of only one cluster, but 2 are given" in found.stderr
 
 
 def test_comparisons_and_reports(captured: Path, tmp_path: Path) -> None:

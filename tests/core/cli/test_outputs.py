@@ -198,7 +198,7 @@ def test_what_only_looks_like_it_stays(tmp_path: Path, what: str) -> None:
         no_mark = f"carries no mark of Flint as {kind.text}, and is" in error.value.message
         if no_mark and kind is not OutputKind.LOCK:
             assert str(error.value.help).startswith("older releases wrote none; give another name")
-        other = re.search(r" is (there|a file|an? .* of flint)", error.value.message)
+        other = re.search(r" (exists|is a file|is an? .* of flint)", error.value.message)
         assert no_mark != bool(other), error.value.message
     assert path.read_bytes() == FOREIGN[what] and os.listdir(tmp_path) == ["file"]
     write_output(path, b"new", OutputKind.PAGE, force=True)
@@ -225,7 +225,7 @@ def test_a_disk_is_no_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_link_that_leads_nowhere_makes_no_folder(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("absent/report.html")
-    with pytest.raises(FlintError, match="FL502.*no folder"):
+    with pytest.raises(FlintError, match="FL502.*folder is missing"):
         write_output(tmp_path / "link", b"new", OutputKind.PAGE, force=True)
     assert os.listdir(tmp_path) == ["link"]
 
@@ -243,9 +243,9 @@ def test_the_other_name_of_a_file_keeps_the_old_content(tmp_path: Path) -> None:
         (["a", "./a"], [], "both write"),
         (["Page.html", "page.html"], [], "both write"),
         (["e\u0301.csv", "\u00e9.csv"], [], "both write"),
-        (["in"], ["in"], "is read"),
-        (["hard"], ["in"], "is read"),
-        (["soft"], ["in"], "is read"),
+        (["in"], ["in"], "is an input"),
+        (["hard"], ["in"], "is an input"),
+        (["soft"], ["in"], "is an input"),
     ],
 )
 def test_outputs_are_apart_from_inputs_and_each_other(
@@ -291,7 +291,7 @@ def test_a_folder_that_may_not_be_written_to_is_said_before_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flint.io.outputs.os.access", lambda *_: False)  # root may write anywhere
-    with pytest.raises(FlintError, match="FL502.*may not be written"):
+    with pytest.raises(FlintError, match="FL502.*is not writable"):
         refuse_to_replace(tmp_path / "file", OutputKind.PAGE)
 
 

@@ -95,7 +95,7 @@ def test_the_files_are_what_astrasim_reads(tmp_path):
     assert sorted(files) == ["network.yml", "system.json"]
     (tmp_path / "network.yml").write_bytes(files["network.yml"])
     assert read_network(tmp_path / "network.yml") == (8, 64)
-    assert "are those of cluster h100-dgx" in files["network.yml"].decode()
+    assert "are from cluster h100-dgx" in files["network.yml"].decode()
     system = json.loads(files["system.json"])
     assert (system["peak-perf"], system["local-mem-bw"]) == (989.4, 3350.0)
     assert system["all-reduce-implementation"] == ["ring", "ring"]
@@ -179,7 +179,7 @@ def test_other_ways_to_write_the_same_lists(files, text):
 def test_a_chip_may_be_given_instead_of_a_system_file(files):
     chip = Cluster.load("h100").chip
     assert read_astrasim(files / "network.yml", chip=chip).chip is chip
-    with pytest.raises(FlintError, match="says nothing of the chip") as caught:
+    with pytest.raises(FlintError, match="does not describe the chip") as caught:
         read_astrasim(files / "network.yml")
     assert caught.value.code == "FL706"
 
@@ -200,7 +200,7 @@ def test_a_chip_may_be_given_instead_of_a_system_file(files):
         ("[ 2,", "[ 1,", 3, "npus_count is 1"),
         ("[ 2,", "[ 2.5,", 3, "npus_count '2.5' is not a number"),
         ("[ 2,", "[ 9999999999999999,", 3, "npus_count is 9999999999999999"),
-        ("200.0", "1e300", 0, "describes no system: value should be a finite number"),
+        ("200.0", "1e300", 0, "does not describe a system: value should be a finite number"),
     ],
 )
 def test_network_files_that_cannot_be_read(files, old, new, line, said):
@@ -224,9 +224,12 @@ def test_network_files_that_cannot_be_read(files, old, new, line, said):
         ('{"peak-perf": true, "local-mem-bw": 50}', "peak-perf is true"),
         ('{"peak-perf": 1e300, "local-mem-bw": 50}', "peak-perf is 1e+300"),
         ('{"peak-perf": 1' + "0" * 400 + ', "local-mem-bw": 50}', "peak-perf is 1000"),
-        ('{"peak-perf": 1e-300, "local-mem-bw": 50}', "describes no system: value should be 0 or"),
+        (
+            '{"peak-perf": 1e-300, "local-mem-bw": 50}',
+            "does not describe a system: value should be 0 or",
+        ),
         ("[" * 50000, "is not JSON: it is nested too deeply"),
-        ('{"peak-perf": NaN, "local-mem-bw": 50}', "is not JSON: NaN is no number"),
+        ('{"peak-perf": NaN, "local-mem-bw": 50}', "is not JSON: NaN is not a JSON number"),
         ('{"peak-perf": 9, "local-mem-bw": 5, "endpoint-delay": -1}', "endpoint-delay is -1, it"),
         ('{"peak-perf": 9, "local-mem-bw": 5, "endpoint-delay": "x"}', 'endpoint-delay is "x", it'),
         ('{"peak-perf": 9, "local-mem-bw": 5, "scheduling-policy": "x"}', 'policy is "x", it'),

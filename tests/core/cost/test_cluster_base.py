@@ -132,14 +132,14 @@ def test_a_misspelt_network_of_the_base_is_named(tmp_path: Path) -> None:
     assert error.message == (
         "ours.toml: no network of base 'h100-dgx' is called 'ibb'; did you mean 'ib'?"
     )
-    assert error.help == "its networks are nvlink, ib; a further one needs its own 'kind'"
+    assert error.help == "its networks are nvlink, ib; an additional one needs its own 'kind'"
     assert error.place is not None and error.place.endswith(":13")
 
 
 @pytest.mark.parametrize("base", ["./nowhere.toml", "./", "nowhere.toml"])
 def test_a_base_that_is_no_file(tmp_path: Path, base: str) -> None:
     error = failing(written(tmp_path, OWN.replace("h100-dgx", base)))
-    assert error.code == "FL701" and "its base is no file" in error.message
+    assert error.code == "FL701" and "its base is not a file" in error.message
     assert error.place is not None and error.place.endswith("ours.toml:3")
 
 

@@ -141,11 +141,11 @@ def test_help_names_what_there_is() -> None:
         (["--overlap", "ddq"], "unknown overlap policy 'ddq'; did you mean 'ddp'?"),
         (["--profile", "xla"], "unknown target profile 'xla'"),
         (["--unpriced", "one"], "'one'"),
-        (["--class", "all"], "--class is for --perfetto"),
-        (["--window", "1:2"], "--window is for --perfetto"),
-        (["--perfetto", "x.pftrace", "--window", "2:1"], "--window 2:1 is no window"),
-        (["--perfetto", "x.pftrace", "--window", "nan:1"], "--window nan:1 is no window"),
-        (["--perfetto", "x.pftrace", "--window", "0:inf"], "--window 0:inf is no window"),
+        (["--class", "all"], "--class needs --perfetto"),
+        (["--window", "1:2"], "--window needs --perfetto"),
+        (["--perfetto", "x.pftrace", "--window", "2:1"], "--window 2:1 is not a window"),
+        (["--perfetto", "x.pftrace", "--window", "nan:1"], "--window nan:1 is not a window"),
+        (["--perfetto", "x.pftrace", "--window", "0:inf"], "--window 0:inf is not a window"),
     ],
 )
 def test_options_of_estimate_that_cannot_be(files: Path, arguments: list[str], said: str) -> None:
@@ -159,7 +159,7 @@ def test_a_window_after_the_step(files: Path, window: str) -> None:
     out = files / "x.pftrace"
     result = flint("estimate", files, "-c", "h100-dgx", "--perfetto", out, "--window", window)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "error[FL504]" in result.stderr and "outside of the step" in result.stderr
+    assert "error[FL504]" in result.stderr and "outside the step" in result.stderr
     assert not out.exists()
 
 

@@ -112,11 +112,11 @@ def test_mappings_as_text():
 @pytest.mark.parametrize(
     ("mapping", "said"),
     [
-        (["model"], "a mapping of mesh axes is no list"),
-        (3, "a mapping of mesh axes is no int"),
-        ({"model": 1}, "the name of a tier is no int: 1"),
-        ({0: "nvlink"}, "the name of an axis is no int: 0"),
-        ({"model": ["nvlink"]}, "the name of a tier is no list"),
+        (["model"], "a mapping of mesh axes cannot have type list"),
+        (3, "a mapping of mesh axes cannot have type int"),
+        ({"model": 1}, "the name of a tier cannot have type int: 1"),
+        ({0: "nvlink"}, "the name of an axis cannot have type int: 0"),
+        ({"model": ["nvlink"]}, "the name of a tier cannot have type list"),
         ({"modle": "nvlink"}, "mesh has no axis 'modle' to map; did you mean 'model'?"),
         ({"model": "nvlnk"}, "has no tier 'nvlnk'; did you mean 'nvlink'?"),
         ("model", "'model' is not AXIS=TIER"),

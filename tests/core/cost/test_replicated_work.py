@@ -110,5 +110,5 @@ def test_shardings_of_a_mesh_of_one_device_are_said_to_shard_nothing() -> None:
     jitted = jax.jit(product, in_shardings=NamedSharding(one, P("data", "model")))
     x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
     foreign, nothing = flint.trace(jitted, "8x4", x, x).warnings
-    assert "over a mesh of data=1,model=1, not over the one that" in foreign
+    assert "over a mesh of data=1,model=1 instead of the capture's mesh" in foreign
     assert nothing.startswith("no operation of this program is sharded")

@@ -174,6 +174,6 @@ def test_a_missing_file_and_a_wrong_count_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FlintError) as caught:
         find_routing(tmp_path / "none.csv")
     assert caught.value.code == "FL726"
-    with pytest.raises(FlintError, match="60 experts, the program has 64 experts") as caught:
+    with pytest.raises(FlintError, match="60 experts, but the program has 64 experts") as caught:
         priced(file_of(tmp_path, ",".join(["1"] * 60)))
     assert caught.value.code == "FL726"

@@ -99,7 +99,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     assert trace.estimate("h100-dgx", stack=file, policy="in-order").policy.name == "in-order"
     file.write_text(file.read_text().replace('"xla-gpu"]', '"xla-gpu"]\nlibraries = ["atn"]'))
     with pytest.raises(
-        FlintError, match="'atn' is no library of kernels; did you mean 'aten'"
+        FlintError, match="'atn' is not a library of kernels; did you mean 'aten'"
     ) as e:
         trace.estimate("h100-dgx", stack=file)
     assert e.value.code == "FL701" and e.value.place.endswith(":5")
@@ -189,7 +189,7 @@ def test_a_recorded_host_is_no_stacks() -> None:
 
 def test_rates_of_bursts_are_said_where_no_others_are_known(tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text(BASE)
-    said = "kernels have the rates of bursts"
+    said = "kernels have burst rates"
     bare = H100.chip.gpu.model_copy(update={"libraries": {}})
     plain = H100.model_copy(update={"chip": H100.chip.model_copy(update={"gpu": bare})})
     trace = zoo("llama_fsdp_tp")

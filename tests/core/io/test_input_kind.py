@@ -45,7 +45,7 @@ def test_unusable_files(tmp_path, name, content, code, words):
 
 
 def test_directories_and_missing_files(tmp_path):
-    with pytest.raises(FlintError, match="is a directory, a regular file is needed"):
+    with pytest.raises(FlintError, match="is a directory, not a regular file"):
         input_kind(tmp_path)
     with pytest.raises(FlintError, match="No such file"):
         input_kind(tmp_path / "model.py")

@@ -89,7 +89,7 @@ def test_an_older_file_stays_and_is_named(folder: Path, action: Callable[[], obj
     before = builtins.open, io.open, os.remove, os.unlink, os.rename, os.replace, shutil.rmtree
     with KeptFiles(said.append, time.time()).guarded():
         action()
-    assert f"{ACTIONS[action]}: it is older than this capture" in said
+    assert f"{ACTIONS[action]}, because it is older than this capture" in said
     assert (folder / "log.txt").read_text() == OLD
     assert (folder / "out" / "step-1" / "state.json").read_text() == OLD
     after = builtins.open, io.open, os.remove, os.unlink, os.rename, os.replace, shutil.rmtree

@@ -63,11 +63,11 @@ def _claims(shape: str, dtype: str = "<f4") -> bytes:
 @pytest.mark.parametrize(
     ("array", "said"),
     [
-        (_claims("1099511627776,"), "need 4,398,046,511,104 bytes, 0 are there"),
+        (_claims("1099511627776,"), "need 4,398,046,511,104 bytes, but 0 are present"),
         (_claims("1048576, 1048576"), "need 4,398,046,511,104 bytes"),
         (_claims("0,", "|O"), "neither numbers nor text"),
         (_claims("", "<V8"), "neither numbers nor text"),
-        (b"\x93NUMPY", "does not begin as an array"),
+        (b"\x93NUMPY", "does not begin like a numpy array"),
     ],
 )
 def test_arrays_are_believed_as_far_as_their_bytes_reach(array: bytes, said: str) -> None:
@@ -85,7 +85,7 @@ MEASURED = {"rank": 0, "span_ns": 5.0, "steps": 1}
         ({"measured": {"format": "k", "device": "d", "classes": [{}]}}, r"classes\[0\].rank"),
         ({"measured": {"format": "k", "device": "d", "classes": [{**MEASURED, "span_ns": -1}]}}, "span_ns"),
         ({"measured": {"format": "k", "device": "d", "classes": [MEASURED] * 2}}, "2 of 1 rank classes"),
-        ({"measured": {"format": "k", "device": "d", "classes": [{**MEASURED, "rank": 99}]}}, "none of the 8"),
+        ({"measured": {"format": "k", "device": "d", "classes": [{**MEASURED, "rank": 99}]}}, "not one of the 8"),
         ({"pipeline": {"microbatches": -1}}, "pipeline.microbatches"),
         ({"pipeline": {"axis": "none"}}, "axis 'none'"),
         ({"pools": {"axis": "x", "prefill": [0], "decode": [1]}}, "not those of pools"),
@@ -133,7 +133,7 @@ def test_what_is_no_stored_table_is_not_asked(made_of, tmp_path):
     path = small_export().write(tmp_path / "a.sqlite")
     copied = f'ALTER TABLE "{KERNELS}" RENAME TO k'
     _changed(path, copied, made_of)
-    with pytest.raises(FlintError, match="is no stored table") as caught:
+    with pytest.raises(FlintError, match="is not a stored table") as caught:
         nsight.read(path)
     assert caught.value.code == "FL826"
 
@@ -144,7 +144,7 @@ def test_columns_that_are_calculated_are_not_read(tmp_path):
     _changed(path, f"CREATE TABLE t (x INT, {heavy})", "INSERT INTO t (x) VALUES (1)")
     with open_tables(path, 1 << 20, is_still=True) as tables:
         assert list(tables.rows("t", "x", "z")) == [(1, None)]
-        with pytest.raises(Malformed, match="columns that are calculated"):
+        with pytest.raises(Malformed, match="calculated columns"):
             list(tables.rows("t", "x", "y"))
         with pytest.raises(Malformed, match="more steps than its size allows"):
             list(tables.each(f"{ENDLESS} SELECT count(*) FROM r"))
@@ -174,11 +174,11 @@ _LIE = "UPDATE points SET {column}={value}, result=json_set(result, '$.{column}'
         (_LIE.format(column="memory_bytes", value=2**62), "fit into"),
         (_LIE.format(column="step_time_ns", value=1), "longer than all"),
         ("UPDATE points SET mfu=0.5", "its mfu is 0.5"),
-        ("UPDATE points SET result=(SELECT max(result) FROM points)", "of another point"),
+        ("UPDATE points SET result=(SELECT max(result) FROM points)", "belongs to another point"),
         ("UPDATE points SET result=x'ff00'", "Invalid JSON"),
         ("UPDATE study SET value='[]' WHERE name='subject'", "should be an object"),
         ("UPDATE study SET value='{}' WHERE name='space'", "dimensions"),
-        ("DELETE FROM study WHERE name='versions'", "does not say its versions"),
+        ("DELETE FROM study WHERE name='versions'", "does not contain its versions"),
         ("UPDATE generations SET shared='[1]'", "dict"),
         ("UPDATE inputs SET kind='x'", None),
         ("CREATE TRIGGER t AFTER INSERT ON points BEGIN SELECT 1; END", "not those of a study"),

@@ -219,7 +219,7 @@ def test_asking_for_devices_is_said(ask: Callable[[], Any]) -> None:
 
     line = ask.__code__.co_firstlineno
     (said,) = flint.trace(asking, MESH, W, X).warnings
-    assert f"test_jax_forms.py:{line}" in said and "CPU of this machine" in said
+    assert f"test_jax_forms.py:{line}" in said and "this machine's CPU" in said
 
 
 # meshes of this machine, and none -------------------------------------------------------------

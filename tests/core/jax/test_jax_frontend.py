@@ -151,7 +151,7 @@ def test_trip_count_of_a_loop_on_data_is_asked_for() -> None:
     assert str(caught.value) == (
         "error[FL403]: the trip count of loop loop0 in decode depends on data\n"
         f"  --> test_jax_frontend.py:{line}\n"
-        f"  help: say how often it runs with --trip-count test_jax_frontend.py:{line}=N "
+        f"  help: give its trip count with --trip-count test_jax_frontend.py:{line}=N "
         f'(in Python: trip_counts={{"test_jax_frontend.py:{line}": N}})'
     )
     for name in ("decode", "loop0", f"test_jax_frontend.py:{line}"):

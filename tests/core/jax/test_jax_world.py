@@ -132,9 +132,9 @@ def test_several_functions_are_listed_and_one_is_chosen(tmp_path: Path) -> None:
     best = captured(tmp_path, script)
     (said,) = best.warnings
     assert said == (
-        "captured is call 2 of train_step (train.py:23): 10 calls of 33.6 MFLOP in products; also "
-        "jitted: evaluate (train.py:29): 9 calls of 12.6 MFLOP in products; evaluate, called as "
-        "often, may be part of the step; --step NAME captures another"
+        "captured call 2 of train_step (train.py:23): 10 calls of 33.6 MFLOP in products; also "
+        "jitted: evaluate (train.py:29): 9 calls of 12.6 MFLOP in products; evaluate, called "
+        "equally often, may be part of the step; --step NAME captures another"
     )
     other = captured(tmp_path, script, choice=Choice("evaluate", 1, True))
     assert other.name == "evaluate"
@@ -154,7 +154,7 @@ def test_a_function_that_is_called_once_is_captured_at_that_call(tmp_path: Path)
     """
     found = captured(tmp_path, train_script(body), choice=Choice("evaluate"))
     assert found.name == "evaluate"
-    assert found.warnings[0].startswith("captured is call 1 of evaluate")
+    assert found.warnings[0].startswith("captured call 1 of evaluate")
 
 
 LOOP = """
@@ -315,7 +315,7 @@ def test_a_mesh_of_other_devices_or_names_is_refused(tmp_path: Path) -> None:
         captured(tmp_path, train_script(), "rows=64,model=8")
     assert caught.value.code == "FL232"
     half = train_script().replace("jax.device_count() // ways, ways)", "4, 8), jax.devices()[:32]")
-    with pytest.raises(FlintError, match="of 32 devices, --mesh data=64,model=8 has 512"):
+    with pytest.raises(FlintError, match="of 32 devices, but --mesh data=64,model=8 has 512"):
         captured(tmp_path, half)
 
 

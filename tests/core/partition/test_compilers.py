@@ -213,7 +213,7 @@ def test_what_a_compiler_gives_is_returned(monkeypatch: pytest.MonkeyPatch) -> N
         ("print('F1123 10:00:00.0 7 x.cc:1] Check failed: ok', file=sys.stderr); os.abort()",
          ["SIGABRT", "Check failed: ok"]),
         ("os.kill(os.getpid(), 9)", ["SIGKILL", "memory runs out"]),
-        ("sys.exit(0)", ["exit status 0", "it said nothing"]),
+        ("sys.exit(0)", ["exit status 0", "it printed nothing"]),
         ("print('Unknown flag in XLA_FLAGS: --xla_x', file=sys.stderr); sys.exit(1)",
          ["--xla_x", "unset it"]),
     ],

@@ -104,18 +104,18 @@ def fails(call: KernelCall) -> int:
     ("cost", "message"),
     [
         (fails, "declared_kernel raised IndexError: tuple index out of range"),
-        (lambda call: "many", "declared_kernel gives 'many' as its cost"),
-        (lambda call: None, "declared_kernel gives None as its cost"),
-        (lambda call: {"bytes_accessed": 3}, "as its cost"),
-        (lambda call: -1, "declared_kernel gives -1 as its cost"),
-        (lambda call: float("nan"), "declared_kernel gives nan as its cost"),
-        (lambda call: float("inf"), "declared_kernel gives inf as its cost"),
+        (lambda call: "many", "declared_kernel returned 'many'"),
+        (lambda call: None, "declared_kernel returned None"),
+        (lambda call: {"bytes_accessed": 3}, "declared_kernel returned"),
+        (lambda call: -1, "declared_kernel returned -1"),
+        (lambda call: float("nan"), "declared_kernel returned nan"),
+        (lambda call: float("inf"), "declared_kernel returned inf"),
     ],
 )
 def test_what_gives_no_numbers_is_the_users_error(
     cost: Callable[[KernelCall], Any], message: str
 ) -> None:
-    with pytest.raises(FlintError, match="what is declared for") as error:
+    with pytest.raises(FlintError, match="the cost function declared for") as error:
         declared.Declaration(OpClass.DECLARED, cost).work("declared_kernel", CALL)
     assert error.value.code == "FL709" and message in error.value.message
 

@@ -99,18 +99,26 @@ def test_any_value_of_any_field_is_taken_or_refused(record: type) -> None:
         (
             lambda: step(donate_argnums=1),
             "FL219",
-            "donate_argnums has 1, the step has 1 positional",
+            "donate_argnums has 1, but the step has 1 positional",
         ),
-        (lambda: step(static_argnums=(-2,)), "FL219", "static_argnums has -2, the step has 1"),
+        (lambda: step(static_argnums=(-2,)), "FL219", "static_argnums has -2, but the step has 1"),
         (lambda: step(in_shardings=3), "FL219", "in_shardings of flint.Step is 3, not a Part"),
-        (lambda: step(in_shardings=(3,)), "FL104", "in_shardings of x holds 3, which is no shard"),
-        (lambda: step(out_shardings=["x"]), "FL104", "out_shardings holds 'x', which is no shard"),
+        (
+            lambda: step(in_shardings=(3,)),
+            "FL104",
+            "in_shardings of x holds 3, which is not a shard",
+        ),
+        (
+            lambda: step(out_shardings=["x"]),
+            "FL104",
+            "out_shardings holds 'x', which is not a shard",
+        ),
         (
             lambda: step(trip_counts={"a": -1}),
             "FL219",
             "is dict, not a mapping from names of loops",
         ),
-        (lambda: step(trip_counts={"a": 1}), "FL403", "no loop takes the trip count 'a'"),
+        (lambda: step(trip_counts={"a": 1}), "FL403", "no loop uses the trip count 'a'"),
         (lambda: pipeline(microbatches=1_000_000), "FL240", "not a whole number of 1 to 16,384"),
         (lambda: pipeline(chunks=True), "FL240", "chunks of flint.Pipeline is True, not a whole"),
         (
@@ -182,7 +190,7 @@ def test_trip_counts_are_for_loops_that_are_there(tmp_path: Path) -> None:
     assert twice.summary().classes[0].matmul_flops == 2 * 2 * 8**3
     for partitioner in ("shardy", "xla"):
         for counts in ({"loop1": 2}, {"loop0": 2, "lop": 1}):
-            with pytest.raises(flint.FlintError, match="no loop takes") as caught:
+            with pytest.raises(flint.FlintError, match="no loop uses") as caught:
                 trace_step(
                     flint.Step(until_large, (SMALL,), trip_counts={"loop0": 3}),
                     flint.Mesh.parse("2"),
@@ -196,7 +204,7 @@ def test_trip_counts_are_for_loops_that_are_there(tmp_path: Path) -> None:
         decode=flint.Step(lambda c, x: c["k"] @ x, ({"k": shaped(P("data"))}, shaped())),
     )
     flint.trace(both, MESH, trip_counts={"loop0": 2})  # one of the two has such a loop
-    with pytest.raises(flint.FlintError, match="no loop takes the trip count 'loop5'"):
+    with pytest.raises(flint.FlintError, match="no loop uses the trip count 'loop5'"):
         flint.trace(both, MESH, trip_counts={"loop0": 2, "loop5": 2})
 
 

@@ -110,7 +110,7 @@ def test_the_mesh_is_the_files(tmp_path: Path) -> None:
 
 def test_a_module_without_a_mesh(tmp_path: Path) -> None:
     text = b"func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
-    with pytest.raises(FlintError, match="holds no mesh and none was given"):
+    with pytest.raises(FlintError, match="contains no mesh and none was given"):
         read(text, tmp_path)
     assert read(text, tmp_path, Mesh.parse("4x2")).mesh.size == 8
 
@@ -125,7 +125,7 @@ def test_a_module_without_a_mesh(tmp_path: Path) -> None:
         (b"\x7fELF\xff\xfe", "FL302", "neither StableHLO text nor MLIR bytecode"),
         (b"ML\xefR", "FL302", "model.mlir is not a StableHLO module: "),
         (b"ML\xefR\rStableHLO_v1.0.0", "FL302", "model.mlir is not a StableHLO module: "),
-        (GSPMD, "FL105", "holds no mesh and none was given"),
+        (GSPMD, "FL105", "contains no mesh and none was given"),
         (GSPMD.replace(b"{\n", b"{") + SDY_MESH, "FL302", "annotates shardings as mhlo.sharding"),
     ],
 )

@@ -84,7 +84,7 @@ def test_every_pass_says_what_it_does_and_its_options(name: str) -> None:
         ("fuse{profile}", "FL409", "name=value"),
         ("breadth-first{together=maybe}", "FL409", "one of true, false"),
         ("combine-collectives", "FL409", "needs its option most-bytes"),
-        ("combine-collectives{most-bytes=1.5}", "FL409", "1.5 is no int"),
+        ("combine-collectives{most-bytes=1.5}", "FL409", "1.5 is not of type int"),
         ("combine-collectives{most-bytes=1 phases=sideways}", "FL409", "one of unknown, forward"),
     ],
 )

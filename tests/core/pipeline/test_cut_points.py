@@ -40,8 +40,8 @@ def test_cuts_are_read(text: str, stages: int, cut: LayerCuts | ScopeCuts) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("layers:8", "has 1 cut points and so makes 2 stages, the pipeline has 3"),
-        ("encoder,decoder,head", "has 3 cut points and so makes 4 stages, the pipeline has 3"),
+        ("layers:8", "has 1 cut points, which make 2 stages, but the pipeline has 3"),
+        ("encoder,decoder,head", "has 3 cut points, which make 4 stages, but the pipeline has 3"),
         ("layers:8,8", "do not ascend"),
         ("layers:", "cannot read cut"),
         ("layers:8,-1", "cannot read cut"),

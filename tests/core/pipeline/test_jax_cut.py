@@ -482,15 +482,15 @@ def refused(given: Pipeline, count: int) -> FlintError:
 @pytest.mark.parametrize(
     ("cut", "count", "code", "message"),
     [
-        ("layers:1,2", 4, "FL241", "has 2 cut points and so makes 3 stages, the pipeline has 4"),
+        ("layers:1,2", 4, "FL241", "has 2 cut points, which make 3 stages, but the pipeline has 4"),
         ("layers:4,2", 3, "FL241", "do not ascend"),
         ("layers:2,6", 3, "FL241", "no stage can begin at layer 6: 'layers' has 6 layers"),
-        ("layers", 7, "FL242", "7 stages need at least as many layers, 'layers' has 6"),
+        ("layers", 7, "FL242", "7 stages need at least as many layers, but 'layers' has 6"),
         ("layerz", 3, "FL241", "no layers or scope 'layerz'; did you mean 'layers'?"),
         ("layers/2,laser", 3, "FL241", "no layers or scope 'laser'"),
-        ("layers/4,layers/2", 3, "FL241", "do not begin one after the other"),
+        ("layers/4,layers/2", 3, "FL241", "are not in program order"),
         ("layers/2,layers/9", 3, "FL241", "no stage can begin at 'layers/9': 'layers' has 6"),
-        ("embed,layers/2", 3, "FL241", "do not begin one after the other"),
+        ("embed,layers/2", 3, "FL241", "are not in program order"),
         ("layers:two", 2, "FL241", "cannot read cut 'layers:two'"),
         ("a,,b", 4, "FL241", "empty name"),
     ],
@@ -520,7 +520,7 @@ def test_a_cut_inside_a_residual_names_both_values() -> None:
     error = refused(given, 2)
     assert error.code == "FL244"
     assert "stage 0 (embed, layers) and 1 (layers, head, loss)" in error.message
-    assert "needs 2 values, crossing is 1" in error.message
+    assert "needs 2 values, but crossing is 1" in error.message
     assert "float32[4,6,8] from layers/2/add at test_jax_cut.py:" in error.message
     assert "float32[4,6,8] from layers/3 at test_jax_cut.py:" in error.message
     assert "read by layers/3/add at test_jax_cut.py:" in error.message

@@ -152,7 +152,12 @@ CASES: list[tuple[Callable[[], flint.Pipeline], Mesh, str, str]] = [
         "FL240",
         "cut of flint.Pipeline is 2, not text",
     ),
-    (lambda: stages(block), FLAT, "FL240", "1 stages are given, the pipeline has 2: 'pipe' (2)"),
+    (
+        lambda: stages(block),
+        FLAT,
+        "FL240",
+        "1 stages are given, but the pipeline has 2: 'pipe' (2)",
+    ),
     (
         lambda: stages(two, block),
         FLAT,

@@ -404,7 +404,7 @@ def test_gradients_that_are_reduced_for_each_microbatch_are_named() -> None:
     (warning,) = _workload("1f1b", 2, 4, undeferred=("w",)).metadata["warnings"]
     assert warning == (
         "1 gradient is reduced over devices for each microbatch, "
-        "as the sums cannot wait for the last: w"
+        "because the sums cannot wait for the last one: w"
     )
 
 

@@ -196,10 +196,10 @@ def refused(case: Case, code: str, *words: str, **options: Any) -> None:
 
 def test_axis_and_positions_that_do_not_fit() -> None:
     refused(CASE, "FL240", "no axis 'pods'", axis="pods")
-    refused(CASE, "FL240", "do not share out", prefill_positions=(0, 3))
-    refused(CASE, "FL240", "do not share out", prefill_positions=(0, 1, 2))
-    refused(CASE, "FL240", "do not share out", decode_positions=(1,))
-    refused(CASE, "FL240", "do not share out", decode_positions=(0, 1, 2))
+    refused(CASE, "FL240", "do not divide", prefill_positions=(0, 3))
+    refused(CASE, "FL240", "do not divide", prefill_positions=(0, 1, 2))
+    refused(CASE, "FL240", "do not divide", decode_positions=(1,))
+    refused(CASE, "FL240", "do not divide", decode_positions=(0, 1, 2))
 
 
 def test_steps_sharded_over_the_pools() -> None:
@@ -227,21 +227,21 @@ def test_what_goes_over_the_pools_is_refused(across: Callable[[Any], Any]) -> No
 
     pools = CASE.pools()
     prefill = Step(step, pools.prefill.args)
-    with pytest.raises(FlintError, match="the axis that the pools lie along") as caught:
+    with pytest.raises(FlintError, match="the axis of the pools") as caught:
         trace_pools(type(pools)(**vars(pools) | {"prefill": prefill}), CASE.mesh)
     assert caught.value.code == "FL240" and "test_pools.py" in str(caught.value)
 
 
 def test_names_that_do_not_fit() -> None:
-    refused(CASE, "FL240", "nothing is sent", caches={})
+    refused(CASE, "FL240", "sends nothing", caches={})
     refused(
         CASE, "FL240", "no result of the prefill step named 'result[2]'", caches={"result[2]": "c"}
     )
     refused(CASE, "FL240", "no argument of the decode step", "cache", caches={"result[1]": "kv"})
     refused(CASE, "FL240", "2 results", "1 arguments", caches={"result[*]": "cache"})
     twice = {"result[1]": "cache", "result[1]*": "cache"}
-    refused(CASE, "FL240", "filled by two", caches=twice)
-    refused(CASE, "FL240", "no key of caches", batch_dimension={"result": 1})
+    refused(CASE, "FL240", "two caches fill", caches=twice)
+    refused(CASE, "FL240", "not a key of caches", batch_dimension={"result": 1})
 
 
 def test_a_function_is_no_step() -> None:

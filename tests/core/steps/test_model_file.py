@@ -207,7 +207,7 @@ def test_an_entry_must_return_a_step(write):
 def test_an_entry_must_take_the_mesh(write):
     path = write("import flint\n\n\n@flint.entry()\ndef make(*, size=1):\n    return 3\n")
     assert _error(path) == [
-        "error[FL212]: entry 'make' takes no positional argument, it is called with the mesh",
+        "error[FL212]: entry 'make' takes no positional argument, but it is called with the mesh",
         "  --> model.py:4",
         "  help: write def make(mesh, ...)",
     ]
@@ -216,11 +216,11 @@ def test_an_entry_must_take_the_mesh(write):
 def test_meshes_must_have_the_axes_of_the_entry(write):
     path = write(ENTRY)
     assert _error(path, mesh="4x2x2") == [
-        "error[FL101]: mesh '4x2x2' has 3 axes, the program names 2: data, model",
+        "error[FL101]: mesh '4x2x2' has 3 axes, but the program names 2: data, model",
         "  help: give <data>x<model>",
     ]
     assert _error(path, mesh="data=4,tensor=2") == [
-        "error[FL214]: model.py:train needs a mesh axis 'model', the mesh is data=4,tensor=2",
+        "error[FL214]: model.py:train needs a mesh axis 'model', but the mesh is data=4,tensor=2",
         "  help: give --mesh data=4,model=1",
     ]
     assert _load(path, mesh="model=2,data=4").mesh.names == ("model", "data")
@@ -258,19 +258,19 @@ def test_what_an_entry_raises_is_shown_at_the_users_line(write, tmp_path):
     [
         (
             "'dp', None",
-            "error[FL102]: mesh has no axis 'dp', which P('dp', None) names",
+            "error[FL102]: mesh has no axis 'dp', named by P('dp', None)",
             "its axes are 'data', 'model'",
         ),
         (
             "('data', 'mode')",
-            "error[FL102]: mesh has no axis 'mode', which P(('data', 'mode'),) names; "
+            "error[FL102]: mesh has no axis 'mode', named by P(('data', 'mode'),); "
             + "did you mean 'model'?",
             "its axes are 'data', 'model'",
         ),
         (
             "'data', 'data'",
             "error[FL106]: P('data', 'data') uses mesh axis 'data' twice",
-            "an axis can shard one dimension only",
+            "an axis can shard only one dimension",
         ),
     ],
 )
@@ -390,7 +390,7 @@ def test_options_of_an_arguments_function(write):
         write(UNMARKED), "train_step", args="no_mesh", settings={"layers": "5"}
     ).step.args == ("p", 5)
     assert _error(write(UNMARKED), "train_step", args="pair", settings={"layers": "5"})[0] == (
-        "error[FL216]: --set needs a function to hand its values to, model.py:pair is an object"
+        "error[FL216]: --set needs a function that takes its values, but model.py:pair is an object"
     )
 
 
@@ -406,7 +406,7 @@ def test_arguments_that_do_not_fit(write):
     ]
     assert _error(path, "train_step", args="short") == [
         "error[FL215]: model.py:short holds 1 argument, "
-        + "the function is train_step(params, batch, *, scale=1)"
+        + "but the function is train_step(params, batch, *, scale=1)"
     ]
     assert _error(path, "wrong", args="pair") == [
         "error[FL212]: 'wrong' in model.py is not a function"

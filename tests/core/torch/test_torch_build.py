@@ -256,7 +256,9 @@ def test_names_of_the_programs_own_mesh():
 
 
 def test_a_mesh_that_the_program_does_not_fill():
-    with pytest.raises(FlintError, match="mesh dp=2,tp=2 of 4 ranks, --mesh data=2,model=4") as at:
+    with pytest.raises(
+        FlintError, match="mesh dp=2,tp=2 of 4 ranks, but --mesh data=2,model=4"
+    ) as at:
         mesh_of("2x4", recording(world_size=8))
     assert at.value.code == "FL232"
     whole = update(

@@ -271,7 +271,7 @@ def test_steps_that_call_the_loss() -> None:
 
 def test_names_and_things_that_are_no_optimizers() -> None:
     refused("adamww", "did you mean 'adamw'?")
-    refused(3, "int is no optimizer")
+    refused(3, "int is not an optimizer")
     refused(lambda held: 7, "it returned int")
     refused(optim.Muon, "making it raised ValueError")
     other = optim.SGD(parameters().values(), lr=0.1)

@@ -207,13 +207,13 @@ def test_placements(placement: Any, spec: P) -> None:
     [
         (("tensor", None), "FL102", "mesh has no axis 'tensor'"),
         (("model", "model"), "FL106", "uses mesh axis 'model' twice"),
-        ((None, None, "model"), "FL103", "has 3 dimensions, the array 2"),
+        ((None, None, "model"), "FL103", "has 3 dimensions, but the array has 2"),
         ((3, None), "FL222", "3 in the placement of"),
-        (7, "FL222", "7 is no placement"),
-        (("?", "model"), "FL222", "leaves a dimension open, which only activations can"),
-        (("S0",), "FL222", "1 DTensor placements, the mesh 2 axes"),
+        (7, "FL222", "7 is not a placement"),
+        (("?", "model"), "FL222", "leaves a dimension open, which is only allowed for activations"),
+        (("S0",), "FL222", "1 DTensor placements, but the mesh has 2 axes"),
         (("R", "S5"), "FL103", "dimension 5"),
-        (("partial", "R"), "FL222", "no tensor at rest"),
+        (("partial", "R"), "FL222", "is impossible for a stored tensor"),
         (("I3", "S0"), "FL222", "interleaved with 3 shards"),
     ],
 )
@@ -417,7 +417,7 @@ def test_a_plan_leaves_whole_what_the_axis_does_not_divide() -> None:
         ({"tp_plan": None}, "FL222", "model.tp_plan"),
         ({"tp_plan": {"head": "colwise"}}, "FL221", "matches no module or parameter"),
         ({("tp_plan", "tensor"): LLAMA}, "FL102", "mesh has no axis 'tensor'"),
-        ({("plan", "tensor"): LLAMA}, "FL222", "is no name of a tensor"),
+        ({("plan", "tensor"): LLAMA}, "FL222", "is not the name of a tensor"),
     ],
 )
 def test_plans_that_cannot_be(shardings: dict[Any, Any], code: str, words: str) -> None:

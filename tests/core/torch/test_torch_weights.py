@@ -41,7 +41,7 @@ def test_a_huge_tensor_on_a_named_device_is_one_error_with_its_line(tmp_path):
         "error[FL226]: a tensor bfloat16[4294967296,4] with real memory (32.0 GiB) is made on cpu",
         "  --> model.py:6",
         (
-            "  help: leave the device out: the model file is run with torch.device('meta'), which "
+            "  help: omit the device: the model file runs with torch.device('meta'), which "
             "allocates nothing"
         ),
     ]

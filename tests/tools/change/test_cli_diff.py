@@ -77,7 +77,10 @@ def test_saved_estimates_are_sides(files: Path) -> None:
     [
         (["a.flint"], "error[FL218]: there is nothing to compare with"),
         (["a.flint", "c.flint"], "error[FL301]: cannot read c.flint"),
-        (["a.flint", "captured"], "error[FL301]: cannot read captured: it is no capture, no model"),
+        (
+            ["a.flint", "captured"],
+            "error[FL301]: cannot read captured: it is neither a capture nor a model",
+        ),
         (["a.flint", "broken.json"], "error[FL304]: broken.json is not what flint estimate --json"),
         (["a.flint", "other.json"], "error[FL304]: other.json is not what"),
         (["a.flint", "--rev", "HEAD"], "error[FL218]: a.flint is a capture: --rev is for models"),

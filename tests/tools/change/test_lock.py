@@ -100,12 +100,12 @@ def test_an_equal_entry_is_not_rewritten_for_other_versions(tmp_path: Path) -> N
 
 
 BROKEN: dict[str, Callable[[str], str]] = {
-    "has conflict markers of git": lambda t: f"<<<<<<< HEAD\n{t}=======\n{t}>>>>>>> main\n",
-    "is 'flint.lock/2', and this flint reads 'flint.lock/1'": lambda t: t.replace(
+    "has git conflict markers": lambda t: f"<<<<<<< HEAD\n{t}=======\n{t}>>>>>>> main\n",
+    "is 'flint.lock/2', but this flint reads 'flint.lock/1'": lambda t: t.replace(
         "lock/1", "lock/2"
     ),
-    "is no lock file of flint": lambda t: t[: len(t) // 2],
-    "does not hold what flint.lock/1 says": lambda t: t.replace('"flops"', '"flop"'),
+    "is not a lock file of flint": lambda t: t[: len(t) // 2],
+    "does not conform to flint.lock/1": lambda t: t.replace('"flops"', '"flop"'),
     "has no capture 'train'": lambda t: t.replace('"train"', '"other"'),
     "has no estimate of 'train' on h100-dgx": lambda t: t.replace('"h100-dgx": {', '"v5p": {'),
 }

@@ -78,21 +78,21 @@ def test_files_of_an_estimate_are_found_from_the_project(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("simulate", ".", "--scale", "gemm=2x"), "--scale is not for this run with rules"),
-        (("simulate", ".", "--stack", "megatron"), "--stack is not for this run with rules"),
-        (("capture", "m.py", "--routing", "balanced"), "--routing is for --cluster"),
+        (("simulate", ".", "--scale", "gemm=2x"), "--scale does not apply to this run with rules"),
+        (("simulate", ".", "--stack", "megatron"), "--stack does not apply to this run with rules"),
+        (("capture", "m.py", "--routing", "balanced"), "--routing needs --cluster"),
         (
             ("explore", "m.py", "--simulate", "1", "-o", "out", "--scale", "gemm=2x"),
-            "--scale is not for --simulate, which runs traces",
+            "--scale does not apply to --simulate, which runs traces",
         ),
-        (("explore", "--timing", "model"), "--timing is for a model that is explored"),
+        (("explore", "--timing", "model"), "--timing needs a model to explore"),
         (
             ("estimate", "x", "-c", "h100-dgx", "--compare", "analytic", "--routing", "balanced"),
-            "--routing is not for --compare, which is a table",
+            "--routing does not apply to --compare, which is a table",
         ),
         (
             ("estimate", "x", "--overlap", "astra-sim", "--unpriced", "zero"),
-            "--unpriced is not for --overlap astra-sim",
+            "--unpriced does not apply to --overlap astra-sim",
         ),
     ],
 )
@@ -108,7 +108,7 @@ def test_a_capture_says_which_options_its_traces_do_not_have(
     request = EstimateRequest(mapping="model=nvlink", stack="megatron", unpriced_is_zero=True)
     _refuse_clusters(Path("out"), ["h100-dgx"], request)
     assert capsys.readouterr().err == (
-        "warning: --stack is for the estimate alone, traces are as without it\n"
+        "warning: --stack affects only the estimate, not the traces\n"
     )
     _refuse_clusters(None, ["h100-dgx"], request)
     assert capsys.readouterr().err == ""

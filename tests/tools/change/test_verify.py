@@ -183,7 +183,7 @@ def test_captures_that_are_gone_are_told_and_dropped(here: Path) -> None:
     (here / "flint.toml").write_text(text.replace("capture.train", "capture.other"))
     assert flint("run").exit_code == 0
     result = flint("verify")
-    assert result.exit_code == 0 and "warning: flint.toml has no longer train" in result.stderr
+    assert result.exit_code == 0 and "warning: flint.toml no longer has train" in result.stderr
     assert "error[FL722]" in flint("verify", "train").stderr
     assert flint("run", "--update", "other").exit_code == 0
     assert list(json.loads((here / "flint.lock").read_text())["captures"]) == ["other", "train"]

@@ -104,7 +104,7 @@ def test_steps_take_the_difference_of_the_latency():
     before = H100.network[1].constants["a1_ns"].value
     found = changed(H100, (("ib.latency", "12.5us"),)).network[1]
     assert found.constants["a1_ns"].value == before + 10_000
-    assert "12500 ns in place of 2500" in found.constants["a1_ns"].source
+    assert "12500 ns instead of 2500" in found.constants["a1_ns"].source
     nvlink = changed(H100, (("nvlink.latency", "500ns"),)).network[0]
     step = H100.network[0].constants["a1_ns"].value  # less than the latency of 1 us
     assert nvlink.constants["a1_ns"].value == step / 2
@@ -186,13 +186,13 @@ def test_a_price_is_of_the_machine_that_it_was_asked_for(tmp_path):
         ([("ib.bandwidth", "100us")], "should be a number of bytes_per_s"),
         ([("ib.bandwidth", "0GB/s")], "should be greater than 0"),
         ([("ib.bandwidth", "1e40GB/s")], "should be 0 or between"),
-        ([("host_launch", "2x")], "says nothing there to multiply"),
+        ([("host_launch", "2x")], "has no value there to multiply"),
         ([("ib.kind", "toruss")], "did you mean 'torus'?"),
         ([("ib.kind", "torus")], "a torus needs a shape"),
         ([("ib.kind", "ring:4x4")], "should be one of"),
-        ([("ib.kind", "torus:4x4"), ("ib.torus_shape", "8x2")], "say two shapes"),
-        ([("ib.torus_shape", "4x4")], "is a switch, whose members have no shape"),
-        ([("ib.size", "12")], "no multiple of the 8 chips inside of it"),
+        ([("ib.kind", "torus:4x4"), ("ib.torus_shape", "8x2")], "give two shapes"),
+        ([("ib.torus_shape", "4x4")], "is a switch, which has no shape"),
+        ([("ib.size", "12")], "which is not a multiple of the 8 chips inside it"),
         ([("nvlink.size", "0")], "is not the outermost network"),
         ([("derate", "1.5")], "should be greater than 0 and at most 1"),
         ([("chip.gpu.sms", "131.5")], "whole number"),

@@ -65,11 +65,11 @@ def test_limits_of_axes(mesh, declared, axes):
     [
         ("modle=8", "the entry has no mesh axis 'modle'; did you mean 'model'?"),
         ("data=8,data=4", "names the axis 'data' twice"),
-        ("data=0", "'0' is no size of the axis 'data'"),
-        ("data=8..2", "'8..2' is no size"),
-        ("data=", "'' is no size"),
+        ("data=0", "'0' is not a size of the axis 'data'"),
+        ("data=8..2", "'8..2' is not a size"),
+        ("data=", "'' is not a size"),
         ("data=4,8", "'8' is not AXIS=SIZE"),
-        ("8x4", "has 2 sizes, the entry has the axes pipe, data, model"),
+        ("8x4", "has 2 sizes, but the entry has the axes pipe, data, model"),
     ],
 )
 def test_meshes_that_cannot_be_read(mesh, said):
@@ -92,7 +92,7 @@ def test_limits_choose_among_meshes():
 @pytest.mark.parametrize(
     ("devices", "mesh", "said"),
     [
-        ([512, 96], "pipe=*,data=*,model=64", "no mesh of 96 devices is"),
+        ([512, 96], "pipe=*,data=*,model=64", "no mesh of 96 devices matches"),
         ([0], None, "a mesh of 0 devices"),
         ([2**25], None, "a mesh of 33,554,432 devices"),
         ([], "pipe=4,data=*,model=2", "the number of devices is not known"),

@@ -172,13 +172,13 @@ def test_conditions_on_results_are_kept_for_later(model):
 @pytest.mark.parametrize(
     ("where", "said", "help_"),
     [
-        (["data == 3"], "'data == 3' is true of none", "'data == 3' leaves 0"),
+        (["data == 3"], "'data == 3' is true for none", "'data == 3' leaves 0"),
         (
             ["data == 8", "model >= 2"],
             "the conditions contradict each other",
             "alone, 'data == 8' leaves 12, 'model >= 2' leaves 72",
         ),
-        (["microbatches == 9"], "'microbatches == 9' is true of none", "leaves 0"),
+        (["microbatches == 9"], "'microbatches == 9' is true for none", "leaves 0"),
     ],
 )
 def test_an_empty_space_says_which_condition_left_nothing(model, where, said, help_):
@@ -274,16 +274,16 @@ def test_options_of_a_script_are_its_own(tmp_path):
     [
         ("train", {"sweeps": ["rematt=a"]}, "FL860", "did you mean 'remat'?"),
         ("train", {"sweeps": ["mesh=8x1"]}, "FL860", "there is no such option"),
-        ("train", {"sweeps": ["remat=none,ful"]}, "FL216", "'ful' is no choice of remat"),
+        ("train", {"sweeps": ["remat=none,ful"]}, "FL216", "'ful' is not a choice of remat"),
         ("train", {"sweeps": ["seq=128,x"]}, "FL216", "'x' is not a whole number"),
-        ("train", {"sweeps": ["chunks=0,1"]}, "FL860", "'0' is no whole number above 0"),
+        ("train", {"sweeps": ["chunks=0,1"]}, "FL860", "'0' is not a whole number above 0"),
         ("train", {"sweeps": ["schedule=1f1b,zb"]}, "FL246", "unknown schedule 'zb'"),
         ("train", {"sweeps": ["overlap=xl"]}, "FL703", "unknown overlap policy"),
         ("train", {"sweeps": ["stack=megatrn"]}, "FL725", "megatrn"),
         ("train", {"sweeps": ["routing=even"]}, "FL726", "no routing 'even'"),
         ("train", {"sweeps": ["cluster.ibb.bandwidth=1GB/s"]}, "FL868", "ibb"),
         ("train", {"sweeps": ["cluster.ib.bandwidth=1,2"]}, "FL868", "ib.bandwidth"),
-        ("train", {"sweeps": ["cluster=h100-dgx"]}, "FL860", "clusters are swept, and are given"),
+        ("train", {"sweeps": ["cluster=h100-dgx"]}, "FL860", "clusters are swept, but also given"),
         ("train", {"clusters": ()}, "FL860", "no cluster is given"),
         ("train", {"clusters": ("h100-dgx", "h100-dgx")}, "FL860", "is given twice"),
         ("train", {"clusters": ("h10",)}, "FL702", "h10"),
@@ -291,7 +291,7 @@ def test_options_of_a_script_are_its_own(tmp_path):
             "train",
             {"sweeps": ["seq=1,2"], "settings": (("seq", "8"),)},
             "FL860",
-            "'seq' is swept, and is given as 8",
+            "'seq' is swept, but also given as 8",
         ),
         ("train", {"settings": (("sequence", "8"),)}, "FL216", "has no option 'sequence'"),
         ("train", {"mesh": "rows=2"}, "FL863", "the entry has no mesh axis 'rows'"),
@@ -301,7 +301,7 @@ def test_options_of_a_script_are_its_own(tmp_path):
         ("train", {"tokens": "data * time"}, "FL861", "unknown name 'time'"),
         ("train", {"where": ["rows == 2"]}, "FL861", "unknown name 'rows'"),
         ("needs", {}, "FL216", "needs a value for 'layers'"),
-        ("two_names", {"sweeps": ["stack=1,2"]}, "FL860", "and so has the estimate"),
+        ("two_names", {"sweeps": ["stack=1,2"]}, "FL860", "and the estimate have an option"),
         ("nothing", {}, "FL211", "has no 'nothing'"),
         ("loss", {}, "FL212", "is not an entry"),
     ],

@@ -74,7 +74,7 @@ def test_a_file_of_several_explorations_says_what_all_its_points_have(tmp_path):
     assert {d.name: set(d.values) for d in loaded.dimensions} == {
         d.name: set(d.values) for d in space.dimensions
     }
-    assert "among them 74 points of explorations before" in loaded.notes[-1]
+    assert "74 points are from earlier explorations" in loaded.notes[-1]
 
 
 def test_limits_may_have_words_of_options_that_are_not_explored(tmp_path):
@@ -120,7 +120,7 @@ def test_points_of_a_model_that_changed_no_longer_hold(tmp_path):
     explore_space(space, study=path, executor=Here(tmp_path, reads()))
     model.write_text("one = 2")
     study = explore_space(space, study=path, executor=Here(tmp_path, reads()))
-    assert study.notes == ("80 points of before no longer hold: model.py changed",)
+    assert study.notes == ("80 points from before no longer hold: model.py changed",)
     assert (study.reused, len(evaluated(tmp_path))) == (0, 160)
     assert Study.load(path).notes == study.notes
     again = explore_space(space, study=path, executor=Here(tmp_path, reads()))
@@ -138,7 +138,7 @@ def test_points_of_a_cluster_that_changed_no_longer_hold(tmp_path):
     study = explore_space(space, study=path, executor=Here(tmp_path))
     assert study.reused == 40
     assert study.notes == (
-        f"40 points of before no longer hold: {own} or another file that they name changed",
+        f"40 points from before no longer hold: {own} or another file that they name changed",
     )
 
 
@@ -147,7 +147,7 @@ def test_versions_and_variables_are_part_of_what_holds(tmp_path, monkeypatch):
     explore_space(space, study=path, executor=Here(tmp_path))
     monkeypatch.setenv("JAX_OF_A_TEST", "1")
     study = explore_space(space, study=path, executor=Here(tmp_path))
-    assert study.notes == ("80 points of before no longer hold: $JAX_OF_A_TEST changed",)
+    assert study.notes == ("80 points from before no longer hold: $JAX_OF_A_TEST changed",)
 
 
 def test_a_file_that_changes_meanwhile_stops_a_study(tmp_path):
@@ -155,7 +155,7 @@ def test_a_file_that_changes_meanwhile_stops_a_study(tmp_path):
     one, *others = space.points()
     with open_study(path, space) as file:
         file.add([result_at(one)], [ReadInput(ReadInputKind.FILE, "/m/model.py", "a")])
-        with pytest.raises(FlintError, match="model.py changed while it was explored") as error:
+        with pytest.raises(FlintError, match="model.py changed during the exploration") as error:
             file.add([result_at(others[0])], [ReadInput(ReadInputKind.FILE, "/m/model.py", "b")])
         assert error.value.code == "FL872"
         file.add([result_at(others[1])], [ReadInput(ReadInputKind.NAMES, "/m", "a")])
@@ -178,7 +178,11 @@ def test_files_that_are_no_studies_stay_as_they_are(tmp_path):
         db.execute(statement)
         db.close()
     before = {path: path.read_bytes() for path in (text, other, newer)}
-    for path, said in ((text, "no study"), (other, "another program"), (newer, "newer Flint")):
+    for path, said in (
+        (text, "is not a study"),
+        (other, "another program"),
+        (newer, "newer Flint"),
+    ):
         for open_it in (lambda p: explore_space(space, study=p), Study.load):
             with pytest.raises(FlintError, match=said) as error:
                 open_it(path)
@@ -217,10 +221,10 @@ def test_a_study_of_another_model_is_refused(tmp_path):
     explore_space(space, study=path, executor=Here(tmp_path))
     before = path.read_bytes()
     for other, said in (
-        (space_of(tmp_path, name="other.py"), "model '.*model.py' and not '.*other.py'"),
+        (space_of(tmp_path, name="other.py"), "model '.*model.py' instead of '.*other.py'"),
         (
             replace(space, subject=replace(space.subject, settings=(("layers", "2"),))),
-            "settings '' and not 'layers=2'",
+            "settings '' instead of 'layers=2'",
         ),
     ):
         with pytest.raises(FlintError, match=said) as error:
@@ -230,7 +234,7 @@ def test_a_study_of_another_model_is_refused(tmp_path):
     # How points are evaluated is not what they are of, but their results differ.
     otherwise = replace(space, subject=replace(space.subject, keep_infeasible=True))
     study = explore_space(otherwise, study=path, executor=Here(tmp_path))
-    assert study.notes == ("80 points of before no longer hold: --keep-infeasible changed",)
+    assert study.notes == ("80 points from before no longer hold: --keep-infeasible changed",)
 
 
 def test_one_process_writes_and_others_read(tmp_path):

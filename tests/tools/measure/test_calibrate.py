@@ -348,7 +348,7 @@ def test_what_is_determined_is_told_apart() -> None:
     )
     assert set(names) in ({"launch", "slope"}, {"twin", "slope"})
     assert reasons["none"] == "does not show in these rows"
-    assert any(why.startswith("cannot be told from") for why in reasons.values())
+    assert any(why.startswith("cannot be distinguished from") for why in reasons.values())
 
 
 def test_halves_are_of_one_size_and_follow_hashes() -> None:

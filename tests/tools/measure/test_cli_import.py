@@ -56,7 +56,7 @@ def test_traces_are_written_and_pass_their_check(tmp_path: Path) -> None:
         ("estimate", tmp_path / "traces", "-c", tmp_path / "traces/network.yml", "--overlap", "astra-sim"),
     ):  # fmt: skip
         said = flint(*simulated, code=2)
-        assert "runs no network of one device" in said
+        assert "runs neither a network of one device" in said
         assert "flint estimate DIR -c CLUSTER" in said
     alone = json.loads(flint("estimate", tmp_path / "traces", "-c", "h100-dgx", "--json"))
     assert alone["step_time_ns"] == pytest.approx(4.366e6, rel=1e-3)

@@ -126,7 +126,7 @@ def test_a_kernel_takes_over_what_its_operator_says_and_the_rest_is_counted(tmp_
     assert profile.activities.comm.tolist() == [0, -1]
     assert profile.comms == (ProfiledComm("send", 8, -1, "Float", "2", 2, (1, 3), peer=3, turn=11),)
     assert profile.rank == -1  # the rank of a message is that of its other end
-    assert any("1 collective kernels say neither" in w for w in profile.warnings)
+    assert any("1 collective kernels state neither" in w for w in profile.warnings)
 
 
 def test_lists_of_tensors_are_signatures_of_lists(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_an_annotation_says_kind_and_size_where_nothing_else_does(
     found = profile_of(tmp_path, annotated("nccl:all_reduce", shapes, types), distributedInfo=info)
     comm = found.comms[found.activities.comm[0]]
     assert comm == ProfiledComm("all_reduce", 32, -1, "float", group_size=4, ranks=(0, 1, 2, 3))
-    assert "1 collective kernels do not say their group: all 4 ranks are taken" in found.warnings
+    assert "1 collective kernels do not name their group: all 4 ranks are assumed" in found.warnings
 
 
 def test_of_several_groups_an_annotation_does_not_say_which(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_damaged_json(tmp_path: Path) -> None:
     text = json.dumps({"traceEvents": EVENTS * 10})
     error = error_of(written(tmp_path, text.replace('"kernel"', "kernel", 5)))
     assert error.code == "FL803"
-    assert "no JSON any more after 2 events" in error.message
+    assert "not JSON any more after 2 events" in error.message
     assert error_of(written(tmp_path, text + "}")).code == "FL803"
     assert error_of(written(tmp_path, "[" * 100_000)).code == "FL803"
     assert error_of(written(tmp_path, '{"traceEvents": [' + "9" * 6000 + "]}")).code == "FL803"

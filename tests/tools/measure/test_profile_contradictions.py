@@ -139,17 +139,17 @@ CONTRADICTIONS: dict[str, tuple[Callable[[Trace], None], str]] = {
     "a message to itself": (of_kernel(SEND, Dst_Rank=0), "goes to itself"),
     "a group with two lists": (beside(pg_config=[{"pg_name": "0", "ranks": [0]}]), "groups of one name"),
     "everything twice": (twice, "FL834"),
-    "a kernel twice": (added(event("kernel", "gemm_a", 30, 60, stream=7, device=0, correlation=1)), "kernels are there twice"),
+    "a kernel twice": (added(event("kernel", "gemm_a", 30, 60, stream=7, device=0, correlation=1)), "kernels appear twice"),
     "sizes below nothing": (of_kernel(REDUCE, In_msg_nelems=-5), "FL835"),
     "a dimension below nothing": (of_operator(MM, Input_Dims=[[-512, 256], [256, 128]]), "FL835"),
     "a dimension below nothing, in a list": (of_operator(MM, Input_Dims=[[[512, -256]], [256, 128]]), "FL835"),
     "kernels at once on a stream": (timed(6, ts=40.0), "before the one ahead"),
     "a kernel of an hour": (timed(21, dur=3.6e9), "a kernel takes 3,600 s"),
-    "a pause of an hour": (timed(21, ts=3.6e9), "does nothing for 3,600 s"),
+    "a pause of an hour": (timed(21, ts=3.6e9), "is idle for 3,600 s"),
     "kernels without time": (without_time, "take no time"),
     "kernels before their launches": (lambda t: [e.update(ts=e["ts"] + 5000) for e in t["traceEvents"] if "stream" not in e["args"]], "begin before they are launched"),
     "steps at once": (lambda t: (timed(0, dur=9000)(t), added(event("user_annotation", "ProfilerStep#2", 2000, 9000))(t)), "annotations of steps overlap"),
-    "operators that cross": (crossing, "end after the one that they are called by"),
+    "operators that cross": (crossing, "end after their caller"),
     "a gradient ahead of its forward": (lambda t: (timed(1, ts=4000.0)(t), timed(2, ts=4005.0)(t), timed(3, ts=4020.0)(t), timed(0, dur=9000)(t)), "before their forward ones"),
     "HIP on NVIDIA": (lambda t: [e.update(name="hipLaunchKernel") for e in t["traceEvents"] if e["cat"] == "cuda_runtime"], "calls of HIP"),
     "CUDA on AMD": (device(name="AMD Instinct MI300X"), "calls of CUDA"),
@@ -161,7 +161,7 @@ CONTRADICTIONS: dict[str, tuple[Callable[[Trace], None], str]] = {
     "a tensor larger than memory": (of_operator(MM, Input_Dims=[[10**9, 256], [256, 128]]), "larger than the memory"),
     "more held than there is": (in_memory(90 << 30), "the allocator held"),
     "a copy at a petabyte a second": (of_kernel(COPY, bytes=60 << 30), "copies or collectives move more"),
-    "a product without time": (of_operator(MM, Input_Dims=[[100000, 90000], [90000, 100000]]), "no device is as fast"),
+    "a product without time": (of_operator(MM, Input_Dims=[[100000, 90000], [90000, 100000]]), "no device is that fast"),
     "mm of shapes that do not fit": (of_operator(MM, Input_Dims=[[512, 255], [256, 128]]), "shapes of operators do not fit (aten::mm)"),
     "bmm of shapes that do not fit": (lambda t: (timed(1, name="aten::bmm")(t), of_operator(MM, Input_Dims=[[4, 8, 16], [5, 16, 8]])(t)), "do not fit (aten::bmm)"),
     "a sum of shapes that do not fit": (lambda t: (timed(1, name="aten::add")(t), of_operator(MM, Input_Dims=[[512, 7], [512, 8]])(t)), "do not fit (aten::add)"),
@@ -209,7 +209,7 @@ def test_other_formats_are_held_against_the_same_rules(ranks: str, tmp_path: Pat
 def test_ranks_that_contradict_each_other(tmp_path: Path) -> None:
     other = base(1)
     of_kernel(REDUCE, In_msg_nelems=2048, Out_msg_nelems=2048)(other)
-    assert "two ranks say different" in " ".join(warnings_of(tmp_path, base(0), other))
+    assert "two ranks state different" in " ".join(warnings_of(tmp_path, base(0), other))
 
 
 def test_every_rule_has_a_contradiction() -> None:

@@ -189,7 +189,7 @@ def test_ranks_that_files_do_not_say_are_those_of_their_order() -> None:
     job = run(WORLD, [START, MEETING], [0.0] * WORLD, profiled=[0, 1, 2, 3])
     silent = [replace(p, rank=-1) for p in job.profiles]
     workload = workload_of(silent)
-    assert any("do not say their rank" in w for w in workload.metadata["warnings"])
+    assert any("do not name their rank" in w for w in workload.metadata["warnings"])
     assert [c.name for c in workload.classes] == ["rank 0", "rank 1", "rank 2", "rank 3"]
 
 

@@ -121,7 +121,7 @@ def test_an_estimate_says_both_times_of_a_step(times: tuple[float, ...], told: b
     assert found.measured is not None
     (facts,) = found.measured.classes
     assert (facts.measured_ns, facts.step_ns) == (about.span_ns, about.step_ns)
-    notes = [n for n in found.notes if n.startswith("measured is the step that was taken")]
+    notes = [n for n in found.notes if n.startswith("the measured time is that of the chosen step")]
     assert bool(notes) == told
     for note in notes:
         assert f"median period between the ends of {len(times)} steps is" in note
@@ -184,11 +184,11 @@ def test_rules_that_disagree_are_told() -> None:
 
     assert not told(profile(6, annotated(6)))
     ends = [("Optimizer.step#A", t * STEP_NS - 900, t * STEP_NS) for t in range(1, 7, 2)]
-    assert "2.000 ms a step, where 1.000 ms are given" in told(profile(6, annotated(6) + ends))
+    assert "2.000 ms a step, instead of 1.000 ms" in told(profile(6, annotated(6) + ends))
     names = [f"k{i}" for i in range(40)]
     halves = [(f"ProfilerStep#{i}", i * STEP_NS / 2, (i + 1) * STEP_NS / 2) for i in range(12)]
     whole = profile(6, halves, names, repeats=1)
-    assert "again, if those are taken: 1.000 ms a step" in told(whole)
+    assert "repeat, if those are used: 1.000 ms a step" in told(whole)
     short = [(name, start, start + STEP_NS / 3) for name, start, _ in annotated(6)]
     assert "lasts 0.333 ms on the host" in told(profile(6, short))
 
@@ -233,7 +233,7 @@ def test_steps_of_one_number_are_counted() -> None:
 def test_a_step_is_taken_by_its_number() -> None:
     made = profile(3, annotated(3))
     workload = workload_of([made], step=5)
-    assert "step 5 is taken, one of 3" in " ".join(workload.metadata["warnings"])
+    assert "step 5 is used, one of 3" in " ".join(workload.metadata["warnings"])
     with pytest.raises(FlintError, match="no step 9") as raised:
         workload_of([made], step=9)
     assert raised.value.code == "FL811"

@@ -293,7 +293,7 @@ def test_control_dependencies_that_go_round_are_not_followed(tmp_path: Path) -> 
     nodes[0]["ctrl_deps"], nodes[2]["ctrl_deps"] = [4, 1], [2]
     (profile,) = read_profiles(_et(tmp_path / "t.0.et", *nodes))
     assert profile.activities.start_ns.tolist() == [0, 10e3, 10e3, 40e3]
-    assert "control dependencies go round" in " ".join(profile.warnings)
+    assert "control dependencies form a circle" in " ".join(profile.warnings)
     nodes[0]["ctrl_deps"] = [1]
     (profile,) = read_profiles(_et(tmp_path / "u.0.et", *nodes))
     assert profile.activities.start_ns.tolist() == [0, 10e3, 40e3, 45e3]

@@ -292,7 +292,7 @@ def test_the_command_line_writes_a_file_beside_its_result(tmp_path: Path) -> Non
     for option in (["--class", "all"], ["--window", "0:1"]):
         refused = CliRunner().invoke(app, [*command, *option])
         assert refused.exit_code == 2
-        assert f"FL218]: {option[0]} is for --perfetto" in refused.stderr
+        assert f"FL218]: {option[0]} needs --perfetto" in refused.stderr
 
 
 def test_the_command_line_takes_a_window_in_milliseconds(tmp_path: Path) -> None:

@@ -119,9 +119,9 @@ def test_totals_of_captures_are_what_samples_have() -> None:
 @pytest.mark.parametrize(
     ("code", "said", "asked"),
     [
-        ("FL956", "asked for 9,000", {"rows": 9000}),
+        ("FL956", "instead of 9,000", {"rows": 9000}),
         ("FL956", "3 axes of several devices|2 axes|1 axes", {"mesh": "1x1"}),
-        ("FL956", "asked for 0.99", {"phases": "forward=0.01,optimizer=0.99", "rows": 1282}),
+        ("FL956", "instead of 0.99", {"phases": "forward=0.01,optimizer=0.99", "rows": 1282}),
     ],
 )
 def test_what_no_program_can_have_is_refused_with_the_nearest(code, said, asked) -> None:

@@ -152,7 +152,7 @@ def test_a_binary_that_is_named_simulates(
         ("", (), "FL718]: no fidelity is called ''"),
         ("analytic,analytic", (), "FL718]: a fidelity is named twice"),
         ("compiled=nowhere", (), "FL301]: cannot read nowhere"),
-        ("analytic", ("--view", "slices"), "FL218]: --view is not for --compare"),
+        ("analytic", ("--view", "slices"), "FL218]: --view does not apply to --compare"),
         ("simulated", ("--binary", "/nowhere"), "FL710]: there is no /nowhere"),
     ],
 )

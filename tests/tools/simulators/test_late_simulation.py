@@ -64,7 +64,7 @@ def unordered(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--straggler", "-1:2"], "--straggler has no value"),
         (["--straggler", "1"], "give RANK:FACTOR"),
         (["--straggler", "1:1e300"], "--straggler has no value"),
-        (["--straggler", "1:2", "--straggler", "1:3"], "rank 1 has a factor already"),
+        (["--straggler", "1:2", "--straggler", "1:3"], "rank 1 already has a factor"),
         (["--jitter", "100%"], "from 0 to below 100"),
         (["--jitter", "-5"], "--jitter has no value"),
         (["--jitter", "nan%"], "--jitter has no value"),
@@ -167,13 +167,13 @@ def test_times_are_made_up_where_no_file_says_them(unordered: Path, tmp_path: Pa
     system.write_text(system.read_text().replace('"ring"', '"direct"'))
     report = check(tmp_path / "direct")
     assert (report.ok, str(report.proved)) == (True, "nothing")
-    assert "is not modelled" in report.doubt
+    assert "is not modeled" in report.doubt
 
 
 def test_a_straggler_may_be_the_last_rank_and_no_other() -> None:
     late = read_disturbance(["7:2"], None, 0)
     late.require_ranks(8)
-    with pytest.raises(FlintError, match="names rank 7, and the traces have ranks 0 to 6"):
+    with pytest.raises(FlintError, match="names rank 7, but the traces have ranks 0 to 6"):
         late.require_ranks(7)
 
 
@@ -211,7 +211,7 @@ def test_options_that_change_nothing_are_told(timed: Path) -> None:
     for options, told in (
         (["--seed", "3"], ["--seed changes nothing without --jitter"]),
         (["--seed", "0", "--straggler", "1:2"], ["--seed changes nothing without --jitter"]),
-        (memory, ["--memory changes nothing: the rules know no remote memory"]),
+        (memory, ["--memory changes nothing: the rules have no remote memory"]),
         (["--seed", "3", "--jitter", "5"], []),
     ):
         found = CliRunner().invoke(app, ["simulate", str(timed), *options, "--json"])

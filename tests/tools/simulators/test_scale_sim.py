@@ -128,7 +128,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str, int]] = {
         "SCALE-Sim ran out of memory after 2 of 12 products",
         2,
     ),
-    "stops": ({"ending": "sys.exit(0)"}, "FL712", "said cycles of 2 of 12 products", 2),
+    "stops": ({"ending": "sys.exit(0)"}, "FL712", "ended after cycles for 2 of 12 products", 2),
     "differs": ({"wrong": 1}, "FL717", "differ for 12 products, such as", 12),
 }
 
@@ -177,7 +177,10 @@ def test_without_scale_sim_the_cycles_are_flints(
     assert found.exit_code == 2 and "has no SCALE-Sim" in found.stderr
     for options, sentence in (
         (("--binary", "no-such-python"), "error[FL710]: there is no interpreter no-such-python"),
-        (("--network", "n.yml"), "error[FL218]: --network is not for this run with scalesim"),
+        (
+            ("--network", "n.yml"),
+            "error[FL218]: --network does not apply to this run with scalesim",
+        ),
         (("-c", "h100-dgx"), "error[FL705]"),
     ):
         found = simulate(program, *options)

@@ -96,14 +96,14 @@ def test_sentences_on_kernels_slots_and_what_is_left() -> None:
         "a roofline of 900 TFLOP/s and 3350.5 GB/s for every kernel"
     )
     assert reasons._durations(system(0), 4655, 3205) == (
-        "durations in traces are whole microseconds, of the cluster that they name; "
+        "durations in traces are whole microseconds, for the cluster that they name; "
         "4,655 kernels instead of 3,205"
     )
     step = SimulatedStep("n", FABRIC, (5, 9), (1, 2))
     assert reasons._own(9, step, False).startswith("equal to the nanosecond")
-    assert reasons._own(10, step, False).startswith("not by the rules")
+    assert reasons._own(10, step, False).startswith("not by Flint's version of the rules")
     assert reasons._own(9, step, True).startswith("congestion")
-    assert reasons._slot(RuleTimes(step)).startswith("not known")
+    assert reasons._slot(RuleTimes(step)).startswith("unknown")
     assert reasons._slot(RuleTimes(step, step)).startswith("collectives and sends")
     assert Case(Path("n"), Path("s"), FABRIC).fabric.world == 10
 

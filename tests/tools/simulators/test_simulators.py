@@ -126,9 +126,9 @@ BAD = {
     ),
     "silent": (
         "FL716",
-        "ended with status 0 and said nothing that ASTRA-sim says on network.yml, and 8 of 8",
+        "ended with status 0 and printed nothing that ASTRA-sim prints on network.yml, and 8 of 8",
     ),
-    "chatty": ("FL716", "said nothing that ASTRA-sim says"),
+    "chatty": ("FL716", "printed nothing that ASTRA-sim prints"),
     "spins": ("FL713", "did not finish in 1 seconds on network.yml, and "),
     "closes": ("FL713", "did not finish in 1 seconds on network.yml, and "),
     "crashes": ("FL714", "crashed (SIGABRT) on network.yml, and 7 of 8 ranks did not finish: 1-7"),
@@ -163,7 +163,7 @@ def test_what_does_nothing_at_all_is_given_up_before_the_limit(written, simulato
     assert found.exit_code == 1
     told = "made no progress for 1 seconds on network.yml, and 2 of 8 ranks did not finish: 6-7"
     assert "error[FL713]: simulator " + told in found.stderr
-    assert "no rank waits for ever because of them" in found.stdout
+    assert "no rank waits forever because of them" in found.stdout
 
 
 def test_success_is_that_every_rank_finished_whatever_the_status(written, simulator):
@@ -172,7 +172,7 @@ def test_success_is_that_every_rank_finished_whatever_the_status(written, simula
     assert "note: after every rank had finished, the simulator crashed (SIGSEGV)" in found.stdout
     found = _simulate(written, simulator("leaves"), "--limit", 60)
     assert found.exit_code == 0
-    assert "note: it spoke of ranks that the network has not: 8" in found.stdout
+    assert "note: it named ranks that the network does not have: 8" in found.stdout
 
 
 def test_several_networks_in_one_run(written, simulator, tmp_path):
@@ -264,11 +264,11 @@ def test_what_the_simulator_tells_apart_counts_where_the_rules_say_nothing(compu
     system.write_text(system.read_text().replace('"ring"', '"direct"'))
     (run,) = _runs(_simulate(computing, simulator("fine"), "-c", "h100-dgx", "--json"))
     way = run["comparison"]
-    assert way["rules_step_time_ns"] is None and "is not modelled" in way["rules_note"]
+    assert way["rules_step_time_ns"] is None and "is not modeled" in way["rules_note"]
     terms = {t["name"]: t["ns"] for t in way["terms"]}
     assert list(terms) == ["computation", "exposed communication, waits"]
     assert sum(terms.values()) == pytest.approx(1003 - way["estimated_ns"], abs=0.1)
-    assert any("its all-reduce-implementation is not modelled" in note for note in run["notes"])
+    assert any("its all-reduce-implementation is not modeled" in note for note in run["notes"])
 
 
 def test_one_slot_is_what_the_rules_take_longer_with_it(tmp_path, simulator):
@@ -314,7 +314,7 @@ def test_a_hang_says_what_ranks_wait_for(written, simulator, tmp_path):
     assert all(w["absent"] == [3] and w["node"] == nodes[last].id for w in waiting.values())
     told = _simulate(folder, simulator("unfinished"))
     assert f"rank {min(waiting)} waits in node {nodes[last].id} (" in told.stderr
-    assert "for rank 3" in told.stdout and "; rank 3 has ended without it;" in told.stderr
+    assert "for rank 3" in told.stdout and "; rank 3 has ended without joining;" in told.stderr
     sound = _simulate(written, simulator("unfinished"))
     assert "the cause is in the simulator or its settings" in sound.stdout
 
@@ -326,7 +326,7 @@ def test_ranks_that_wait_for_each_other_wait_in_a_circle():
     assert error.cause.endswith("for rank 1") and error.help == error.cause
     later = Waiting(2, 9, "sum", "all_reduce of 8 bytes between ranks 2-4", (3, 4))
     cause = NeverEndsError([0, 1, 2, 3], [*waiting, later]).cause
-    assert cause == f"{later}; rank 4 has ended without it" and "(sum)" in cause
+    assert cause == f"{later}; rank 4 has ended without joining" and "(sum)" in cause
 
 
 def _runs(found):
@@ -344,14 +344,14 @@ def test_binaries_that_cannot_be_run(written, tmp_path, monkeypatch):
     for binary, sentence in bad.items():
         _one_error(_simulate(written, binary), "FL710", sentence)
     not_executable.chmod(0o755)
-    _one_error(_simulate(written, not_executable), "FL710", "is not a program of this machine")
+    _one_error(_simulate(written, not_executable), "FL710", "is not a program for this machine")
     (script := tmp_path / "script").write_text("#!/nowhere/python\n")
     script.chmod(0o755)
-    _one_error(_simulate(written, script), "FL710", "names an interpreter that is not there")
+    _one_error(_simulate(written, script), "FL710", "names an interpreter that does not exist")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("FLINT_ASTRA_SIM", raising=False)
     found = CliRunner().invoke(app, ["simulate", str(written), "--with", "astra-sim"])
-    _one_error(found, "FL710", "no ASTRA-sim is named, and PATH has none")
+    _one_error(found, "FL710", "no ASTRA-sim is named, and there is none in PATH")
 
 
 def test_the_environment_and_path_name_the_binary(written, simulator, monkeypatch, tmp_path):
@@ -384,7 +384,7 @@ def test_traces_that_a_simulator_cannot_be_given(written, simulator, tmp_path):
     (bare / "network.yml").write_text(text.replace("npus_count: [ 2, 4 ]", "npus_count: [ 2, 8 ]"))
     _one_error(_simulate(bare, binary), "FL711", "there is no file system.json")
     (bare / "system.json").write_bytes((written / "system.json").read_bytes())
-    _one_error(_simulate(bare, binary), "FL711", "network.yml is of 16 ranks, and 8 have a trace")
+    _one_error(_simulate(bare, binary), "FL711", "network.yml is for 16 ranks, but 8 have a trace")
     (bare / "network.yml").write_text(text)
     _one_error(_simulate(bare, binary), "FL711", "there is no file memory.json")
     aware = simulator("fine", "AstraSim_Analytical_Congestion_Aware")
@@ -400,7 +400,9 @@ def test_more_traces_than_files_that_may_be_open(written, simulator, monkeypatch
         if is_enough:
             assert find_inputs(written).ranks == 8
             continue
-        with pytest.raises(FlintError, match="opens 8 traces at once, and 71 open files are") as e:
+        with pytest.raises(
+            FlintError, match="opens 8 traces at once, but only 71 open files are"
+        ) as e:
             find_inputs(written)
         assert e.value.code == "FL711" and e.value.help == "allow more: ulimit -Hn 72"
 
@@ -409,9 +411,9 @@ def test_large_traces_are_not_run_a_second_time(computing, simulator, monkeypatc
     monkeypatch.setattr("flint.tools.simulators.explained.MOST_BYTES", 100)
     (run,) = _runs(_simulate(computing, simulator("fine"), "--json"))
     assert run["comparison"] is None and run["finished"]
-    assert "of traces were not run by Flint's rules of ASTRA-sim too" in run["notes"][0]
+    assert "of traces were not also run by Flint's rules of ASTRA-sim" in run["notes"][0]
 
 
 @pytest.mark.parametrize("option", ["--limit", "--memory-limit"])
 def test_limits_are_above_nothing(option, written, simulator):
-    _one_error(_simulate(written, simulator("fine"), option, 0), "FL504", "is no limit")
+    _one_error(_simulate(written, simulator("fine"), option, 0), "FL504", "is not a limit")

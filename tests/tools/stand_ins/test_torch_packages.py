@@ -302,7 +302,7 @@ ATTENTION = """
 def test_attention_of_packages(tmp_path: Path) -> None:
     program, warnings = recorded(tmp_path, ATTENTION)
     assert any(
-        "2 sequences of packed attention are taken to be equally long" in w for w in warnings
+        "2 sequences of packed attention are assumed to be equally long" in w for w in warnings
     )
     rows = rows_of(program, Kind.COMPUTE)
     forward = [(r.dims, r.mask) for r in rows if r.op is OpClass.ATTENTION]

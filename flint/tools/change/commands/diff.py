@@ -31,7 +31,7 @@ SideText = Annotated[
 ]
 OtherText = Annotated[
     str | None,
-    typer.Argument(metavar="[AFTER]", help="The same; with --rev, BEFORE as it is now."),
+    typer.Argument(metavar="[AFTER]", help="The same; with --rev, the current BEFORE."),
     READS,
 ]
 Revision = Annotated[
@@ -42,14 +42,14 @@ FailOver = Annotated[
     typer.Option(
         "--fail-over",
         metavar="BUDGETS",
-        help="Exit with 1 if a budget does not hold: step-time=+2%,memory=+1GiB,bytes:data=+0.",
+        help="Exit with 1 if a budget is exceeded: step-time=+2%,memory=+1GiB,bytes:data=+0.",
     ),
 ]
 ExitCode = Annotated[
     bool, typer.Option("--exit-code", help="Exit with 1 if anything but names differs.")
 ]
 Markdown = Annotated[
-    bool, typer.Option("--markdown", help="Print a comment for a pull request: below 60 lines.")
+    bool, typer.Option("--markdown", help="Print a comment for a pull request, below 60 lines.")
 ]
 
 
@@ -72,8 +72,8 @@ def diff(
     """Compare two captures.
 
     Says what differs and from which cause: sharding, shapes, layers, precision, recomputation,
-    collectives. Operations are matched by what they do, so that renamed functions and moved lines
-    are no differences.
+    collectives. Operations are matched by what they do, so renamed functions and moved lines are
+    not differences.
     """
     from flint.tools.change.commands.sides import Request, side
     from flint.tools.change.diff.budgets import broken, parse_budgets

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from flint.tools.change.project.lock import Lock
 
 Update = Annotated[
-    bool, typer.Option("--update", help="Accept what changed: write it into flint.lock.")
+    bool, typer.Option("--update", help="Accept changes: write them into flint.lock.")
 ]
-Anew = Annotated[bool, typer.Option("--anew", help="Capture also what has not changed.")]
+Anew = Annotated[bool, typer.Option("--anew", help="Also capture what has not changed.")]
 
 
 def run(
@@ -34,8 +34,8 @@ def run(
 ) -> None:
     """Capture what flint.toml lists.
 
-    Several captures run at a time; what was made of files that are as they were is not captured
-    again. New captures are added to flint.lock; what changed is only with --update.
+    Several captures run at a time; a capture whose files did not change is not repeated. New
+    captures are added to flint.lock; changed ones only with --update.
     """
     from flint.tools.change.project.config import find_project, load_project
     from flint.tools.change.project.lock import Lock, load_lock
@@ -73,7 +73,7 @@ def _lock_to_replace(project: Project, names: list[str] | None) -> Lock | None:
     except FlintError as error:
         if names:
             raise
-        print_note(f"warning: {error.message}: it is written anew")
+        print_note(f"warning: {error.message}: it is rewritten")
         return None
 
 
@@ -156,7 +156,7 @@ def _print(
     changed = [name for name, state in states.items() if state == "changed"]
     if changed and not update:
         print_note(
-            f"flint.lock is as it was: {', '.join(changed)} changed (flint verify says how, "
+            f"flint.lock is unchanged: {', '.join(changed)} changed (flint verify says how, "
             "flint run --update accepts it)"
         )
 

@@ -50,7 +50,7 @@ def side(text: str, revision: str | None, request: Request) -> Side:
             raise FlintError(
                 "FL218",
                 f"{text} is a capture: --rev is for models",
-                help="give the model, or a capture of flint.toml",
+                help="omit --rev, or give the model or a capture of flint.toml",
             )
         return _estimated(load_workload(path), request)
     return _captured(text, revision, request)
@@ -115,7 +115,7 @@ def _capture(text: str, request: Request) -> tuple[Capture, Path, Request]:
     except FlintError as error:
         raise FlintError(
             "FL301",
-            f"cannot read {text}: it is no capture, no model, and {error.message}",
+            f"cannot read {text}: it is neither a capture nor a model, and {error.message}",
             place=error.place,
             help="give a trace directory, a .flint file, a saved estimate (.json), a model, "
             "or REVISION:MODEL",

@@ -54,8 +54,8 @@ def verify(
 ) -> None:
     """Compare captures with flint.lock.
 
-    Captures again what changed, says what differs and why, and exits with 1 if a budget does not
-    hold. A capture without budgets may not change at all; flint run --update accepts a change.
+    Captures again what changed, says what differs and why, and exits with 1 if a budget is
+    exceeded. A capture without budgets may not change at all; flint run --update accepts a change.
     """
     from flint.io.outputs import refuse_same_place
     from flint.tools.change.commands.run import captured_with_progress
@@ -74,7 +74,7 @@ def verify(
         require_accepted(project, lock, name, capture.clusters)
     gone = [name for name in lock.captures if name not in project.captures]
     if gone:
-        print_note(f"warning: {project.file} has no longer {', '.join(gone)}", quiet=quiet)
+        print_note(f"warning: {project.file} no longer has {', '.join(gone)}", quiet=quiet)
     is_document = json_ or markdown
     captured = captured_with_progress(
         project, captures, jobs=jobs, anew=False, quiet=quiet or is_document

@@ -111,7 +111,7 @@ def parse_budget(name: str, limit: str) -> Budget:
     if axis and not metric.by_axis:
         raise FlintError(
             "FL720",
-            f"budget '{name}': {metric.title} is not told apart by mesh axis",
+            f"budget '{name}': {metric.title} is not split by mesh axis",
             help="with an axis: " + ", ".join(m.name for m in METRICS.values() if m.by_axis),
         )
     number, is_more, is_share = _limit(name, limit, metric.unit)
@@ -129,7 +129,7 @@ def _limit(name: str, text: str, unit: Unit) -> tuple[float, bool, bool]:
         units = ", ".join(filter(None, factors))
         raise FlintError(
             "FL720",
-            f"budget {name}={text} is no limit",
+            f"budget {name}={text} is not a limit",
             help="write +2% or +0"
             + (f", or a number with a unit ({units}), +1{_USUAL[unit]}" if units else ""),
         )

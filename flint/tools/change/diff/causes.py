@@ -207,7 +207,7 @@ def _remat(a: ProgramFacts, b: ProgramFacts, known: set[CauseKind]) -> list[Caus
         return []
     flops = [sum(o.flops for o in f.operations if o.phase == "remat") for f in (a, b)]
     before, now = (r.total() for r in repeated)
-    rows = f"{plural(before, 'operation')} computed again before, {now:,} now"
+    rows = f"{plural(before, 'operation')} recomputed before, {now:,} now"
     return [Cause(CauseKind.REMAT, f"{rows} ({_ratio(*flops)} in FLOPs)")]
 
 
@@ -360,7 +360,7 @@ def _clusters(before: Snapshot, after: Snapshot) -> list[Cause]:
         if said:
             found.append(Cause(CauseKind.CLUSTER, ", ".join(said)))
         elif len(programs) < 2 and _moved(a[one], b[other], 0.0):
-            text = f"numbers of {one}; a saved estimate has no program to say why"
+            text = f"numbers of {one}; a saved estimate has no program to explain them"
             found.append(Cause(CauseKind.ESTIMATE, text))
     return found
 

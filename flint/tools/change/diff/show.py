@@ -18,7 +18,7 @@ SHOWN, SHOWN_IN_MARKDOWN = 12, 8
 #: Causes that both show: budgets that broke come after them.
 _CAUSES = 6
 #: Said of changes if the kernels of before are not known.
-_SHARES = "the program of before is not here: what each line adds is its share of what all lines of its kind add"
+_SHARES = "the earlier program is not available: what each line adds is its share of what all lines of its kind add"
 #: Numbers and memory that markdown shows: a comment has to stay short.
 _NUMBERS_IN_MARKDOWN = 14
 #: Reasons of collectives that text shows.
@@ -247,10 +247,12 @@ def _unchanged(difference: DifferenceNumbers) -> str:
     ]
     if abs(difference.shifted_ns) >= 1:
         shifted = _signed(difference.shifted_ns, Unit.NS)
-        said.append(f"{shifted} of the step are others, which are hidden more or less than before")
+        said.append(
+            f"{shifted} of the step are other rows, which are hidden more or less than before"
+        )
     rest = [c for c in difference.changes if c.cause is None]
     if rest:
-        said.append(f"{plural(len(rest), 'change')} cannot be told to follow from the causes above")
+        said.append(f"{plural(len(rest), 'change')} cannot be attributed to the causes above")
     return "; ".join(said)
 
 

@@ -60,7 +60,7 @@ def capture_all(
         if entry is not None
     }
     for name in done:
-        _log.info("'%s' is kept from before: nothing that it was made of has changed", name)
+        _log.info("'%s' is reused: nothing that it was made from has changed", name)
     missing = [n for n in captures if n not in done]
     errors: dict[str, FlintError] = {}
     workers = max(1, min(jobs or _processors(), len(missing)))
@@ -157,9 +157,13 @@ def _repository(root: Path) -> Path:
 def _no_result(status: int, log: str) -> Exception:
     if status < 0:
         name = signal.Signals(-status).name
-        hint = ", as when the machine runs out of memory" if status == -signal.SIGKILL else ""
+        hint = (
+            ", for example because the machine ran out of memory"
+            if status == -signal.SIGKILL
+            else ""
+        )
         return FlintError(
-            "FL203", f"the capture was ended by {name}{hint}", help="give fewer --jobs"
+            "FL203", f"the capture was ended by {name}{hint}", help="use fewer --jobs"
         )
     return RuntimeError(f"a capture ended with status {status} and no result\n{log}")
 

@@ -80,7 +80,7 @@ def _address(comment: dict[str, Any]) -> str:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError) and error.code in (401, 403, 404):
-        return f"{error} (a token of a fork only reads; permissions: pull-requests: write)"
+        return f"{error} (a fork's token is read-only; permissions: pull-requests: write)"
     if isinstance(error, KeyError):
         return f"{error.args[0]} is not set"
     return str(error)

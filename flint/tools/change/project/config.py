@@ -194,7 +194,7 @@ def load_project(path: Path) -> Project:
                 "FL722",
                 f"{path.name}: {name!r} cannot be the name of a capture",
                 place=f"{path}:{line_of(at, lines)}",
-                help="names have letters, digits, spaces, and - _ . + behind the first letter",
+                help="names have letters, digits, spaces, and - _ . + after the first letter",
             )
         _check_budgets(capture.budgets, path, (*at, "budgets"), lines)
     return Project(root=path.parent, file=path.name, captures=captures)
@@ -261,7 +261,7 @@ def _extended(
         if base not in captures:
             raise FlintError(
                 "FL722",
-                f"capture '{name}' extends '{base}', which is not there{nearest(base, list(captures))}",
+                f"capture '{name}' extends '{base}', which does not exist{nearest(base, list(captures))}",
                 place=place,
                 help="the captures are " + ", ".join(captures),
             )

@@ -25,7 +25,7 @@ from flint.tools.change.project.records import snapshot_from, snapshot_record
 
 #: What files of another major version hold is not known here.
 SCHEMA = "flint.lock/1"
-_ANEW = "flint run --update writes it anew"
+_ANEW = "flint run --update rewrites it"
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,20 @@ def load_lock(path: Path) -> Lock | None:
         if any(line.startswith((b"<<<<<<< ", b">>>>>>> ")) for line in data.splitlines()):
             raise FlintError(
                 "FL723",
-                f"{path.name} has conflict markers of git",
+                f"{path.name} has git conflict markers",
                 place=str(path),
-                help=f"{_ANEW}, from the model as it is after the merge",
+                help=f"{_ANEW}, from the merged model",
             )
         document = parse_json(data)
     except Malformed as error:
-        raise _no_lock(path, f"{path.name} is no lock file of flint: {error}") from error
+        raise _no_lock(path, f"{path.name} is not a lock file of flint: {error}") from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
-        raise _no_lock(path, f"{path.name} is {schema!r}, and this flint reads {SCHEMA!r}")
+        raise _no_lock(path, f"{path.name} is {schema!r}, but this flint reads {SCHEMA!r}")
     try:
         return _read(record_of(_Document, document)["captures"])
     except Malformed as error:
-        raise _no_lock(path, f"{path.name} does not hold what {SCHEMA} says: {error}") from error
+        raise _no_lock(path, f"{path.name} does not conform to {SCHEMA}: {error}") from error
 
 
 class _Document(TypedDict):

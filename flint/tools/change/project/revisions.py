@@ -68,6 +68,6 @@ def _git(directory: Path, *arguments: str, variables: Mapping[str, str] | None =
             "FL724",
             f"git: {said[-1] if said else 'failed'}",
             place=str(directory),
-            help="give a revision of this repository, as HEAD~1, main or a commit",
+            help="give a revision of this repository, such as HEAD~1, main or a commit",
         ) from error
     return done.stdout

@@ -51,16 +51,16 @@ class StudyDifference:
         ]
         lines += self._best()
         if self.status:
-            lines.append(f"{plural(len(self.status), 'point')} ended otherwise:")
+            lines.append(f"{plural(len(self.status), 'point')} ended differently:")
             lines += [
                 f"  {_name(a)}: {a.status.value} -> {b.status.value}{_because(b)}"
                 for a, b in self.status[:_MOST]
             ]
         if self.changed:
-            lines.append(f"{plural(len(self.changed), 'point')} take another time:")
+            lines.append(f"{plural(len(self.changed), 'point')} changed in time:")
             lines += [f"  {_name(a)}: {_times(a, b)}" for a, b in self.changed[:_MOST]]
         if not self.status and not self.changed:
-            lines.append("points of both end alike and take the same time in both")
+            lines.append("points of both have the same status and the same time")
         return "\n".join(lines)
 
     def _best(self) -> list[str]:

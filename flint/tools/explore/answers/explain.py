@@ -57,7 +57,7 @@ class RowExplanation:
         return f"the second takes {Unit.NS.text(abs(b - a))} ({share}) {word}{self._for()}: {most}"
 
     def _for(self) -> str:
-        return " for as many tokens" if self.factor != 1 else ""
+        return " for the same number of tokens" if self.factor != 1 else ""
 
 
 def explain(first: Result, second: Result) -> RowExplanation:

@@ -77,7 +77,7 @@ def require_format(path: Path) -> None:
         raise FlintError(
             "FL870",
             f"{path} is neither .csv nor .parquet",
-            help="the end of its name says the format: --export points.csv",
+            help="the file's suffix decides the format: --export points.csv",
         )
     if path.suffix == ".parquet":
         _imported("pyarrow", "'flint-ir[explore]'")

@@ -161,7 +161,7 @@ OBJECTIVES: Mapping[str, Objective] = {
             QuantityUnit.USD,
             False,
             lambda r: _per_mtoken(_cost_per_step(r), r),
-            "cost is time x devices x the price of the cluster's file",
+            "cost is time x devices x the price in the cluster's file",
         ),
         Objective(
             "cost_per_step",
@@ -169,7 +169,7 @@ OBJECTIVES: Mapping[str, Objective] = {
             QuantityUnit.USD,
             False,
             _cost_per_step,
-            "cost is time x devices x the price of the cluster's file",
+            "cost is time x devices x the price in the cluster's file",
         ),
         Objective(
             "energy_per_mtoken",
@@ -177,8 +177,7 @@ OBJECTIVES: Mapping[str, Objective] = {
             QuantityUnit.KWH,
             False,
             _kwh_per_mtoken,
-            "energy is an upper bound of what chips take, at the limit of their power all the time, "
-            "without hosts, network and cooling",
+            "energy is an upper bound: chips at their power limit all the time, without hosts, network and cooling",
         ),
         Objective(
             "memory", "memory", QuantityUnit.BYTES, False, lambda r: float(r.memory_bytes) or None
@@ -207,7 +206,7 @@ def objectives_of(names: Sequence[str]) -> tuple[Objective, ...]:
                 help=f"objectives are {', '.join(OBJECTIVES)}",
             )
         if asked.count(name) > 1:
-            raise FlintError("FL869", f"the objective {name} is there twice", help="leave out one")
+            raise FlintError("FL869", f"the objective {name} is given twice", help="omit one")
     return tuple(OBJECTIVES[n] for n in asked)
 
 

@@ -92,7 +92,7 @@ def _asked(study: Study, ranking: Ranking, default: str = "") -> Iterator[str]:
     )
     yield f"{study.subject.model}: {plural(len(study.results), 'point')}, by {objective}{default}"
     for d in study.dimensions:
-        values = ", ".join(v or "(as the program has it)" for v in d.values[:8])
+        values = ", ".join(v or "(the program's own)" for v in d.values[:8])
         more = f" and {len(d.values) - 8:,} more" if len(d.values) > 8 else ""
         title = f"cluster.{d.name}" if d.field == PointField.CHANGE else d.name
         yield f"  {title}: {values}{more} ({d.origin})"
@@ -113,9 +113,13 @@ def _work(ranking: Ranking) -> Iterator[str]:
     if len(tokens) == 1 and tokens[0]:
         yield f"  tokens of a step: {tokens[0]:,}"
     elif len(tokens) > 1:
-        yield f"  tokens of a step: {tokens[0]:,} to {tokens[-1]:,} (not the same work in each)"
+        yield (
+            f"  tokens of a step: {tokens[0]:,} to {tokens[-1]:,} (steps do not do the same work)"
+        )
     if 0 in tokens:
-        yield "  tokens of a step are not known: whether steps do the same work is not, either (--tokens)"
+        yield (
+            "  tokens of a step are unknown, so it is also unknown whether steps do the same work (--tokens)"
+        )
 
 
 def _beside(study: Study, ranking: Ranking, verbose: bool) -> Iterator[str]:
@@ -140,7 +144,7 @@ def _beside(study: Study, ranking: Ranking, verbose: bool) -> Iterator[str]:
     if ranking.best is not None:
         yield from (f"the first: {note}" for note in ranking.best.notes)
     if study.not_explored:
-        yield f"{study.not_explored:,} points were not looked at (--budget)"
+        yield f"{study.not_explored:,} points were not evaluated (--budget)"
     if study.reused:
         yield f"{study.reused:,} points were known from before"
     yield from study.notes

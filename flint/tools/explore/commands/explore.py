@@ -52,9 +52,10 @@ def explore(
 ) -> None:
     """Find the fastest configurations that fit in memory.
 
-    Explores meshes of the entry's axes and the options that it declares as choices (Literal, Enum,
-    ranges), and what --sweep adds; estimates every point as flint estimate does; prints the best, why
-    others are not among them, and the commands that give the first again. Exit status 1 if nothing fits.
+    Explores meshes of the entry's axes, the options that it declares as choices (Literal, Enum,
+    ranges), and what --sweep adds. Estimates every point as flint estimate does. Prints the best,
+    why others are not among them, and the commands that reproduce the first. Exits with 1 if
+    nothing fits.
     """
     outputs.refuse()
     if outputs.simulate is not None:
@@ -156,8 +157,8 @@ def _loaded(ranking: RankingRequest) -> Answer:
     if ranking.study is None:
         raise FlintError(
             "FL860",
-            "nothing is named to explore",
-            help="flint explore MODEL --devices 512 -c h100-dgx, or --study FILE to look at one",
+            "there is nothing to explore",
+            help="flint explore MODEL --devices 512 -c h100-dgx, or --study FILE to show one",
         )
     asked = () if ranking.objective is None else (ranking.objective,)
     return Answer.load(ranking.study, objective=asked, where=ranking.where)

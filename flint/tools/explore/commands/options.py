@@ -41,7 +41,7 @@ class SpaceRequest(Request):
         metavar="NAME|FILE,...",
         names="clusters",
         reads=True,
-        help="Machines: presets or files, several with commas (repeatable).",
+        help="Machines: presets or files, separated by commas (repeatable).",
     )
     mesh: str | None = option(
         "--mesh",
@@ -61,13 +61,13 @@ class SpaceRequest(Request):
         "--tokens",
         default="",
         metavar="EXPRESSION",
-        help="Tokens of a step, of options and axes: batch * seq.",
+        help="Tokens of a step, in terms of options and axes: batch * seq.",
     )
     keep_infeasible: bool = option(
         "--keep-infeasible",
         form=Form.SWITCH,
         default=False,
-        help="Price points that do not fit as well.",
+        help="Also price points that do not fit.",
     )
 
 
@@ -80,20 +80,21 @@ class RankingRequest(Request):
         form=Form.TEXTS,
         default=(),
         metavar="CONDITION",
-        help='Only such points: "microbatches * data == 256", "memory <= 70GiB" (repeatable).',
+        help='Keep only these points: "microbatches * data == 256", "memory <= 70GiB" (repeatable).',
     )
     objective: str | None = option(
         "--objective",
         metavar="NAME,...",
-        help="What is best: time, tokens_per_s, mfu, cost_per_mtoken, energy_per_mtoken, memory, ttft, "
-        "tpot ...; with several, their Pareto front (default: time, or tokens_per_s where steps differ).",
+        help="Objective: time, tokens_per_s, mfu, cost_per_mtoken, energy_per_mtoken, memory, "
+        "ttft, tpot ...; with several, their Pareto front (default: time, or tokens_per_s "
+        "where steps differ).",
     )
     study: Path | None = option(
         "--study",
         form=Form.PATH,
         metavar="FILE",
         role=Writes(OutputKind.STUDY, adds=True),
-        help="Keep results here, and take those that still hold.",
+        help="Keep results in this file, and reuse those that are still valid.",
     )
 
 
@@ -106,12 +107,16 @@ class RunRequest(Request):
         form=Form.NUMBER,
         metavar="N",
         least=1,
-        help="Search spaces of more points than this.",
+        help="Search spaces that have more points than this.",
     )
     search: str | None = option(
-        "--search", metavar="NAME", help="How: tpe, nsga2 or random (default: by objectives)."
+        "--search",
+        metavar="NAME",
+        help="Search method: tpe, nsga2 or random (default: by objectives).",
     )
-    seed: int = option("--seed", form=Form.NUMBER, default=0, metavar="N", help="Of the search.")
+    seed: int = option(
+        "--seed", form=Form.NUMBER, default=0, metavar="N", help="Seed of the search."
+    )
     jobs: int = option(
         "--jobs",
         "-j",
@@ -119,12 +124,12 @@ class RunRequest(Request):
         default=0,
         metavar="N",
         least=0,
-        help="Processes (0: one a processor).",
+        help="Processes (0: one per processor).",
     )
     dask: str | None = option(
         "--dask",
         metavar="WHERE",
-        help="Evaluate on workers of Dask: local, slurm or k8s (--jobs: how many).",
+        help="Evaluate on Dask workers: local, slurm or k8s (--jobs: how many).",
     )
     scheduler: str | None = option(
         "--scheduler",
@@ -139,6 +144,6 @@ def refuse_with_a_study_alone(*requests: Request) -> None:
     if given is not None:
         raise FlintError(
             "FL218",
-            f"{given} is for a model that is explored, not for a study that is shown",
-            help="name the model as well: points that still hold are not evaluated again",
+            f"{given} needs a model to explore, not a study to show",
+            help="also name the model: points that are still valid are not evaluated again",
         )

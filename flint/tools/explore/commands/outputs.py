@@ -28,7 +28,9 @@ class Outputs(Request):
         "--top", form=Form.NUMBER, default=10, metavar="N", least=1, help="Rows to print."
     )
     explain: str | None = option(
-        "--explain", metavar="ROW,ROW", help="Why one row beats another: 1,2 is best and second."
+        "--explain",
+        metavar="ROW,ROW",
+        help="Say why one row beats another: 1,2 is best and second.",
     )
     against: Path | None = option(
         "--against",
@@ -49,7 +51,7 @@ class Outputs(Request):
         form=Form.PATH,
         metavar="FILE",
         role=Writes(OutputKind.PAGE),
-        help="Write a page with pictures.",
+        help="Write an HTML page with charts.",
     )
     machine: Path | None = option(
         "--machine",
@@ -72,10 +74,10 @@ class Outputs(Request):
         form=Form.PATH,
         metavar="DIR",
         role=Writes(adds=True),
-        help="Where traces of --simulate go.",
+        help="Directory for the traces of --simulate.",
     )
     binary: str | None = option(
-        "--binary", metavar="PATH", reads=True, help="ASTRA-sim, for --simulate."
+        "--binary", metavar="PATH", reads=True, help="ASTRA-sim binary for --simulate."
     )
 
     def refuse(self) -> None:
@@ -92,7 +94,7 @@ class Outputs(Request):
                 "FL218", "--simulate N writes traces to --output DIR", help="give both, or neither"
             )
         if self.simulate is None and self.binary is not None:
-            raise FlintError("FL218", "--binary is for --simulate", help="add --simulate 3 -o DIR")
+            raise FlintError("FL218", "--binary needs --simulate", help="add --simulate 3 -o DIR")
         self._simulator()
         if self.against is not None:
             from flint.tools.explore.study.study import Study
@@ -106,7 +108,9 @@ class Outputs(Request):
         words = [w.strip() for w in self.explain.split(",")]
         if len(words) != 2 or not all(w.isascii() and w.isdigit() and int(w) > 0 for w in words):
             raise FlintError(
-                "FL874", f"--explain {self.explain} is no pair of rows", help="write --explain 1,2"
+                "FL874",
+                f"--explain {self.explain} is not a pair of rows",
+                help="write --explain 1,2",
             )
         return int(words[0]), int(words[1])
 
@@ -172,7 +176,6 @@ class Outputs(Request):
         )
 
     def _simulator(self) -> AstraSim | None:
-        """The simulator of --binary; None: its rules."""
         if self.binary is None:
             return None
         from flint.io.processes import Patience

@@ -27,7 +27,7 @@ def workers(
 
     if dask is not None and scheduler is not None:
         raise FlintError(
-            "FL867", "--dask and --scheduler are given, both", help="leave one of them out"
+            "FL867", "--dask and --scheduler exclude each other", help="omit one of them"
         )
     work = work_of(subject)
     with signals().unwinding():

@@ -170,5 +170,5 @@ def _exposed(c: ClassEstimate) -> dict[str, float]:
 
 
 def _idle(c: ClassEstimate, kind: str) -> float:
-    assert kind in IDLE, f"{kind} is no kind of idle time"
+    assert kind in IDLE, f"{kind} is not a kind of idle time"
     return float(sum(s.exposed_ns for s in c.shares if s.kind == kind))

@@ -67,9 +67,7 @@ def simulate_best(
         for number, result in enumerate(fitting, 1):
             place = folder / str(number)
             if result.devices > most_devices:
-                said = (
-                    f"{result.devices:,} ranks are more than the {most_devices:,} that are written"
-                )
+                said = f"{result.devices:,} ranks are more than the limit of {most_devices:,}"
                 yield SimulatedPoint(result, place, reason=said)
                 continue
             write_point(evaluator.trace(result.point), subject, result.point, place)

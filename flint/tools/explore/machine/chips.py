@@ -103,7 +103,9 @@ def _scaled(
     for name in family.unit_times & found.keys() if factor != 1 else ():
         q = found[name]
         found[name] = Quantity(
-            value=q.value * factor, kind=q.kind, source=f"{q.source}; {factor:g} x, as peaks go"
+            value=q.value * factor,
+            kind=q.kind,
+            source=f"{q.source}; {factor:g} x, in proportion to the peak",
         )
     return found
 

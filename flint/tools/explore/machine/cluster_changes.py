@@ -79,7 +79,7 @@ def _read(cluster: Cluster, changes: Pairs) -> list[MachineChange]:
             raise FlintError(
                 "FL868",
                 f"{other.said} and {change.said} change the same number",
-                help="leave one of them out",
+                help="omit one of them",
             )
     return read
 

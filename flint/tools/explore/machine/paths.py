@@ -108,9 +108,9 @@ def target_of(cluster: Cluster, path: str) -> PathTarget:
 def _help(tiers: tuple[str, ...], family: ChipFamily | None) -> str:
     table = f", chip.{family.table}.KEY" if family else ""
     return (
-        f"paths are TIER.bandwidth, TIER.latency, TIER.size, TIER.kind ... of {', '.join(tiers)}; "
-        f"chip.memory, chip.memory_bandwidth, chip.peak.bf16{table}; derate, host_launch, "
-        "price_per_hour; network and chip (of another cluster)"
+        "paths are TIER.bandwidth, TIER.latency, TIER.size, TIER.kind ... of "
+        f"{', '.join(tiers)}; chip.memory, chip.memory_bandwidth, chip.peak.bf16{table}; "
+        "derate, host_launch, price_per_hour; network and chip (from another cluster)"
     )
 
 

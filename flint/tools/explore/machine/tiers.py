@@ -122,7 +122,7 @@ def _topology(
         return topology.kind, found, shape
     if kind and shape:
         raise FlintError(
-            "FL868", f"{kind.said} and {shape.said} say two shapes", help="leave one of them out"
+            "FL868", f"{kind.said} and {shape.said} give two shapes", help="omit one of them"
         )
     return topology.kind, topology.shape, kind
 
@@ -130,7 +130,7 @@ def _topology(
 def _no_torus(tier: Network, change: MachineChange) -> FlintError:
     return FlintError(
         "FL868",
-        f"{change.said}: '{tier.name}' is a {tier.kind}, whose members have no shape",
+        f"{change.said}: '{tier.name}' is a {tier.kind}, which has no shape",
         help=f"write {tier.name}.kind=torus:4x4",
     )
 
@@ -142,9 +142,7 @@ def _bandwidth(tier: Network, now: Mapping[str, Any], own: Mapping[str, MachineC
     if was != links:
         value = before.value * was / links
         said = " and ".join(own[k].said for k in ("kind", "torus_shape") if k in own)
-        source = (
-            f"explore: {said}: as much of a chip as before, over {links} in place of {was} links"
-        )
+        source = f"explore: {said}: as much per chip as before, over {links} instead of {was} links"
         before = Quantity(value=value, kind=SourceKind.ASSUMED, source=source)
     return change.quantity(before) if change else before
 
@@ -172,7 +170,7 @@ def _step(tier: Network, latency_ns: float, of: str) -> Quantity:
     step, before = tier.constants[_STEP], tier.latency_ns.value
     longer = step.value + latency_ns - before
     value = longer if step.value >= before else step.value * latency_ns / before
-    said = f"{step.source}; with a latency of {latency_ns:g} ns in place of {before:g}"
+    said = f"{step.source}; with a latency of {latency_ns:g} ns instead of {before:g}"
     return Quantity(value=value, kind=SourceKind.ASSUMED, source=lent_source(said, of))
 
 

@@ -56,8 +56,8 @@ class MachineChange:
             if before is None:
                 raise FlintError(
                     "FL868",
-                    f"{self.said}: the cluster's file says nothing there to multiply",
-                    help=f"give the number itself, as {EXAMPLES[self.target.unit]}",
+                    f"{self.said}: the cluster's file has no value there to multiply",
+                    help=f"give the number itself, such as {EXAMPLES[self.target.unit]}",
                 )
             value *= before.value
         return Quantity(value=value, kind=SourceKind.ASSUMED, source=f"explore: {self.said}")
@@ -95,7 +95,7 @@ def _wrong(target: PathTarget, text: str) -> str:
 
 def _example(target: PathTarget) -> str:
     examples = {
-        ValueForm.QUANTITY: f"{EXAMPLES[target.unit]}, or 2x for twice what it is",
+        ValueForm.QUANTITY: f"{EXAMPLES[target.unit]}, or 2x for twice the value",
         ValueForm.WHOLE: "8",
         ValueForm.PLAIN: "2 or 1.5",
         ValueForm.FLAG: "true or false",

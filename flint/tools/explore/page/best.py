@@ -79,7 +79,7 @@ def bottlenecks(ranked: Sequence[Result], chosen: Chosen) -> Section | None:
         StackedBar(f"{n}", _parts(r, colours), f"{n}. {named(r, chosen)}")
         for n, r in enumerate(shown, 1)
     ]
-    label = f"What the step of the best {len(shown)} points is made of"
+    label = f"Breakdown of the step of the best {len(shown)} points"
     entries = {s.name: s.colour for stack in stacks for s in stack.segments if s.value}
     names = list(entries)
     headings = (Heading("", right=True), Heading("point", wide=True),
@@ -89,7 +89,7 @@ def bottlenecks(ranked: Sequence[Result], chosen: Chosen) -> Section | None:
         for stack, r in zip(stacks, shown, strict=True)
     ]
     picture = stacks_chart(stacks, label)
-    numbers = table(headings, rows, "time of the step by what it goes to, best points first")
+    numbers = table(headings, rows, "time of the step by category, best points first")
     return Section(
         "bottlenecks",
         "Where the time goes",

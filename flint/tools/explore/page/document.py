@@ -17,8 +17,8 @@ from flint.tools.report.page.markup import Markup, join, tag
 from flint.tools.report.page.section import Section
 
 _FOOTER = (
-    "Made by flint explore from captured programs: nothing ran. Times and memory are estimates; how "
-    "well they rank is in Flint's docs/explore-accuracy.md."
+    "Made by flint explore from captured programs; nothing was run on hardware. Times and "
+    "memory are estimates; Flint's docs/explore-accuracy.md says how well they rank."
 )
 
 

@@ -77,7 +77,7 @@ def front(
     )
     numbers = table(headings, rows[:VALUES], f"points on the front of {goal.title}, {beside.title}")
     hidden = _not_drawn(len(ranked) - len(drawn) - len(best), "points are not drawn")
-    return Section("front", "What can be had for what", join((picture, *hidden, numbers)))
+    return Section("front", "Trade-offs", join((picture, *hidden, numbers)))
 
 
 def _axis(objective: Objective) -> Axis:
@@ -118,9 +118,9 @@ def coordinates(ranked: Sequence[Result], goal: Objective, chosen: Chosen) -> Se
     picture = parallel_chart(uprights, threads, label)
     entries = [("best tenth", _TENTH), ("better half", _HALF), ("others", _REST)]
     hidden = _not_drawn(len(ranked) - len(drawn), "points are not drawn")
-    said = tag("p", "Each line is a point; under the mouse it says which.")
+    said = tag("p", "Each line is a point; hover over it to see which.")
     return Section(
-        "coordinates", "Choices and what comes of them",
+        "coordinates", "Choices and their results",
         join((said, picture, legend(entries), *hidden)),
     )  # fmt: skip
 
@@ -170,8 +170,8 @@ def heat_maps(
     maps = [_map(pair, results, ranked, goal, chosen) for pair in pairs]
     said = tag(
         "p",
-        f"Each cell has the best {goal.title} of the points with both choices, the stronger the "
-        "better; a dash: there are such points, and none of them fits.",
+        f"Each cell has the best {goal.title} of the points with both choices, darker is "
+        "better; a dash means that none of these points fits.",
     )
     others = folded("other choices", *maps[1:]) if maps[1:] else ""
     return Section("maps", "Two choices at a time", join((said, maps[0], others)))

@@ -33,9 +33,7 @@ def best(ranking: Ranking, chosen: Mapping[str, Sequence[str]]) -> Section | Non
         mine = choices(r.point)
         picked = (mine.get(name, "") or "-" for name in chosen)
         rows.append((f"{n}", format_count(r.devices), *picked, *(m.text(r) for m in measures)))
-    first_of = (
-        f"best {ranking.objectives[0].title}" if ranking.on_front < 2 else "those of the front"
-    )
+    first_of = f"best {ranking.objectives[0].title}" if ranking.on_front < 2 else "the front"
     count = f"{len(rows)} of {format_count(len(ranked))}"
     caption = f"points that fit, {first_of} first: {count}"
     first = ranked[0]
@@ -65,12 +63,12 @@ def rejected(ranking: Ranking, chosen: Mapping[str, Sequence[str]]) -> Section |
     count = format_count(sum(map(len, groups.values())))
     left = len(groups) - len(rows)
     caption = f"{count} points that were rejected" + (f"; {left} more reasons" if left else "")
-    return Section("rejected", "What is not recommended", table(headings, rows, caption))
+    return Section("rejected", "Rejected points", table(headings, rows, caption))
 
 
 def _why(r: Result) -> str:
     """The reason; of memory, without the amount, which differs from point to point."""
     if r.status is Status.TOO_LARGE:
-        bound = ", before it is captured" if r.is_bound else ""
+        bound = ", before capture" if r.is_bound else ""
         return f"needs more than the {format_bytes(r.capacity_bytes)} of a device{bound}"
     return f"{r.code}: {r.reason}" if r.code else r.reason

@@ -29,7 +29,9 @@ def _pipeline(name: str, value: str) -> None:
     if name in ("microbatches", "chunks"):
         if not value.isascii() or not value.isdigit() or int(value) < 1:
             raise FlintError(
-                "FL860", f"--sweep {name}: '{value}' is no whole number above 0", help="write 4..64"
+                "FL860",
+                f"--sweep {name}: '{value}' is not a whole number above 0",
+                help="write 4..64",
             )
     elif name == "schedule" and value and value not in SCHEDULES:
         raise FlintError(
@@ -80,7 +82,7 @@ def _refuse_same_clusters(dimensions: Sequence[SpaceDimension]) -> None:
             raise FlintError(
                 "FL860",
                 f"{names[content]} and {name} are the same cluster",
-                help="give one of them",
+                help="give only one of them",
             )
         names[content] = name
 

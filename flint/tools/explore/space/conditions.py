@@ -52,7 +52,7 @@ class Condition:
         except CannotTell as error:
             where = ", ".join(f"{n}={names[n]}" for n in self.names if n in names)
             raise FlintError(
-                "FL861", f"--where '{self.text}' cannot be told: {error}", place=where or None
+                "FL861", f"--where '{self.text}' cannot be evaluated: {error}", place=where or None
             ) from None
         if not isinstance(found, bool):
             raise _not_a_condition(self.text)
@@ -91,16 +91,14 @@ def _require_known(name: str, text: str, scope: Scope, words: Words) -> None:
         meant = [k for k in known if k.endswith(f".{name}")]
         raise FlintError(
             "FL861",
-            f"--where '{text}': '{name}' stands for several things",
+            f"--where '{text}': '{name}' is ambiguous",
             help="write " + " or ".join(meant),
         )
     values = [value for of_option in words.values() for value in of_option]
     raise FlintError(
         "FL861",
         f"--where '{text}': unknown name '{name}'{nearest(name, [*known, *values])}",
-        help="names are "
-        + ", ".join(n for n in known if "." not in n)
-        + '; texts are in quotes: "full"',
+        help="names are " + ", ".join(n for n in known if "." not in n) + '; quote texts: "full"',
     )
 
 

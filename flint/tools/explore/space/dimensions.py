@@ -36,8 +36,8 @@ def mesh_dimension(
         if devices or any(axis.least != axis.most for axis in axes):
             raise FlintError(
                 "FL863",
-                f"{declared.name} was captured for one mesh: there is no other",
-                help="leave out --devices, and give the sizes of all axes in --mesh, or no --mesh",
+                f"{declared.name} was captured for one mesh and has no other",
+                help="omit --devices, and give the sizes of all axes in --mesh, or no --mesh",
             )
         return SpaceDimension(
             "mesh", PointField.MESH, meshes_of((), axes) if axes else ("",), "default"
@@ -82,7 +82,7 @@ def _dimension(name: str, values: tuple[str, ...], declared: Declared) -> SpaceD
     if len(meant) > 1:
         raise FlintError(
             "FL860",
-            f"--sweep {name}: {declared.name} has an option of this name, and so has the estimate",
+            f"--sweep {name}: both {declared.name} and the estimate have an option of this name",
             help="give the option another name",
         )
     return SpaceDimension(name.removeprefix(_CHANGE), meant[0], values, _SWEPT)
@@ -129,11 +129,11 @@ def _refuse_twice(
     if fixed is not None:
         raise FlintError(
             "FL860",
-            f"'{fixed.name}' is swept, and is given as {given[fixed.name]}",
-            help="leave out one of them",
+            f"'{fixed.name}' is swept, but also given as {given[fixed.name]}",
+            help="omit one of them",
         )
     if clusters and any(d.field == PointField.CLUSTER for d in found):
-        raise FlintError("FL860", "clusters are swept, and are given", help="leave out one of them")
+        raise FlintError("FL860", "clusters are swept, but also given", help="omit one of them")
     again = next((c for c in clusters if list(clusters).count(c) > 1), None)
     if again is not None:
         raise FlintError("FL860", f"the cluster {again} is given twice")

@@ -77,7 +77,7 @@ class Arithmetic:
         except OverflowError:
             found = math.inf
         if isinstance(found, complex) or (isinstance(found, float) and not math.isfinite(found)):
-            raise CannotTell(f"{left} {self.symbol} {right} is no number")
+            raise CannotTell(f"{left} {self.symbol} {right} is not a number")
         return found
 
 
@@ -105,7 +105,9 @@ class Compared:
         for symbol, side in self.rest:
             right = number_or_text(side.value(names))
             if symbol not in _EQUALITY and not (_is_number(left) and _is_number(right)):
-                raise CannotTell(f"{_shown(left)} {symbol} {_shown(right)} compares no numbers")
+                raise CannotTell(
+                    f"{_shown(left)} {symbol} {_shown(right)} does not compare numbers"
+                )
             if not COMPARISONS[symbol](left, right):
                 return False
             left = right
@@ -218,7 +220,7 @@ def number_or_text(value: Value) -> Value:
 def _number(side: Expression, names: Values, symbol: str) -> int | float:
     found = side.value(names)
     if not _is_number(found):
-        raise CannotTell(f"{_shown(found)} beside {symbol} is no number")
+        raise CannotTell(f"{_shown(found)} beside {symbol} is not a number")
     assert isinstance(found, int | float), "checked above"
     return found
 

@@ -131,7 +131,9 @@ class _Reader:
             case ast.Compare():
                 return self.compared(node, depth + 1)
             case _:
-                raise self.refused(f"has '{self.written(node)}', which is no part of a condition")
+                raise self.refused(
+                    f"has '{self.written(node)}', which cannot be part of a condition"
+                )
 
     def name(self, name: str) -> Expression:
         return ConstantExpression(_WORDS[name.lower()]) if name in ("true", "false") else Name(name)
@@ -158,7 +160,7 @@ class _Reader:
             case ast.Name(id=name) if name not in self.constants:
                 return name
             case _:
-                raise self.refused(f"has '{self.written(node)}', which is no name")
+                raise self.refused(f"has '{self.written(node)}', which is not a name")
 
     def written(self, node: ast.expr) -> str:
         """A part of the condition as it was typed."""

@@ -88,8 +88,8 @@ def meshes_of(devices: Sequence[int], axes: Sequence[AxisLimit]) -> tuple[str, .
         if len(found) == before:
             raise FlintError(
                 "FL863",
-                f"no mesh of {plural(count, 'device')} is {','.join(map(str, axes))}",
-                help="the sizes of the axes multiply to the number of devices",
+                f"no mesh of {plural(count, 'device')} matches {','.join(map(str, axes))}",
+                help="the sizes of the axes must multiply to the number of devices",
             )
     return tuple(found)
 
@@ -159,7 +159,7 @@ def _unnamed(text: str, declared: Sequence[str]) -> tuple[AxisLimit, ...]:
         axes = f"has the axes {', '.join(names)}" if names else "names none"
         raise FlintError(
             "FL863",
-            f"--mesh {text} has {plural(len(sizes), 'size')}, the entry {axes}",
+            f"--mesh {text} has {plural(len(sizes), 'size')}, but the entry {axes}",
             help="name the axes: " + _HELP.removeprefix("write sizes, ranges or *: "),
         )
     return tuple(_limit(n, s, text) for n, s in zip(names, sizes, strict=True))
@@ -173,7 +173,7 @@ def _limit(name: str, size: str, text: str) -> AxisLimit:
     most = int(found["most"] or least) if found else 0
     if not 1 <= least <= most:
         raise FlintError(
-            "FL863", f"--mesh {text}: '{size}' is no size of the axis '{name}'", help=_HELP
+            "FL863", f"--mesh {text}: '{size}' is not a size of the axis '{name}'", help=_HELP
         )
     return AxisLimit(name, least, most)
 

@@ -89,7 +89,7 @@ class Space:
             raise FlintError(
                 "FL862",
                 f"there are more than {MOST_POINTS:,} points, of {self.size():,} combinations",
-                help="--budget 1000 searches them; --where, --mesh and fewer values leave less",
+                help="--budget 1000 searches them; --where, --mesh and fewer values reduce them",
             )
 
     def left_out(self) -> dict[str, int]:
@@ -134,7 +134,9 @@ class Space:
             return
         alone = {c.text: replace(self, conditions=(c,)).count() for c in self.conditions}
         nothing = next((text for text, count in alone.items() if not count), None)
-        said = f"'{nothing}' is true of none" if nothing else "the conditions contradict each other"
+        said = (
+            f"'{nothing}' is true for none" if nothing else "the conditions contradict each other"
+        )
         left = ", ".join(f"'{text}' leaves {format_count(n)}" for text, n in alone.items())
         raise FlintError(
             "FL862",

@@ -37,7 +37,7 @@ def parse_sweeps(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
             raise FlintError(
                 "FL860",
                 f"--sweep {part} is not NAME=VALUES",
-                help='write --sweep remat=none,full; blanks only in quotes: name="a b"',
+                help='write --sweep remat=none,full; spaces only in quotes: name="a b"',
             )
         if name in found:
             raise FlintError("FL860", f"--sweep {name} is given twice")
@@ -65,7 +65,7 @@ def parse_values(text: str, name: str) -> tuple[str, ...]:
             found += _range(item.strip(), name)
     again = next((v for v in found if found.count(v) > 1), None) if len(found) < 1000 else None
     if again is not None or len(set(found)) < len(found):
-        raise FlintError("FL860", f"{name}: the value '{again or text}' is there twice")
+        raise FlintError("FL860", f"{name}: the value '{again or text}' appears twice")
     return tuple(found)
 
 

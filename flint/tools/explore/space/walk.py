@@ -105,5 +105,5 @@ def _too_many(condition: Condition) -> FlintError:
     return FlintError(
         "FL862",
         f"'{condition.text}' and other conditions forbid more than {MOST_FORBIDDEN:,} combinations, one by one",
-        help="give the values that are wanted in --mesh and --sweep, not what forbids the others",
+        help="give the wanted values in --mesh and --sweep instead of forbidding the others",
     )

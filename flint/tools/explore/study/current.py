@@ -23,8 +23,8 @@ def require_current(path: Path, results: Iterable[Result]) -> None:
     if reason:
         raise FlintError(
             "FL872",
-            f"{path} has estimates of what was before: {reason}",
-            help="explore the model again with this --study: what changed is evaluated anew",
+            f"{path} has outdated estimates: {reason}",
+            help="explore the model again with this --study: changed points are evaluated anew",
         )
 
 

@@ -75,7 +75,7 @@ def add_inputs(connection: sqlite3.Connection, number: int, found: Iterable[Read
 def _changed(path: str) -> FlintError:
     return FlintError(
         "FL872",
-        f"{os.path.basename(path)} changed while it was explored: some points are of what it was",
+        f"{os.path.basename(path)} changed during the exploration: some points belong to the earlier version",
         place=path,
-        help="run the same again: what does not hold any more is evaluated anew",
+        help="run the same command again: invalid points are evaluated anew",
     )

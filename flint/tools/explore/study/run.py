@@ -94,10 +94,12 @@ def _ended_early(found: int, total: int, budget: int | None) -> tuple[str, ...]:
     if not found:
         raise FlintError(
             "FL862",
-            f"the search met no point that conditions allow, of {total:,} combinations",
-            help="give the values that are wanted in --mesh and --sweep, not what forbids the others",
+            f"the search found no allowed point among {total:,} combinations",
+            help="give the wanted values in --mesh and --sweep instead of forbidding the others",
         )
-    return (f"the search ended before its budget of {budget:,}: for long it met no new point",)
+    return (
+        f"the search ended before its budget of {budget:,}, because it found no new point for long",
+    )
 
 
 def _within(space: Space) -> Callable[[Result], bool] | None:

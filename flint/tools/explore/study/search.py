@@ -109,7 +109,7 @@ def _study(
         raise FlintError(
             "FL867",
             "a search needs Optuna, which is not installed",
-            help="pip install 'flint-ir[explore]', or leave out --budget",
+            help="pip install 'flint-ir[explore]', or omit --budget",
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(

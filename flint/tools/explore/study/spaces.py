@@ -38,7 +38,7 @@ def of_all(
     texts = space.get("conditions", ())
     kept = [text for at, text in enumerate(texts) if all(holds[at] for holds in met)]
     count = plural(own.count(False), "point")
-    note = f"among them {count} of explorations before, which had other values or conditions"
+    note = f"{count} are from earlier explorations, which had other values or conditions"
     return {**space, "dimensions": dimensions, "conditions": kept}, (note,)
 
 

@@ -93,7 +93,7 @@ def _about(tables: Tables) -> About | None:
         return None
     missing = [n for n in ("subject", "target", "space", "versions", "notes") if n not in said]
     if missing:
-        raise Malformed(f"it does not say its {missing[0]}")
+        raise Malformed(f"it does not contain its {missing[0]}")
     record(SpaceRecord, said["space"])
     return About(
         record(Subject, said["subject"]),
@@ -120,7 +120,7 @@ def _points(tables: Tables) -> Iterator[tuple[str, PointRow, Result]]:
 def contradiction(cells: Mapping[str, Any], result: Result) -> str:
     """What of a row and its result cannot both be, or cannot be at all; "" if nothing."""
     if cells["key"] != result.point.key or record(Point, cells["point"]) != result.point:
-        return "its result is of another point"
+        return "its result belongs to another point"
     for name in ("status", "code", "devices", "step_time_ns", "low_ns", "high_ns", "mfu", "tokens",
                  "memory_bytes", "capacity_bytes", "is_bound"):  # fmt: skip
         if cells[name] != getattr(result, name):

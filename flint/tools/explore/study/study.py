@@ -58,7 +58,7 @@ class Study:
         try:
             space, notes = of_all(about.space, results)
         except FlintError as error:  # conditions that nobody can have asked for
-            said = f"{path} has conditions that cannot be: {error.message}"
+            said = f"{path} has impossible conditions: {error.message}"
             raise FlintError("FL864", said, help=_ANEW) from error
         return cls(about.subject, space, results, about.versions, (*about.notes, *notes))
 

@@ -121,7 +121,7 @@ class StudyFile:
             lost[reason] += bool(reason)
         self._connection.executemany("UPDATE points SET holds=? WHERE key=?", holds)
         return tuple(
-            f"{plural(count, 'point')} of before no longer hold{'s' * (count == 1)}: {reason}"
+            f"{plural(count, 'point')} from before no longer hold{'s' * (count == 1)}: {reason}"
             for reason, count in sorted(lost.items())
             if count
         )
@@ -211,7 +211,7 @@ def _require_same(path: Path, subject: Subject) -> None:
     different = [name for name in now if then[name] != now[name]]
     if different:
         said = ", ".join(
-            f"{name} {_said(then[name])} and not {_said(now[name])}" for name in different
+            f"{name} {_said(then[name])} instead of {_said(now[name])}" for name in different
         )
         raise FlintError(
             "FL865",
@@ -236,5 +236,5 @@ def _cannot_write(path: Path | None, why: str) -> FlintError:
     return FlintError(
         "FL502",
         f"cannot write {path}: {why}",
-        help="free space or choose another place; points that have finished are in the file",
+        help="free some space or choose another place; finished points are in the file",
     )

@@ -111,7 +111,7 @@ def _check(tables: Tables, path: Path) -> None:
     if version > VERSION:
         raise FlintError(
             "FL864",
-            f"{path} is a study of a newer Flint: of format {version}, and this one reads {VERSION}",
+            f"{path} is a study of a newer Flint: its format is {version}, but this one reads {VERSION}",
             help="install the newer Flint, or choose another file",
         )
     found = {str(sql) for (sql,) in tables.each("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
@@ -122,8 +122,8 @@ def _check(tables: Tables, path: Path) -> None:
 def _no_study(path: Path, why: str) -> FlintError:
     return FlintError(
         "FL864",
-        f"{path} is no study: {why}",
-        help="--study takes a file that `flint explore` has made, or one that is not there yet",
+        f"{path} is not a study: {why}",
+        help="--study takes a file that `flint explore` made, or a new one",
     )
 
 

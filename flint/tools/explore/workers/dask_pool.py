@@ -108,8 +108,8 @@ class DaskExecutor:
             if other:
                 raise FlintError(
                     "FL867",
-                    f"the worker {worker} has {', '.join(other)}, and this process other versions",
-                    help="install there what is installed here: results would differ",
+                    f"the worker {worker} has {', '.join(other)}, but this process has other versions",
+                    help="install the same versions there, otherwise results would differ",
                 )
             self._checked.add(worker)
 
@@ -172,7 +172,7 @@ def find_kind(name: str) -> DaskKind:
     if name not in known:
         raise FlintError(
             "FL867",
-            f"--dask {name}{nearest(name, known)}: workers are not started there",
+            f"--dask {name}{nearest(name, known)}: workers cannot be started there",
             help="one of " + ", ".join(known) + "; or --scheduler tcp://HOST:8786",
         )
     return DaskKind(name)
@@ -188,7 +188,7 @@ def _require(module: str, distribution: str) -> Any:
         raise FlintError(
             "FL867",
             f"{distribution} is not installed",
-            help=f"pip install {extra}, or evaluate with processes of this machine alone",
+            help=f"pip install {extra}, or evaluate only with processes of this machine",
         ) from error
 
 
@@ -204,6 +204,6 @@ def _unreachable(what: str, error: Exception) -> FlintError:
 def _lost(client: Client) -> FlintError:
     return FlintError(
         "FL867",
-        "the scheduler of Dask ended while points were evaluated",
-        help="run the same again, with this --scheduler or without: points that have finished stay",
+        "the Dask scheduler ended while points were evaluated",
+        help="run the same command again, with or without this --scheduler: finished points are kept",
     )

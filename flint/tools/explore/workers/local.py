@@ -186,6 +186,7 @@ def _cannot_start() -> FlintError:
     return FlintError(
         "FL871",
         "processes that evaluate points end before they begin",
-        help="a script that explores does so below `if __name__ == '__main__':`, because each "
-        "process imports it; give more memory, or fewer -j, where that is not it",
+        help="put the call that explores below `if __name__ == '__main__':`, because each "
+        "process imports the script; otherwise give more memory, or use fewer processes "
+        "with -j",
     )

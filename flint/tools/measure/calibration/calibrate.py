@@ -50,7 +50,7 @@ def calibrate(
     FL725 for a stack, and as loading a cluster does.
     """
     if not data:
-        raise FlintError("FL848", "there are no measurements", help="give files of them")
+        raise FlintError("FL848", "there are no measurements", help="give files with measurements")
     cluster = load_cluster(base)
     rows = read_data([Path(p) for p in data], cluster.chip)
     name = cluster.name if isinstance(base, Cluster) else os.fspath(base)

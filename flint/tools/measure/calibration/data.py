@@ -74,7 +74,7 @@ def _workload(path: Path) -> Workload | None:
             raise FlintError(
                 "FL848",
                 f"{path.name} has no measured times: it was captured, not recorded",
-                help="give what flint import made of a profile",
+                help="give a workload that flint import made from a profile",
             )
         return workload
     return _imported(path)
@@ -107,7 +107,7 @@ def _take_trace(name: str, rows: TraceRows, found: Data) -> None:
     if not rows.kernels and not rows.collectives:
         raise FlintError(
             "FL848",
-            f"{name} has no kernel whose sizes are known",
+            f"{name} has no kernel with known sizes",
             help="record with shapes: profile(record_shapes=True)",
         )
     found.kernels += rows.kernels

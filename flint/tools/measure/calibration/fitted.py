@@ -152,7 +152,7 @@ def fitted(name: str, rows: FitRows, problem: Problem) -> Fitted:
         error_of(problem.times({}, every), rows, outside),
     )
     if not problem.bounds:
-        return replace(found, reason="there are no constants of it")
+        return replace(found, reason="it has no constants")
     if not len(inside) or len(every) < 2:
         return _kept(found, problem, "one shape is not enough: nothing would check a fit")
     values, kept = problem.solve(rows, inside)
@@ -198,8 +198,8 @@ def _reason(before: Error | None, after: Error | None) -> str:
     """Why fitted constants are not written; "" if they are better."""
     if before is None or after is None or after.mean_log_ratio < LEAST_GAIN * before.mean_log_ratio:
         return ""
-    what = "are nearer" if after.mean_log_ratio > before.mean_log_ratio else "are as near"
-    return f"on the rows held out the base's constants {what}"
+    what = "are nearer" if after.mean_log_ratio > before.mean_log_ratio else "are equally good"
+    return f"on the held-out rows the base's constants {what}"
 
 
 def _kept(

@@ -181,8 +181,10 @@ def as_text(found: Calibration, *, verbose: bool = False, checked: bool = False)
         parts.append("Errors in percent on all rows: the mean of each, and of the sum.")
         return "\n\n".join(parts)
     parts.append(
-        "Errors in percent on rows held out: the mean of each row before and after, and of the sum of\n"
-        "times with the constants that are kept; one constant: a roofline times one. Of fewer than 8\n"
+        "Errors in percent on held-out rows: the mean of each row before and after, and of the "
+        "sum of\n"
+        "times with the constants that are kept; one constant: a roofline times one. With "
+        "fewer than 8\n"
         "rows each is held out in turn."
     )
     parts += ["\n".join(_constants(f, verbose=verbose)) for f in results if f.changes or verbose]
@@ -229,7 +231,7 @@ def _verdict(f: Fitted) -> str:
         and f.one_constant
         and f.one_constant.mean_percent < f.after.mean_percent
     )
-    return "written, but a roofline times one constant is nearer" if trivial else "written"
+    return "written, but a roofline times one constant is better" if trivial else "written"
 
 
 def _mean(error: Error | None) -> str:
@@ -270,8 +272,8 @@ def _write(
     if not found.is_changed and not times:
         raise FlintError(
             "FL849",
-            "there is nothing to write: no constant was fitted that is better than the base's",
-            help="the table says why of each; --residuals keeps times of exact shapes all the same",
+            "nothing to write: no fitted constant is better than the base's",
+            help="the table gives the reason for each; --residuals still keeps times of exact shapes",
         )
     text = as_toml(found, path, table.name if times else "")
     written = [path]

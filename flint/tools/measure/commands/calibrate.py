@@ -30,8 +30,9 @@ Data = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="[DATA...]",
-        help="Measurements: logs of nccl-tests, rccl-tests and OSU, CSVs, tables of aiconfigurator, "
-        "torch.utils.benchmark, profiles, .flint files of them.",
+        help="Measurements: logs of nccl-tests, rccl-tests and OSU, CSVs, tables of "
+        "aiconfigurator, torch.utils.benchmark, profiles, and .flint files made from "
+        "profiles.",
     ),
     READS,
 ]
@@ -47,31 +48,28 @@ Output = Annotated[
 ]
 Residuals = Annotated[
     bool,
-    typer.Option(
-        "--residuals", help="Write the times of exact shapes beside it, as FILE.kernels.csv."
-    ),
+    typer.Option("--residuals", help="Also write the times of exact shapes, as FILE.kernels.csv."),
 ]
 StackName = Annotated[
     str | None,
     typer.Option(
         "--stack",
         metavar="NAME|FILE",
-        help="Whose kernels were measured: {stacks} (default: pytorch-eager for profiles, else none).",
+        help="Stack whose kernels were measured: {stacks} (default: pytorch-eager for profiles, else none).",
     ),
     READS,
 ]
 Check = Annotated[
-    bool, typer.Option("--check", help="Fit nothing: print the errors of the base on all rows.")
+    bool, typer.Option("--check", help="Fit nothing; print the base's errors on all rows.")
 ]
 Collect = Annotated[
     Path | None,
-    typer.Option(
-        "--collect", metavar="FILE.py", help="Write a script that measures one GPU, and do no more."
-    ),
+    typer.Option("--collect", metavar="FILE.py", help="Only write a script that measures one GPU."),
     Writes(OutputKind.SCRIPT),
 ]
 FrameworkName = Annotated[
-    Framework, typer.Option("--framework", help="What the script of --collect measures with.")
+    Framework,
+    typer.Option("--framework", help="Framework that the script of --collect measures with."),
 ]
 
 
@@ -91,8 +89,8 @@ def calibrate(
 ) -> None:
     """Fit a cluster's constants to measurements.
 
-    One half of the rows is fitted on; errors before and after are those of the other half. What the
-    rows do not determine stays as the base has it, and so does what gets no better.
+    Half of the rows is fitted; errors before and after are those of the other half. A constant that
+    the rows do not determine, or that the fit does not improve, keeps the base's value.
     """
     if collect is not None:
         _collect(collect, framework, data, quiet=quiet, force=force)
@@ -112,13 +110,15 @@ def _refuse_together(base: str, output: Path | None, *, residuals: bool, check: 
     if not base:
         raise FlintError(
             "FL218",
-            "calibrate has no --base",
+            "calibrate needs --base",
             help="give a preset or a cluster file: --base h100-dgx",
         )
     if residuals and output is None:
-        raise FlintError("FL218", "--residuals writes a file beside FILE", help="give -o FILE, too")
+        raise FlintError("FL218", "--residuals writes a file beside FILE", help="also give -o FILE")
     if check and output is not None:
-        raise FlintError("FL218", "--check fits nothing that -o could write", help="leave out one")
+        raise FlintError(
+            "FL218", "--check fits nothing that -o could write", help="omit one of them"
+        )
 
 
 def _print(
@@ -146,6 +146,6 @@ def _collect(
     from flint.tools.measure.calibration.collect import write_script
 
     if data:
-        raise FlintError("FL218", "--collect reads no measurements", help="leave out DATA")
+        raise FlintError("FL218", "--collect reads no measurements", help="omit DATA")
     write_script(path, framework.value, force=force)
     print_note(f"wrote {path}: run it on the machine, python {path} -o mine.csv", quiet=quiet)

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 MeasuredPath = Annotated[
     Path,
-    typer.Argument(
-        metavar="MEASURED", help="What flint import wrote (.flint), or a profile as it is."
-    ),
+    typer.Argument(metavar="MEASURED", help="What flint import wrote (.flint), or a profile."),
     READS,
 ]
 CapturedPath = Annotated[
@@ -34,11 +32,11 @@ CapturedPath = Annotated[
 _POLICY = "overlap"
 ProfiledRank = Annotated[
     int | None,
-    typer.Option("--rank", metavar="N", help="Which profiled rank, the first otherwise."),
+    typer.Option("--rank", metavar="N", help="The profiled rank (default: the first)."),
 ]
 StepNumber = Annotated[
     int | None,
-    typer.Option("--step", metavar="N", help="Of a profile: which step, the typical otherwise."),
+    typer.Option("--step", metavar="N", help="The step of a profile (default: the typical one)."),
 ]
 
 
@@ -55,10 +53,10 @@ def compare(
 ) -> None:
     """Compare a measurement with a capture.
 
-    Matches calls of operators and collectives by order, class and shape, and says for each kind of
-    kernel what both do and how long, what only one side has, to what every measured millisecond
-    belongs, and the three largest causes of the difference between the steps. Communication of the
-    capture begins by --overlap overlap, unless another is named.
+    Matches calls of operators and collectives by order, class and shape. For each kind of kernel it
+    says what both sides do and how long it takes, what only one side has, where every measured
+    millisecond belongs, and the three largest causes of the difference between the steps.
+    Communication of the capture begins by --overlap overlap, unless another is named.
     """
     from flint.tools.measure.comparison.comparison import compare_measured
 

@@ -30,7 +30,7 @@ def import_(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="Profiles of one job, a file a rank, .gz or not: PyTorch profiler JSON and others.",
+            help="Profiles of one job, one file per rank, .gz or not: PyTorch profiler JSON and others.",
         ),
         READS,
     ],
@@ -53,11 +53,10 @@ def import_(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Import profiles of steps that ran.
+    """Import profiles of real steps.
 
-    Prints what was measured and a summary of the step, of several ranks that of the slowest (-v: of
-    all). What is written can be checked, estimated (replayed), compared and exported as what was
-    captured.
+    Prints what was measured and a summary of the step; with several ranks, of the slowest (-v: of
+    all). The result can be checked, estimated (replayed), compared and exported like a capture.
     """
     from flint.tools.measure.imported import Imported, import_profiles
 

@@ -81,11 +81,11 @@ def _notes(measured: Workload, captured: Workload, priced: Estimate) -> list[str
     found = list(measured.warnings)
     if measured.mesh.size != captured.mesh.size:
         found.append(
-            f"measured on {measured.mesh.size:,} devices, captured for {captured.mesh.size:,}"
+            f"measured on {measured.mesh.size:,} devices, but captured for {captured.mesh.size:,}"
         )
     if priced.is_lower_bound:
         found.append(
-            f"operations without a price count nothing: {', '.join(sorted(priced.unpriced))}"
+            f"operations without a price count as zero: {', '.join(sorted(priced.unpriced))}"
         )
     return found
 

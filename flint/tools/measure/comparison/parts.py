@@ -47,7 +47,7 @@ def causes(
         _of_part("launch", "the host launches too late", parts, "launch_ns"),
         _of_part("wire", "communication that nothing hides", parts, "wire_ns"),
         _of_part("waiting", "waiting for other ranks", parts, "waiting_ns"),
-        _of_part("unknown", "idle for reasons that nothing tells", parts, "unknown_ns"),
+        _of_part("unknown", "idle for unknown reasons", parts, "unknown_ns"),
     ]
     kernels = [total_ns([u for u in side if not u.communicates]) for side in units]
     beside = (measured.compute_ns - kernels[0]) - (estimated.compute_ns - kernels[1])
@@ -121,7 +121,6 @@ def _of_alone(name: str, units: Units, sign: int) -> list[DifferencePart]:
 
 
 def _names(units: Units) -> str:
-    """The three that take longest."""
     times: dict[str, float] = {}
     for unit in units:
         times[unit.opcode] = times.get(unit.opcode, 0.0) + unit.time_ns

@@ -230,12 +230,12 @@ def _heading(found: MeasuredComparison) -> str:
     measured, estimated = found.step_ns
     kernels = [sum(u.kernels for u in side) for side in found.units]
     return (
-        f"rank {found.rank}, measured on {found.device or 'an unknown device'}, modelled on "
+        f"rank {found.rank}, measured on {found.device or 'an unknown device'}, modeled on "
         f"{found.cluster}\n"
-        f"step      {format_duration(measured)} measured, {format_duration(estimated)} estimated "
-        f"({_share(measured, estimated)})\n"
-        f"calls     {format_count(len(found.units[0]))} measured of {plural(kernels[0], 'kernel')}, "
-        f"{format_count(len(found.units[1]))} captured"
+        f"step      {format_duration(measured)} measured, {format_duration(estimated)} "
+        f"estimated ({_share(measured, estimated)})\n"
+        f"calls     {format_count(len(found.units[0]))} measured of "
+        f"{plural(kernels[0], 'kernel')}, {format_count(len(found.units[1]))} captured"
     )
 
 
@@ -312,8 +312,8 @@ def _beside(found: MeasuredComparison) -> str:
     if any(busy):
         exposed = found.exposed
         lines.append(
-            f"overlap   communication takes {format_duration(busy[0])}, of which {exposed[0]:.0%} "
-            f"nothing hides; in the model {format_duration(busy[1])}, {exposed[1]:.0%}"
+            f"overlap   communication takes {format_duration(busy[0])}, {exposed[0]:.0%} of it "
+            f"exposed; in the model {format_duration(busy[1])}, {exposed[1]:.0%}"
         )
     measured, estimated = found.peak_bytes
     said = format_bytes(measured) if measured else "not recorded (profile_memory=True)"

@@ -68,7 +68,7 @@ def units_of(track: ClassTimeline) -> list[ExecutedCall]:
     if len(nodes) > MOST_UNITS:
         raise FlintError(
             "FL841",
-            f"a step of {len(nodes):,} kernels is too long to be matched: {MOST_UNITS:,} are the most",
+            f"a step of {len(nodes):,} kernels is too long to be matched: {MOST_UNITS:,} is the limit",
             help="compare one step (--step N), or a capture with fewer layers or microbatches",
         )
     labels = labels_of(program)

@@ -73,7 +73,7 @@ def _reasons(
             found[name] = "there are too few rows for it"
         else:
             others = ", ".join(names[i] for i in taken)
-            found[name] = f"cannot be told from {others}"
+            found[name] = f"cannot be distinguished from {others}"
     return found
 
 

@@ -140,7 +140,7 @@ def values_of(chip: Chip) -> dict[str, float]:
     if not found:
         raise FlintError(
             "FL853",
-            f"{chip.name} has no model whose constants could be fitted",
+            f"{chip.name} has no model with constants to fit",
             help="give a base whose chip has a table [chip.gpu] or [chip.systolic]",
         )
     return found

@@ -90,13 +90,13 @@ def call_of(row: CollectiveTime, cluster: Cluster) -> CollectiveCall | str:
     else:
         nodes = row.nodes or -(-row.ranks // inner)
         if row.ranks % nodes:
-            return "of ranks that are not even over nodes"
+            return "of ranks that are not spread evenly over nodes"
         inside = row.ranks // nodes
     if inside > inner:
         name = cluster.network[0].name
-        return f"with {inside} ranks a node, where {name} joins {inner}"
+        return f"with {inside} ranks per node, where {name} joins {inner}"
     if row.ranks > inside and len(cluster.network) < 2:
-        return "over several nodes, which the cluster has not"
+        return "over several nodes, which the cluster does not have"
     if row.collective is Collective.NONE:
         tier = int(row.ranks > inside)
         return CollectiveCall(row.collective, row.comm_bytes, (Span(tier, 2),))

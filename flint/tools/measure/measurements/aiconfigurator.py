@@ -45,7 +45,7 @@ def read_csv(text: str, name: str) -> Measurements:
         return read(csv.DictReader(io.StringIO(plain)), name)
     except csv.Error as error:
         raise FlintError(
-            "FL854", f"{name} is no table: {error}", help="give comma-separated values"
+            "FL854", f"{name} is not a table: {error}", help="give comma-separated values"
         ) from error
 
 
@@ -60,7 +60,7 @@ def read_parquet(data: bytes, name: str) -> Measurements:
     except ImportError as error:
         raise FlintError(
             "FL847",
-            f"{name} is Parquet, which pyarrow reads, and that is not installed",
+            f"{name} is Parquet, and pyarrow, which reads it, is not installed",
             help="pip install 'flint-ir[calibrate]', or write the table as CSV",
         ) from error
     try:
@@ -68,10 +68,12 @@ def read_parquet(data: bytes, name: str) -> Measurements:
         count = int(file.metadata.num_rows)
         rows = file.read().to_pylist() if count <= MOST_ROWS else []
     except Exception as error:  # what it raises for broken files is of many kinds
-        raise FlintError("FL854", f"{name} is no Parquet file: {error}") from error
+        raise FlintError("FL854", f"{name} is not a Parquet file: {error}") from error
     if count > MOST_ROWS:
         raise FlintError(
-            "FL854", f"{name} has {count:,} rows: at most {MOST_ROWS:,} are read", help="split it"
+            "FL854",
+            f"{name} has {count:,} rows, but at most {MOST_ROWS:,} are read",
+            help="split it",
         )
     if not rows or not recognizes(list(rows[0])):
         raise FlintError(

@@ -28,7 +28,7 @@ FORMATS: Final = {
 }
 _HELP = (
     "what is read: nccl-tests, rccl-tests, OSU, CSV with documented columns, aiconfigurator, "
-    "torch.utils.benchmark, profiles and .flint files of them (docs/calibrate.md)"
+    "torch.utils.benchmark, profiles, and .flint files made from them (docs/calibrate.md)"
 )
 _TUNED = "BLOCK_SIZE_M"
 
@@ -57,7 +57,7 @@ def _refuse_programs(data: bytes, name: str) -> None:
     if data[:1] == b"\x80" or data[:4] == b"PK\x03\x04":
         raise FlintError(
             "FL846",
-            f"{name} is a pickle, which is a program: it is not opened",
+            f"{name} is a pickle, which may run code, so it is not opened",
             help="print the Compare into a file, or write the times as CSV or JSON",
         )
 
@@ -67,7 +67,7 @@ def _text(data: bytes, name: str) -> str:
         for mark, encoding in ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
             if data.startswith(mark):  # PowerShell's redirection
                 return data.decode(encoding, errors="replace")
-        raise FlintError("FL854", f"{name} is a binary file of no known format", help=_HELP)
+        raise FlintError("FL854", f"{name} is a binary file of unknown format", help=_HELP)
     return data.decode("utf-8-sig", errors="replace")
 
 
@@ -86,7 +86,7 @@ def _of_text(text: str, name: str) -> Measurements:
         return tables.read(text, name)
     if nccl_tests.recognizes(text):
         return nccl_tests.read(text, name)
-    raise FlintError("FL854", f"{name} is of no known format", help=_HELP)
+    raise FlintError("FL854", f"{name} has an unknown format", help=_HELP)
 
 
 def _plain_columns(text: str) -> list[str]:
@@ -97,7 +97,7 @@ def _of_json(text: str, name: str) -> Measurements:
     try:
         document: Any = parse_json(text.encode())
     except Malformed as error:
-        raise FlintError("FL854", f"{name} is no JSON: {error}", help=_HELP) from error
+        raise FlintError("FL854", f"{name} is not JSON: {error}", help=_HELP) from error
     if nccl_json.recognizes(document):
         return nccl_json.read(document, name)
     if torch_benchmark.recognizes_json(document):
@@ -105,7 +105,7 @@ def _of_json(text: str, name: str) -> Measurements:
     if _TUNED in text[:5000]:
         raise FlintError(
             "FL848",
-            f"{name} is a table of tuned kernels, which has block sizes and no times",
-            help="the benchmark that chose them printed the times; those can be given as CSV",
+            f"{name} is a table of tuned kernels, which has block sizes but no times",
+            help="the benchmark that chose them printed the times; give those as CSV",
         )
-    raise FlintError("FL854", f"{name} is JSON of no known format", help=_HELP)
+    raise FlintError("FL854", f"{name} is JSON of unknown format", help=_HELP)

@@ -38,8 +38,8 @@ def read(document: Mapping[str, Any], name: str) -> Measurements:
     except Malformed as error:
         raise FlintError(
             "FL854",
-            f"{name} is no JSON of nccl-tests that is known: {error}",
-            help="give the text that it prints instead",
+            f"{name} is not a known JSON format of nccl-tests: {error}",
+            help="give the text output instead",
         ) from error
     nccl_tests.take(run, found)
     return found.done()

@@ -207,12 +207,12 @@ def take(run: _Run, found: CollectedRows) -> None:
     """Take the rows of a run."""
     test = run.test or _test_of_name(found.name) or _test_of_rows(run)
     if test in OTHERS:
-        found.leave_out(f"of {test}_perf, which no price is fitted on", len(run.rows))
+        found.leave_out(f"of {test}_perf, which no price is fitted to", len(run.rows))
         return
     if not test:
         raise FlintError(
             "FL855",
-            f"{found.name}: nothing says which collective was tested",
+            f"{found.name}: it does not say which collective was tested",
             help="keep the line that names all_reduce_perf, or name the file all_gather.log",
         )
     ranks, nodes = run.members
@@ -278,7 +278,7 @@ def _ranks_of(run: _Run, test: str, found: CollectedRows) -> int:
             return round_ones[0]
     raise FlintError(
         "FL842",
-        f"{found.name}: nothing says how many ranks {test}_perf ran on",
+        f"{found.name}: it does not say how many ranks {test}_perf ran on",
         help="keep the lines '#  Rank  0 ... on HOST device 0', which it prints first",
     )
 

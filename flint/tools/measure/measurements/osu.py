@@ -85,7 +85,7 @@ def _take(table: _Table, size: int, value: str, found: CollectedRows) -> None:
         if table.ranks < 2:
             raise FlintError(
                 "FL842",
-                f"{found.name}: nothing says how many ranks ran '{table.title}'",
+                f"{found.name}: it does not say how many ranks ran '{table.title}'",
                 help="keep the command (mpirun -np 16 ...), or name the file osu_16ranks.txt",
             )
         found.add(CollectiveTime(collective, size, table.ranks, table.nodes, "i8", number * 1e3))

@@ -29,9 +29,9 @@ def number_of(row: Mapping[str, object], name: str) -> float:
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Malformed(f"{name} is no number")
+        raise Malformed(f"{name} is not a number")
     if not abs(value) < MOST_NUMBER:
-        raise Malformed(f"{name} cannot be so large")
+        raise Malformed(f"{name} is too large")
     return float(value)
 
 
@@ -124,7 +124,7 @@ class CollectedRows:
             raise FlintError(
                 "FL850",
                 f"{self.name} has more than {MOST_ROWS:,} rows",
-                help="give a part of them: constants do not get better with more",
+                help="give a part of them: more rows do not improve constants",
             )
         if isinstance(row, KernelTime):
             self.kernels.append(row)
@@ -137,8 +137,8 @@ class CollectedRows:
             why = ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.left_out.items()))
             raise FlintError(
                 "FL848",
-                f"{self.name} has no row that can be used" + (f": {why}" if why else ""),
-                help="docs/calibrate.md says what each format has to hold",
+                f"{self.name} has no usable row" + (f": {why}" if why else ""),
+                help="docs/calibrate.md says what each format must contain",
             )
         return Measurements(
             self.name,

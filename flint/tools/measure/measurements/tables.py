@@ -140,7 +140,7 @@ def _rows(body: str, names: Sequence[str], found: CollectedRows) -> list[Row]:
                 found.leave_out("with another number of cells than the header")
     except csv.Error as error:
         raise FlintError(
-            "FL854", f"{found.name} is no table: {error}", help="give comma-separated values"
+            "FL854", f"{found.name} is not a table: {error}", help="give comma-separated values"
         ) from error
     return rows
 
@@ -158,7 +158,7 @@ def _time_of(names: Sequence[str], name: str) -> TimeOf:
         "FL843",
         f"{name}: "
         + (f"column '{bare[0]}' has no unit" if bare else "no column is a time with its unit"),
-        help="name the column time_us, latency_ms or time_ns; of products also tflops",
+        help="name the column time_us, latency_ms or time_ns; for products also tflops",
     )
 
 

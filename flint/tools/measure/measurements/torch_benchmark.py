@@ -83,7 +83,7 @@ def read_json(document: list[Mapping[str, Any]], name: str) -> Measurements:
             if runs < 1 or not times or not isinstance(spec, dict):
                 raise Malformed("it has no times, or no task")
         except Malformed:
-            found.leave_out("that are no Measurement")
+            found.leave_out("that are not a Measurement")
             continue
         label = " ".join(str(spec.get(k) or "") for k in ("label", "sub_label", "description"))
         seconds = statistics.median(times) / runs

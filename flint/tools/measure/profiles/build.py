@@ -128,8 +128,8 @@ def _chosen(
         _say_left_out(times.profile, times.steps, warnings)
         if lag := times.lag_ns(taken):
             warnings.append(
-                f"the first kernel ran {lag / 1e6:.3f} ms after its launch, though nothing that was "
-                "recorded kept it waiting: the step is taken to begin with it"
+                f"the first kernel ran {lag / 1e6:.3f} ms after its launch, although nothing "
+                "recorded kept it waiting: the step is assumed to begin with it"
             )
     return chosen
 
@@ -143,15 +143,15 @@ def _say_taken(
     """
     steps = times.steps
     several = len(steps.found) > 1
-    said = f": step {taken.number} is taken, one of {len(steps.found)}" if several else ""
+    said = f": step {taken.number} is used, one of {len(steps.found)}" if several else ""
     if several and times.periods_ns and not is_named:
         said += "; a step's time is the median period between their ends"
         own = times.span_ns(taken)
         if abs(own - times.period_ns) > 0.02 * times.period_ns:
             shortest, longest = min(times.periods_ns.values()), max(times.periods_ns.values())
             said += (
-                f", {times.period_ns / 1e6:.3f} ms (periods are {shortest / 1e6:.3f} to {longest / 1e6:.3f} "
-                f"ms, and the step that is taken plays back in {own / 1e6:.3f} ms)"
+                f", {times.period_ns / 1e6:.3f} ms (periods are {shortest / 1e6:.3f} to "
+                f"{longest / 1e6:.3f} ms, and the chosen step plays back in {own / 1e6:.3f} ms)"
             )
     if several or not steps.annotated:
         warnings.append(f"{steps.how}{said}")
@@ -167,8 +167,7 @@ def _say_left_out(profile: Profile, steps: ProfiledSteps, warnings: list[str]) -
     if left.any():
         milliseconds = float(a.duration_ns[left].sum()) / 1e6
         warnings.append(
-            f"{int(left.sum())} kernels ({milliseconds:.3f} ms) were launched outside of the steps and are "
-            "left out"
+            f"{int(left.sum())} kernels ({milliseconds:.3f} ms) were launched outside the steps and are omitted"
         )
 
 
@@ -178,8 +177,10 @@ def _lacking(profile: Profile) -> list[str]:
     is_compiled = (profile.activities.compiled >= 0).any()  # a compiler's program says it
     if len(signatures) and (signatures < 0).all() and not is_compiled:
         if profile.format in ("xplane", "xla chrome trace"):
-            return ["the profile does not hold its programs: what kernels work on is not known"]
-        return ["no operator has shapes (record_shapes=True): what kernels work on is not known"]
+            return [
+                "the profile does not contain its programs: the operands of kernels are unknown"
+            ]
+        return ["no operator has shapes (record_shapes=True): the operands of kernels are unknown"]
     return []
 
 
@@ -191,8 +192,8 @@ def _beside(times: StepTimes, taken: ProfiledStep) -> list[str]:
     if len(shared):
         took = float(profile.activities.duration_ns[shared].sum()) / 1e6
         said.append(
-            f"{len(shared)} kernels of no class ({took:.3f} ms) run on a stream of communication: they are "
-            "taken to communicate"
+            f"{len(shared)} kernels of no class ({took:.3f} ms) run on a stream of "
+            "communication: they are assumed to communicate"
         )
     return said
 
@@ -211,8 +212,7 @@ def _classes(mesh: Mesh, ranks: Sequence[int], warnings: list[str]) -> tuple[Ran
     if len(ranks) == 1:
         if mesh.size > 1:
             warnings.append(
-                f"1 of {mesh.size} ranks has a profile (rank {ranks[0]}): the others are taken to do "
-                "the same"
+                f"1 of {mesh.size} ranks has a profile (rank {ranks[0]}): the others are assumed to do the same"
             )
         return (RankClass(f"rank {ranks[0]}", 0),)
     coordinates = np.stack(np.unravel_index(np.arange(mesh.size), mesh.sizes), axis=1)
@@ -224,8 +224,8 @@ def _classes(mesh: Mesh, ranks: Sequence[int], warnings: list[str]) -> tuple[Ran
     owner[list(ranks)] = np.arange(len(ranks))
     if len(ranks) < mesh.size:
         warnings.append(
-            f"{len(ranks)} of {mesh.size} ranks have a profile: each other is taken to do what the "
-            "profiled rank does whose coordinates are nearest"
+            f"{len(ranks)} of {mesh.size} ranks have a profile: each other rank is assumed to "
+            "do the same as the profiled rank with the nearest coordinates"
         )
     members = [np.flatnonzero(owner == i).tolist() for i in range(len(ranks))]
     return tuple(

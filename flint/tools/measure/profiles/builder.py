@@ -81,7 +81,7 @@ class ProfileBuilder:
     def _more_text(self, characters: int) -> None:
         self._characters += characters + 64
         if self._characters > MOST_TEXT:
-            raise too_large(None, "more different names and arguments than a profile has")
+            raise too_large(None, "more distinct names and arguments than a profile can have")
 
     def signature(self, value: Signature) -> int:
         """Number of a signature. Raises FlintError FL806 for too many."""

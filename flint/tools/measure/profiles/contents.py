@@ -203,7 +203,7 @@ class Contents:
             self._profile, int(self._profile.activities.operator[row])
         ):
             self._problems[
-                "collectives of an engine's own that do not say their group, taken to be of the only one"
+                "collectives of an engine's own that do not name their group, assumed to use the only one"
             ] += 1
         kind = message_kind(comm.name)
         if kind is not None:
@@ -227,8 +227,8 @@ class Contents:
         """Communication of which the kind, the bytes, the group or the other end is not known."""
         if self._profile.says_communication[row]:
             self._problems[
-                f"kernels of {library_of(self._profile, row)} that do not say how much they send to whom: "
-                "they count as communication and keep their measured time"
+                f"kernels of {library_of(self._profile, row)} that do not say how much they "
+                "send to whom: they count as communication and keep their measured time"
             ] += 1
         return Content(opcode, columns={"op": OpClass.COMMUNICATION, "flags": Flag.UNPRICED})
 
@@ -304,7 +304,6 @@ def _typed(comm: ProfiledComm) -> dict[str, Any]:
 
 
 def _work_columns(found: ReadEvent) -> dict[str, Any]:
-    """Work, class and bytes of an operator."""
     event = found.event
     work, op = found.work, class_of(event.op)
     reads, stored = read_by(event), results(event)

@@ -95,7 +95,7 @@ def format_of(path: Path) -> ProfileFormat:
     what = "it is empty" if not head else f"it begins with {head[:16]!r}"
     raise FlintError(
         "FL801",
-        f"{path} is no profile that Flint reads: {what}",
+        f"{path} is not a profile that Flint reads: {what}",
         help="what is read: " + ", ".join(form.name for form in formats()),
     )
 

@@ -298,8 +298,8 @@ def unexplained(profile: Profile, rows: NDArray[np.int64], main: int) -> list[st
             continue
         longest = int(there[np.argmax(a.duration_ns[there])])
         said.append(
-            f"{len(there)} kernels of no class ({took / 1e6:.3f} ms) run on stream {stream} beside the one "
-            f"that computes: they count as computing, and may communicate "
+            f"{len(there)} kernels of no class ({took / 1e6:.3f} ms) run on stream {stream} "
+            "beside the computing stream: they count as computation, but may communicate "
             f"('{profile.strings[a.name[longest]][:60]}')"
         )
     return said

@@ -48,21 +48,21 @@ def by_rank(profiles: Sequence[Profile], warnings: list[str]) -> dict[int, Profi
         raise FlintError(
             "FL813",
             f"profiles of different tools ({', '.join(formats)}) are not ranks of one job",
-            help="import the ranks of one recording together, others by themselves",
+            help="import the ranks of one recording together, others separately",
         )
     worlds = sorted({p.world_size for p in profiles if p.world_size > 0})
     if len(worlds) > 1:
         raise FlintError(
             "FL813",
             f"profiles of jobs of {worlds[0]} and {worlds[-1]} ranks are not of one job",
-            help="import the ranks of one recording together, others by themselves",
+            help="import the ranks of one recording together, others separately",
         )
     found: dict[int, Profile] = {}
     silent = [p for p in profiles if p.rank < 0]
     if silent and len(profiles) > 1:
         warnings.append(
-            f"{len(silent)} of {len(profiles)} profiles do not say their rank: it is that of their "
-            "place in the order given"
+            f"{len(silent)} of {len(profiles)} profiles do not name their rank: their position "
+            "in the arguments is used"
         )
     for place, profile in enumerate(profiles):
         rank = profile.rank if profile.rank >= 0 else place if len(profiles) > 1 else 0
@@ -70,7 +70,7 @@ def by_rank(profiles: Sequence[Profile], warnings: list[str]) -> dict[int, Profi
             raise FlintError(
                 "FL812",
                 f"two profiles are of rank {rank}",
-                help="give one file a rank (and of one recording)",
+                help="give one file per rank (and of one recording)",
             )
         found[rank] = profile
     devices = sorted({p.device for p in profiles if p.device})
@@ -140,9 +140,9 @@ def align(recorded: Sequence[Recorded], world: int, warnings: list[str]) -> Alig
     if apart:
         moved = _moved_together(recorded, start, apart)
         shift |= moved
-        how = "their clocks are taken as they are"
+        how = "their clocks are used unchanged"
         if moved:
-            how = f"{len(moved)} steps at other times are taken to begin with its own"
+            how = f"{len(moved)} steps at other times are assumed to begin with its own"
         warnings.append(
             f"{len(apart)} of {len(start)} ranks have no collective in common with rank {first}: {how}"
         )
@@ -155,8 +155,8 @@ def align(recorded: Sequence[Recorded], world: int, warnings: list[str]) -> Alig
     lost = sum(map(len, unmatched.values()))
     if lost:
         warnings.append(
-            f"{lost} collectives and messages have no partner on another profile: they are taken as "
-            "kernels of the time that they took"
+            f"{lost} collectives and messages have no partner in another profile: they are "
+            "treated as kernels with their measured time"
         )
     return Aligned(shift, transfer, unmatched)
 

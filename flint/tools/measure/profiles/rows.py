@@ -85,7 +85,7 @@ class ProgramOfProfile:
         waits = waits_of(self._profile, self._rows, self._launched, main)
         if waits.dropped:
             self._shared.problems[
-                "waits between streams that measured times contradict, left out"
+                "waits between streams that contradict measured times, omitted"
             ] += waits.dropped
         self._before = self._device_order(order, by_start, waits.of)
         ready = ready_ns(self._profile, order, self._before, self._begin_here)

@@ -57,7 +57,7 @@ class Unpacked:
         return FlintError(
             "FL803",
             f"{self.path} is cut or damaged: {self.num_bytes:,} bytes could be unpacked, then: {error}",
-            help="copy it again whole; a profiler that was killed does not finish its file",
+            help="copy the whole file again; a killed profiler does not finish its file",
         )
 
 
@@ -88,7 +88,7 @@ def _unpacked_zstd(path: Path, file: BinaryIO) -> Bytes:
         return cast(Bytes, import_module("zstandard").ZstdDecompressor().stream_reader(file))
     raise FlintError(
         "FL801",
-        f"{path} is packed with zstd, and nothing here unpacks it",
+        f"{path} is compressed with zstd, which cannot be unpacked here",
         help="pip install zstandard, or unpack it: zstd -d FILE",
     )
 

@@ -131,7 +131,7 @@ def disagreements(times: StepTimes) -> list[str]:
         apart = abs(theirs - period) if rule is not StepRule.REPETITION else theirs - period
         if theirs and apart > _DISAGREE * period:
             said.append(
-                f"{other.how}, if those are taken: {_ms(theirs)} a step, where {_ms(period)} are given"
+                f"{other.how}, if those are used: {_ms(theirs)} a step, instead of {_ms(period)}"
             )
     return said + _uncovered(times.steps.found, period)
 
@@ -142,7 +142,7 @@ def _uncovered(steps: Sequence[ProfiledStep], period: float) -> list[str]:
         return []
     lasts = _ms(float(np.median(lengths)))
     return [
-        f"a step lasts {lasts} on the host and ends every {_ms(period)}: what lies between counts"
+        f"a step lasts {lasts} on the host and ends every {_ms(period)}: the time between counts"
     ]
 
 

@@ -108,7 +108,7 @@ def steps_of(profile: Profile) -> ProfiledSteps:
     for rule in StepRule:
         if (found := found_by(rule, profile)) is not None:
             return found
-    raise AssertionError("the whole profile is a step")
+    raise AssertionError("the whole profile is one step")
 
 
 def found_by(rule: StepRule, profile: Profile) -> ProfiledSteps | None:
@@ -124,7 +124,7 @@ def found_by(rule: StepRule, profile: Profile) -> ProfiledSteps | None:
             everything = np.arange(len(profile.activities.start_ns))
             return ProfiledSteps(
                 (ProfiledStep(0, -np.inf, np.inf, everything),),
-                "nothing says what a step is: the whole profile is one",
+                "the profile does not say what a step is: the whole profile is one",
             )
 
 
@@ -268,7 +268,7 @@ def _repeated(profile: Profile) -> ProfiledSteps | None:
         found.append(ProfiledStep(number, begin, np.inf, rows))
     return ProfiledSteps(
         tuple(found),
-        f"no annotation says what a step is: the same {period} activities come again and again",
+        f"no annotation says what a step is: the same {period} activities repeat",
         StepRule.REPETITION,
     )
 

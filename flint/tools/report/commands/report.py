@@ -32,7 +32,9 @@ def report(
         Path, typer.Argument(metavar="PATH", help="A trace directory, or a .flint file."), READS
     ],
     other: Annotated[
-        Path | None, typer.Argument(metavar="[OTHER]", help="Another one, to compare with."), READS
+        Path | None,
+        typer.Argument(metavar="[OTHER]", help="A second one, for a comparison."),
+        READS,
     ] = None,
     output: Annotated[
         Path,
@@ -46,7 +48,7 @@ def report(
         typer.Option(
             "--class",
             metavar="NAME",
-            help="Rank class whose time is shown: its name or number (default: the slowest).",
+            help="Rank class to show: its name or number (default: the slowest).",
         ),
     ] = None,
     force: Force = False,
@@ -56,9 +58,9 @@ def report(
 ) -> None:
     """Write an estimate as one HTML page, or two side by side.
 
-    The page loads nothing and holds everything: where the time goes, a timeline to zoom, exposed
-    communication with causes, memory over time, kernels under the roofs of the chip, collectives,
-    the critical path, the schedule of a pipeline, and every constant with its source.
+    The page is self-contained: where the time goes, a timeline to zoom, exposed communication with
+    causes, memory over time, kernels under the chip's rooflines, collectives, the critical path,
+    the pipeline schedule, and every constant with its source.
     """
     from flint.backends.cost.estimate import estimate
 

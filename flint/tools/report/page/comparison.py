@@ -120,9 +120,9 @@ def _causes(difference: Difference) -> Section:
         )
         for c in difference.changes
     ]
-    first = table(headings, rows[:FIRST], "kernels and collectives that differ, most first")
+    first = table(headings, rows[:FIRST], "kernels and collectives that differ, largest first")
     more = rows[FIRST:ROWS]
-    left_out = f"; {len(rows) - ROWS:,} are left out" if len(rows) > ROWS else ""
+    left_out = f"; {len(rows) - ROWS:,} are omitted" if len(rows) > ROWS else ""
     others = folded(f"{len(more)} smaller ones", table(headings, more, f"smaller ones{left_out}"))
     changes = join((first, others if more else "")) if rows else ""
     return Section("causes", "Causes", join((tag("div", causes, cls="causes"), changes)))

@@ -57,12 +57,12 @@ def _sections(e: Estimate, number: int) -> list[Section]:
 
 
 _FOOTER = (
-    "Made by flint report from a captured program: nothing ran. Times and memory are estimates; "
-    "how far to trust them is in Flint's docs/accuracy.md."
+    "Made by flint report from a captured program; nothing was run on hardware. Times and "
+    "memory are estimates; Flint's docs/accuracy.md says how far to trust them."
 )
 _RECORDED = (
-    "Made by flint report from a profile. What times rest on is said in the notes, and more of it in "
-    "Flint's docs/measured.md."
+    "Made by flint report from a profile. The notes say what the times rest on; Flint's "
+    "docs/measured.md says more."
 )
 
 

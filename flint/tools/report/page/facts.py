@@ -29,7 +29,7 @@ def cards(e: Estimate) -> Markup:
     shown = (
         ("step time", format_duration(e.step_time_ns), bound or _sure(e)),
         ("MFU", f"{e.mfu:.1%}", f"of {e.peak_flops_per_s / 1e12:,.0f} TFLOP/s {e.dtype}"),
-        ("HFU", f"{e.hfu:.1%}", "all products that are executed"),
+        ("HFU", f"{e.hfu:.1%}", "all executed products"),
         (
             "exposed communication",
             share(slowest.exposed_ns, slowest.end_ns),
@@ -74,7 +74,7 @@ def measured(e: Estimate) -> Section | None:
     rows = [attribution_cells(c) for c in e.measured.classes]
     said = tag(
         "p",
-        "To what every nanosecond of a recorded rank belongs; docs/measured.md says how it is told.",
+        "Where every nanosecond of a recorded rank belongs; docs/measured.md says how this is determined.",
     )
     return Section(
         "measured", "What was measured", join((said, table(headings, rows, "recorded ranks")))
@@ -100,11 +100,11 @@ def notes(e: Estimate) -> Section:
     """Everything that the estimate and the capture say of themselves."""
     said = [
         *e.workload.warnings,
-        *(f"{name} has no price: {n:,} executions count nothing" for name, n in e.unpriced.items()),
+        *(f"{name} has no price: {n:,} executions count as zero" for name, n in e.unpriced.items()),
         *e.notes,
     ]
     if not said:
-        return Section("notes", "Notes", tag("p", "The estimate has no reservations of its own."))
+        return Section("notes", "Notes", tag("p", "The estimate has no notes."))
     return Section("notes", "Notes", tag("ul", *(tag("li", s) for s in said), cls="notes"))
 
 

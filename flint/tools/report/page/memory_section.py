@@ -23,7 +23,7 @@ def memory_section(e: Estimate, memory: MemoryOverTime, end_ns: float) -> Sectio
         (
             _said(memory, "Each device" if len(e.classes) == 1 else memory.name),
             memory_chart(memory, end_ns),
-            tag("h3", "At the peak, by what it is for"),
+            tag("h3", "At the peak, by purpose"),
             breakdown_bar(memory),
             tag("h3", "Largest arrays at the peak"),
             _buffers(memory),

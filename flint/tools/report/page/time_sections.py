@@ -75,7 +75,7 @@ def _by_axes(c: ClassEstimate) -> Markup:
     own = {"computing": "product", "waiting": "idle"}
     axes = axis_colours(p.name for p in parts if p.name not in own)
     colours = [own.get(p.name) or axes[p.name] for p in parts]
-    caption = "time of the step by what it goes to: computing, or communication over mesh axes"
+    caption = "time of the step by category: computation, or communication over mesh axes"
     return parts_bar(parts, c.end_ns, caption, colours)
 
 
@@ -108,7 +108,7 @@ def _scope_table(tree: ScopeTime, whole: float) -> Markup:
         Heading("share", right=True),
     )
     left_out = f"; {len(rows) - SCOPES:,} more" if len(rows) > SCOPES else ""
-    return table(headings, rows[:SCOPES], f"time by scope, those inside in it{left_out}")
+    return table(headings, rows[:SCOPES], f"time by scope, including inner scopes{left_out}")
 
 
 def timeline_section(e: Estimate, number: int, memory: MemoryOverTime) -> Section:
@@ -155,8 +155,8 @@ def exposed(e: Estimate, number: int, rows: Sequence[AlikeCommunication]) -> Sec
         sum(times) for times in zip(*((p.exposed_ns, p.busy_ns) for p in axes), strict=True)
     )
     said = (
-        f"{format_duration(total)} of the step ({share(total, c.end_ns)}) nothing is computed because "
-        f"of communication, which runs for {format_duration(busy)} in all."
+        f"For {format_duration(total)} of the step ({share(total, c.end_ns)}) nothing is "
+        f"computed because of communication, which runs for {format_duration(busy)} in total."
     )
     body = (
         tag("p", said),
@@ -189,7 +189,7 @@ def _causes(rows: Sequence[AlikeCommunication], whole: float) -> Markup:
         Heading("source"),
         Heading("cause", wide=True),
     )
-    left_out = f"; {len(causes) - PATH:,} smaller ones are left out" if len(causes) > PATH else ""
+    left_out = f"; {len(causes) - PATH:,} smaller ones are omitted" if len(causes) > PATH else ""
     return table(headings, causes[:PATH], f"exposed communication by cause{left_out}")
 
 
@@ -249,7 +249,7 @@ def collectives(rows: Sequence[AlikeCommunication]) -> Section:
     caption = "collectives and messages of one rank in one step, longest first"
     shown = table(headings, cells[:COLLECTIVES], caption)
     rest = cells[COLLECTIVES:MORE]
-    left_out = f"; {len(cells) - MORE:,} are left out" if len(cells) > MORE else ""
+    left_out = f"; {len(cells) - MORE:,} are omitted" if len(cells) > MORE else ""
     others = f"the others{left_out}"
     more = folded(f"{len(rest):,} more", table(headings, rest, others)) if rest else ""
     return Section("collectives", "Collectives", join((shown, more)))
@@ -287,8 +287,8 @@ def critical_path(e: Estimate) -> Section:
     rest = sum(ns for _, (_, ns) in ordered[PATH:])
     left_out = f"; {len(ordered) - PATH:,} more take {format_duration(rest)}" if rest else ""
     said = (
-        "Each piece of work began when the last thing that it waited for ended. The chain of these, from "
-        "the end of the step back to its start, is what has to become shorter for the step to."
+        "Each piece of work began when its last dependency ended. To shorten the step, shorten "
+        "this chain, which leads from the end of the step back to its start."
     )
     caption = f"segments of the critical path, longest first{left_out}"
     return Section(
@@ -303,15 +303,16 @@ def kernels(e: Estimate, number: int) -> Section:
     whole = sum(p.total_ns for p in found.points)
     silent = [p for p in found.points if not p.flops]
     missing = (
-        f" {plural(len(silent), 'kind')} of kernels that only move bytes, {_of(silent, whole)}, have no place in it."
+        f" {plural(len(silent), 'kind')} of kernels that only move bytes, {_of(silent, whole)}, "
+        "cannot be placed in it."
         if silent
         else ""
     )
     rest = len(found.points) - len(drawn) - len(silent)
-    missing += f" {rest:,} others of least time are left out." if rest > 0 else ""
+    missing += f" {rest:,} others with the least time are omitted." if rest > 0 else ""
     said = (
-        "Each point is one kind of kernel, the larger the more time it takes. Flops and bytes are those that "
-        f"the estimate prices; what is above the slope of the memory is in caches.{missing}"
+        "Each point is one kind of kernel; a larger point takes more time. Flops and bytes are "
+        f"those that the estimate prices; points above the memory slope are in caches.{missing}"
     )
     body = join(
         (
@@ -321,7 +322,7 @@ def kernels(e: Estimate, number: int) -> Section:
             _kernel_table(found, whole),
         )
     )
-    return Section("kernels", "Kernels under the roofs of the chip", body)
+    return Section("kernels", "Kernels under the chip's rooflines", body)
 
 
 def _of(points: Sequence[RooflinePoint], whole: float) -> str:
@@ -358,7 +359,7 @@ def _kernel_table(found: RooflineView, whole: float) -> Markup:
     ]
     left_out = len(found.points) - len(rows)
     return table(
-        headings, rows, f"kernels of most time{f'; {left_out:,} more' if left_out else ''}"
+        headings, rows, f"kernels with the most time{f'; {left_out:,} more' if left_out else ''}"
     )
 
 
@@ -375,8 +376,8 @@ def pipeline(e: Estimate) -> Section | None:
 
 def _schedule_text(found: PipelineTimeline) -> Markup:
     what = (
-        f"Schedule {found.schedule} with {found.microbatches:,} microbatches, as it runs: numbers are "
-        "microbatches, boxes of another shade later chunks."
+        f"Schedule {found.schedule} with {found.microbatches:,} microbatches, as it runs: "
+        "numbers are microbatches, boxes of another shade are later chunks."
         if found.schedule
         else "Passes of the rank classes as they run."
     )

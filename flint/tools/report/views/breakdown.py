@@ -96,8 +96,6 @@ def scope_tree(estimate: Estimate, number: int) -> ScopeTime:
 
 
 class _Grown:
-    """A tree on its way."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.own = [0.0, 0.0]

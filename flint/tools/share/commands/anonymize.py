@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 #: What each level promises, in one line.
 _PROMISES = {
-    "names": "no names or sources, no more: structure and sizes identify as before",
-    "shapes": "no names or sources, other sizes with totals within a bound: structure identifies as before",
+    "names": "only names and sources are removed: structure and sizes identify as before",
+    "shapes": "names and sources are removed, sizes changed with totals within a bound: "
+    "structure identifies as before",
 }
 
 
@@ -37,7 +38,7 @@ def anonymize(
         Path,
         typer.Argument(
             metavar="IN",
-            help="A .flint file, a directory of traces, or a profile of a step that ran.",
+            help="A .flint file, a directory of traces, or a profile of a real step.",
         ),
         READS,
     ],
@@ -53,7 +54,7 @@ def anonymize(
         typer.Option(
             "--leaks",
             metavar="FILE.json",
-            help="Write the leak report, which names what it finds: it is for you alone.",
+            help="Write the leak report, which names what it finds: keep it to yourself.",
         ),
         Writes(OutputKind.LEAKS),
     ] = None,
@@ -64,8 +65,8 @@ def anonymize(
 ) -> None:
     """Write a workload without what identifies it.
 
-    Says what still identifies it: surviving strings, which public models it is like, and what an attacker finds.
-    Exit status 1 if a string of the original survives.
+    Says what still identifies it: surviving strings, which public models it resembles, and what an
+    attacker finds. Exits with 1 if a string of the original survives.
     """
     from flint.tools.share.inputs import SourceKind, read_source
     from flint.tools.share.level import Level, options_of
@@ -205,5 +206,5 @@ def _refuse_leaks_in(output: Path, leaks: Path | None) -> None:
         raise FlintError(
             "FL903",
             f"the leak report {leaks} would be shared with {output}",
-            help="it names what it finds: give a place elsewhere",
+            help="the report names what it finds: write it elsewhere",
         )

@@ -45,7 +45,7 @@ def grow(
     *,
     request: GrowRequest,
     list_: Annotated[
-        bool, typer.Option("--list", help="List variables and roles, as without any change.")
+        bool, typer.Option("--list", help="List variables and roles, as without changes.")
     ] = False,
     force: Force = False,
     json_: Json = False,
@@ -54,7 +54,7 @@ def grow(
 ) -> None:
     """Write a workload as it would be with more layers, other sizes or another mesh.
 
-    The source is not needed: what follows from what is read off rows. Sizes are whole ones, over all devices. Without
+    Needs no source: everything follows from the rows. Sizes are global, over all devices. Without
     changes, lists what can be changed.
     """
     from flint.tools.share.growing.grow import grown, refuse_source
@@ -84,7 +84,7 @@ def _require_change(changes: bool, output: Path | None) -> None:
     if output is not None and not changes:
         raise FlintError(
             "FL920",
-            "nothing is to change",
+            "nothing to change",
             help="give --layers, --mesh, --width or another size; flint grow IN lists them",
         )
 

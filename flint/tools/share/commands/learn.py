@@ -31,7 +31,7 @@ def learn(
             "--output",
             "-o",
             metavar="DIR",
-            help="Where to write; it must not be there, or be empty.",
+            help="Where to write; it must not exist, or be empty.",
         ),
         Writes(or_traces=True),
     ],
@@ -41,8 +41,8 @@ def learn(
 ) -> None:
     """Remember captured programs, for flint synth --model.
 
-    The folder has each program once, without names and sources, as flint anonymize writes it: structure and sizes still
-    identify it. Give away what flint synth makes of it, not the folder.
+    The folder holds each program once, without names and sources, as flint anonymize writes it:
+    structure and sizes still identify it. Share what flint synth makes from it, not the folder.
     """
     from flint.tools.share.synth.output import refuse_folder
     from flint.tools.share.synth.remembered import Remembered, captures_of

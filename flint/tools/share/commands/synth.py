@@ -30,23 +30,24 @@ def synth(
             "--output",
             "-o",
             metavar="DIR",
-            help="Where to write; it must not be there, or be empty.",
+            help="Where to write; it must not exist, or be empty.",
         ),
         Writes(or_traces=True),
     ],
     *,
     request: SynthRequest,
     traces: Annotated[
-        bool, typer.Option("--traces", help="Write directories of traces, not .flint files.")
+        bool, typer.Option("--traces", help="Write directories of traces instead of .flint files.")
     ] = False,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Make workloads that never were.
+    """Generate synthetic workloads.
 
-    Each is a remembered program at other sizes with another body. It follows the rules of captured programs and has what is
-    asked for within 10 %, or nothing is written. Equal options give equal files.
+    Each is a remembered program at other sizes with another body. It follows the rules of captured
+    programs and meets the conditions within 10 %, or nothing is written. Equal options give equal
+    files.
     """
     from flint.tools.share.synth.conditions import conditions_from_text
     from flint.tools.share.synth.output import refuse_folder, written

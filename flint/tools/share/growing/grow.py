@@ -59,14 +59,14 @@ def refuse_source(source: Source) -> Workload:
     if source.kind is SourceKind.PROFILE:
         raise FlintError(
             "FL926",
-            f"{source.path} is a profile: times of one size say nothing of another",
+            f"{source.path} is a profile: times of one size say nothing about another",
             help="capture the program: flint capture MODEL --mesh 4x2 -o DIR",
         )
     if source.workload is None:
         raise FlintError(
             "FL926",
-            f"{source.path} has traces, and no workload that they were written from",
-            help="sizes are not in traces: give a directory that flint capture wrote",
+            f"{source.path} has traces, but not the workload that they were written from",
+            help="traces do not contain sizes: give a directory that flint capture wrote",
         )
     return source.workload
 
@@ -81,9 +81,9 @@ def refuse_workload(workload: Workload) -> None:
 
 def _why_not(workload: Workload) -> tuple[str, str] | None:
     metadata = workload.metadata
-    again = "capture it again with the sizes that are wanted"
+    again = "capture it again with the desired sizes"
     if workload.measured_by is not None:
-        return "it was measured, and times of one size say nothing of another", again
+        return "it was measured, and times of one size say nothing about another", again
     if workload.compiled_by is not None:
         return "a compiler chose its kernels for these sizes", "capture it without --compiler"
     if metadata.get("profile") not in (None, "none"):
@@ -98,12 +98,12 @@ def _why_not(workload: Workload) -> tuple[str, str] | None:
             "grow the program without stages, or capture it again",
         )
     if len(workload.programs) != 1 or len(workload.classes) != 1:
-        return f"it has {len(workload.classes)} rank classes, each with sizes of its own", again
+        return f"it has {len(workload.classes)} rank classes, each with its own sizes", again
     flags = workload.programs[0].flags
     if ((flags & Flag.LAUNCHED) != 0).any():
         return (
             "it was recorded: its operations are those of a framework at these sizes",
-            "capture an annotated program, or record it again with the sizes that are wanted",
+            "capture an annotated program, or record it again with the desired sizes",
         )
     return None
 
@@ -173,8 +173,8 @@ def _require_simple(known: Known, new: Mesh) -> None:
         if twice := [a for a in axes if axes.count(a) > 1 and a in changed]:
             raise FlintError(
                 "FL922",
-                f"axis '{twice[0]}' cannot change: how dimensions of the program are split over it is not clear",
-                help="capture it on another mesh, whose axes are as long as no number of heads",
+                f"axis '{twice[0]}' cannot change: it is unclear how dimensions of the program are split over it",
+                help="capture it on another mesh, whose axes are not as long as a number of heads",
             )
 
 
@@ -194,8 +194,8 @@ def _ratio(dim: Expression, planned: Plan) -> Fraction:
 def _unclear(name: str, size: int) -> FlintError:
     return FlintError(
         "FL922",
-        f"the mesh cannot change: a dimension of {size:,} of {name} is of no variable, and without shardings nothing "
-        "tells whether an axis splits it",
+        f"the mesh cannot change: a dimension of {size:,} of {name} belongs to no variable, and "
+        "without shardings it is unknown whether an axis splits it",
         help="grow the workload before flint anonymize, which drops shardings",
     )
 
@@ -203,8 +203,8 @@ def _unclear(name: str, size: int) -> FlintError:
 def _unequal(name: str, size: int) -> FlintError:
     return FlintError(
         "FL922",
-        f"{name} would not be what it is now: a dimension of {size:,} is read in two ways",
-        help="capture the program on another mesh, whose axes are as long as no other dimension",
+        f"{name} would change: a dimension of {size:,} is read in two ways",
+        help="capture the program on another mesh, whose axes are not as long as another dimension",
     )
 
 
@@ -372,6 +372,6 @@ def _require_whole(before: Workload, after: Workload) -> None:
 def _inconsistent(why: str) -> FlintError:
     return FlintError(
         "FL922",
-        f"these sizes do not fit to each other: {why}",
+        f"these sizes do not fit together: {why}",
         help="change fewer of them at once to see which one it is",
     )

@@ -44,7 +44,7 @@ class Amount:
         raise FlintError(
             "FL920",
             f"{option} cannot be '{given}'",
-            help="give a whole number (8192), or a factor of what it was (2x)",
+            help="give a whole number (8192), or a factor of the present value (2x)",
         )
 
     def of(self, before: int, what: str) -> int:
@@ -54,7 +54,7 @@ class Amount:
             raise FlintError(
                 "FL922",
                 f"{what} of {before:,} cannot be {float(self.value):g} times as large",
-                help="give a factor that makes a whole number",
+                help="give a factor that yields a whole number",
             )
         return int(value)
 
@@ -119,15 +119,16 @@ class _Planner:
             if before == 1 or after == 1:
                 raise FlintError(
                     "FL921",
-                    f"axis '{name}' cannot go from {before} to {after}: a program that was captured "
-                    f"with one device along it has no collectives over it, and others have",
+                    f"axis '{name}' cannot go from {before} to {after}: a program that was "
+                    "captured with one device along it has no collectives over it, but others "
+                    "have",
                     help="capture it with two devices along that axis, or more",
                 )
             if name in self.known.splits.unexplained:
                 raise FlintError(
                     "FL921",
-                    f"axis '{name}' cannot change: results are summed over it, and it splits a dimension "
-                    "of which one device has 1, so that nothing shows which",
+                    f"axis '{name}' cannot change: results are summed over it, and it splits a "
+                    "dimension that is 1 on each device, so it is unknown which",
                     help="capture it with fewer devices along that axis",
                 )
         for variables, axis in self.known.splits.undecided:
@@ -135,8 +136,8 @@ class _Planner:
                 names = " or ".join(f"d{v}" for v in variables)
                 raise FlintError(
                     "FL921",
-                    f"axis '{axis}' splits {names}, and nothing tells which",
-                    help=f"say it: --split d{variables[0]}={axis}",
+                    f"axis '{axis}' splits {names}, and it is unknown which",
+                    help=f"name it: --split d{variables[0]}={axis}",
                 )
         for row, place, size, axes in self.known.splits.fixed:
             if not self.changed & set(axes):
@@ -159,7 +160,7 @@ class _Planner:
                 help="capture it with more sequences on each device",
             )
         self._assume(
-            f"each device still has 1 of the batch, so that the global batch grows with {'+'.join(axes)}"
+            f"each device still has 1 of the batch, so the global batch grows with {'+'.join(axes)}"
         )
 
     def _assume(self, text: str) -> None:
@@ -183,8 +184,8 @@ class _Planner:
             if self.known.merged_with_weights(name):
                 raise FlintError(
                     "FL922",
-                    f"{name} cannot change alone: it is as long as a dimension of weights, and rows do not tell "
-                    "them apart",
+                    f"{name} cannot change alone: it is as long as a dimension of weights, and "
+                    "rows do not distinguish them",
                     help=f"capture the model with another {name}",
                 )
         order = sorted(self.asked.roles, key=lambda n: _is_product(roles[n]))
@@ -195,7 +196,7 @@ class _Planner:
         if not role.is_certain:
             names = ", ".join(f"d{v}" for v in role.variables)
             self._assume(
-                f"{names} is taken to be the {role.name.replace('_', ' ')}: it is not certain"
+                f"{names} is assumed to be the {role.name.replace('_', ' ')}, which is not certain"
             )
         if not _is_product(role):
             for number in role.variables:
@@ -214,7 +215,7 @@ class _Planner:
             raise FlintError(
                 "FL922",
                 f"{role.name} cannot be {target:,}: it is a multiple of {rest:,}",
-                help="give a multiple, or set what it is made of: "
+                help="give a multiple, or set its factors: "
                 + ", ".join(f"d{v}" for v in role.variables),
             )
         self._set(chosen, target // rest)
@@ -233,8 +234,8 @@ class _Planner:
         if made != target:
             raise FlintError(
                 "FL922",
-                f"{role.name} is {made:,} by what it is made of, and cannot be {target:,}",
-                help="leave one of them out",
+                f"{role.name} is {made:,} by its factors, and cannot be {target:,}",
+                help="omit one of them",
             )
 
     def _set_one(self, role: Role, number: int, amount: Amount) -> None:
@@ -292,7 +293,7 @@ class _Planner:
             size = math.ceil(local * ratio)
             self.whole[number] = size * self._devices(number, self.new)
             self._assume(
-                f"slots of an expert go from {local:,} to {size:,}, as tokens for each expert do"
+                f"slots of an expert go from {local:,} to {size:,}, like the tokens for each expert"
             )
 
     def _ratio(self, name: str) -> Fraction:
@@ -319,7 +320,7 @@ class _Planner:
             for number in self.known.sizes.table.entries[trips[region]].variables:
                 self._set(number, self.new.shape[axis] - less)
             self._assume(
-                f"the loop around '{axis}' runs {self.new.shape[axis] - less:,} times, for each device along it"
+                f"the loop around '{axis}' runs {self.new.shape[axis] - less:,} times, once for each device along it"
                 + (" but the first" if less else "")
             )
 
@@ -337,8 +338,9 @@ class _Planner:
                 found[number] = whole // devices
                 if 1 in (before, whole // devices):
                     self._assume(
-                        f"{self.known.label(number)} becomes 1 on each device: what real programs leave out for "
-                        "dimensions of 1, as turning arrays, is still there"
+                        f"{self.known.label(number)} becomes 1 on each device: operations that "
+                        "real programs omit for dimensions of 1, such as transposes, are still "
+                        "there"
                     )
         self._tell_batch()
         self._tell_unsplit()
@@ -361,7 +363,7 @@ class _Planner:
             f"{role} has {whole:,}, which {sizes} do not divide"
             if len(axes) > 1
             else f"{role} has {whole:,}, which {sizes} does not divide",
-            help="partitioners pad or copy such a dimension in ways of their own: give another size or mesh",
+            help="partitioners pad or copy such a dimension in their own ways: give another size or mesh",
         )
 
     def _tell_batch(self) -> None:
@@ -373,8 +375,8 @@ class _Planner:
                 self._assume(f"the global batch stays {self._old_whole(number):,}")
             else:
                 self._assume(
-                    f"each device still has {self.known.value[number]:,} of the batch: in all it goes from "
-                    f"{self._old_whole(number):,} to {self._kept(number):,}"
+                    f"each device still has {self.known.value[number]:,} of the batch: in total "
+                    f"it goes from {self._old_whole(number):,} to {self._kept(number):,}"
                 )
 
     def _tell_alike(self) -> None:
@@ -393,7 +395,7 @@ class _Planner:
             if alike:
                 names = ", ".join(f"d{v}" for v in alike)
                 self._assume(
-                    f"{names} had the length of {name} too, and stays: rows do not tie them"
+                    f"{names} also had the length of {name}, and stays: rows do not tie them"
                 )
 
     def _tell_unsplit(self) -> None:
@@ -406,7 +408,7 @@ class _Planner:
             if not self.known.splits.axes(v)
         ]
         if whole:
-            self._assume(f"taken to be whole on each device: {', '.join(whole)}")
+            self._assume(f"assumed to be whole on each device: {', '.join(whole)}")
 
 
 def _is_product(role: Role) -> bool:
@@ -418,7 +420,7 @@ def _no_role(name: str, known: Known) -> FlintError:
     if name == "batch":
         return FlintError(
             "FL923",
-            f"{option} has nothing to change: one device has one sequence, or none that can be told",
+            f"{option} has nothing to change: one device has one sequence, or none that Flint recognizes",
             help="capture it with two sequences on each device, or more",
         )
     why = {
@@ -428,9 +430,7 @@ def _no_role(name: str, known: Known) -> FlintError:
     return FlintError(
         "FL923",
         f"{option} has nothing to change: {why}",
-        help="roles that were found: "
-        + ", ".join(known.roles)
-        + "; others can be set by --set dN=SIZE",
+        help="roles that were found: " + ", ".join(known.roles) + "; set others with --set dN=SIZE",
     )
 
 

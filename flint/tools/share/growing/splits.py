@@ -31,9 +31,9 @@ class How(StrEnum):
     SHARDING = "shardings of arguments"
     COLLECTIVE = "collectives that gather or scatter it"
     SUM = "sums over it that go on over the axis"
-    HEADS = "sums over heads that go on over the axis: key-value heads are taken to be split"
+    HEADS = "sums over heads that go on over the axis: key-value heads are assumed to be split"
     EQUAL = "the other vocabulary, which is as long on one device"
-    RING = "loops around the axis: the sequence is taken to be split"
+    RING = "loops around the axis: the sequence is assumed to be split"
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,7 +277,7 @@ def known_of(captures: Iterable[tuple[Entry, Workload]]) -> Known:
         raise FlintError(
             "FL931",
             f"known models of fewer than {LEAST_FAMILIES} families: {len(entries)} captures",
-            help="attacks are measured by how they tell families apart: add captures of another",
+            help="attacks are measured by how they distinguish families: add captures of another",
         )
     histograms = {v: np.stack([f.histograms[v] for f in whole]) for v in COUNTED}
     return Known(

@@ -146,7 +146,7 @@ def text_of(leaks: Leaks) -> str:
 
 def _strings(survivors: Sequence[Survivor]) -> Iterator[str]:
     if not survivors:
-        yield "Strings: none but public operators, types and generated names"
+        yield "Strings: only public operators, types and generated names"
         return
     counts = Counter(s.place.value for s in survivors)
     yield f"Strings that may identify: {len(survivors)} ({_listed(counts)})"
@@ -163,7 +163,7 @@ def _anonymity(leaks: Leaks) -> Iterator[str]:
         f"Anonymity set among {known.workloads} known workloads of {known.models} public models, "
         f"{known.families} families"
     )
-    yield "(a closed world: a workload that none of them is like is not hidden, but unknown here)"
+    yield ("(a closed world: a workload that is like none of them is not hidden, but unknown here)")
     for found in leaks.anonymity:
         yield f"  by {found.view.value:<34} {_set(found)}"
     programs = leaks.programs
@@ -193,7 +193,7 @@ def _attacks(leaks: Leaks) -> Iterator[str]:
 def _family(guess: FamilyGuess) -> Iterator[str]:
     tied = f", tied with {', '.join(guess.tied)}" if guess.tied else ""
     yield (
-        f"  nearest neighbour, {guess.view.value}: {guess.nearest.family}{tied} "
+        f"  nearest neighbor, {guess.view.value}: {guess.nearest.family}{tied} "
         f"({guess.nearest}), {guess.distance:.1%} of rows differ;"
     )
     yield f"    next family {guess.second.family}, {guess.second_distance:.1%}"
@@ -223,8 +223,8 @@ def _shapes(found: ShapeGuess) -> Iterator[str]:
     named = found.named[:_MOST_SHOWN]
     models = ", or ".join(m.model for m in named) or f"none of {found.among} public models"
     yield f"  shapes of products: {models}" + (
-        f"; its weights have {named[0].explained:.1%} of the FLOPs of products, and {named[0].usual} of "
-        f"{named[0].usual_of} other shapes of it are there"
+        f"; its weights have {named[0].explained:.1%} of the FLOPs of products, and "
+        f"{named[0].usual} of {named[0].usual_of} other shapes of it are present"
         if named
         else ""
     )

@@ -88,7 +88,6 @@ def _chosen(view: View) -> Told:
 
 
 def _compared(view: View) -> Told:
-    """Operands of a comparison have one type."""
     p = view.program
     about = view.of(OpClass.COMPARE) & view.all_plain & ~view.launched & (view.arity == 2)
     types = p.dtype.astype(np.int64) + 1

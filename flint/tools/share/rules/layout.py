@@ -85,14 +85,12 @@ def _is_view_of_bits(view: View) -> Mask:
 
 
 def _parts_read(view: View) -> Told:
-    """Slices read what they return."""
     p = view.program
     about = view.of(frozenset({OpClass.SLICE, OpClass.DYNAMIC_SLICE})) & view.works & view.is_plain
     return Told(about & ~view.launched, p.operand_bytes == p.result_bytes)
 
 
 def _whole_read(view: View) -> Told:
-    """Copies of a whole array read it."""
     p = view.program
     classes = frozenset({OpClass.TRANSPOSE, OpClass.REVERSE, OpClass.BROADCAST, OpClass.PAD})
     about = view.of(classes) & view.works & view.all_plain & ~view.launched & (view.arity > 0)

@@ -130,7 +130,6 @@ class Search:
         return found
 
     def _values(self, at: NDArray[np.int64]) -> Float64s:
-        """Of each variable."""
         found = self._table[np.arange(len(self._choices))[None, :], at]
         return np.asarray(found[:, self._choices.group])
 
@@ -184,7 +183,7 @@ def perturbed(workload: Workload, keep: float, seed: int | None = None) -> Pertu
     if len(sizes.variables) < 2:
         raise FlintError(
             "FL906",
-            f"of the sizes of this workload {len(sizes.variables)} can change, and its totals hang on them",
+            f"of the sizes of this workload {len(sizes.variables)} can change, and its totals depend on them",
             help="the level `names` changes no size",
         )
     random = np.random.default_rng(secrets.randbits(128) if seed is None else seed)
@@ -257,7 +256,7 @@ class _Perturbing:
             help=(
                 f"the nearest that was found is --keep {nearest:.1%}"
                 if nearest
-                else "the search for it found no others: try a larger --keep, or the level `names`"
+                else "the search found no others: try a larger --keep, or the level `names`"
             ),
         )
 
@@ -292,6 +291,6 @@ def _require_captured(workload: Workload) -> None:
     what = "a profile measured" if workload.measured_by else "a compiler estimated"
     raise FlintError(
         "FL908",
-        f"{what} this step with its sizes: nothing says how long other sizes take",
+        f"{what} this step with its sizes: the time of other sizes is unknown",
         help="the level `names` changes no size",
     )

@@ -95,7 +95,6 @@ class _Finder:
         )
 
     def _first(self, number: int, ways: Iterable[Sequence[Term | None]]) -> Sum | None:
-        """The first way that gives the number."""
         if number == 0:
             return ()
         value = self._rows.symbols.value

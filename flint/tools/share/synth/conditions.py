@@ -173,7 +173,7 @@ def _require_shares(phases: Mapping[Phase, float]) -> None:
         raise FlintError(
             "FL952",
             f"shares of phases do not add up to 1 but to {whole:g}: {shares}",
-            help="give a share for each phase that there is, forward=0.33,backward=0.67",
+            help="give a share for each phase that exists, forward=0.33,backward=0.67",
         )
 
 
@@ -181,7 +181,7 @@ def _require_axes(mesh: Mesh | None, axis_bytes: Mapping[str, float]) -> None:
     """Axes with bytes are those of the mesh, with more than one device along them."""
     if axis_bytes and mesh is None:
         raise FlintError(
-            "FL953", "bytes of axes without a mesh are not possible", help="give --mesh too"
+            "FL953", "bytes of axes without a mesh are not possible", help="also give --mesh"
         )
     for label, asked_bytes in axis_bytes.items():
         assert mesh is not None
@@ -198,7 +198,7 @@ def _require_label(mesh: Mesh, label: str) -> None:
             raise FlintError(
                 "FL951",
                 f"mesh has no axis '{name}'{nearest(name, mesh.names)}",
-                help=f"the mesh is {mesh}; of several axes, {BETWEEN} is between them",
+                help=f"the mesh is {mesh}; join several axes with {BETWEEN}",
             )
     if all(mesh.axis_size(name) == 1 for name in names):
         raise FlintError(

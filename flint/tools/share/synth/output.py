@@ -21,8 +21,8 @@ def refuse_folder(folder: Path, inputs: Sequence[Path] = ()) -> None:
         if folder.resolve().is_relative_to(source.resolve()):
             raise FlintError(
                 "FL903",
-                f"{folder} would be written into {source}, which is read",
-                help="give a place beside it",
+                f"{folder} would be written into {source}, which is an input",
+                help="give another place",
             )
     refuse_output(folder, inputs)
 

@@ -109,8 +109,8 @@ class Remembered:
         if not is_directory(Path(folder)):
             raise FlintError(
                 "FL955",
-                f"{folder} is no folder of captures",
-                help="flint learn writes one; models that earlier releases trained are not read",
+                f"{folder} is not a folder of captures",
+                help="flint learn writes one; models trained by earlier releases cannot be read",
             )
         return cls.of(w for _, w in captures_of([folder]))
 

@@ -65,7 +65,7 @@ def _placed(workload: Workload, asked: Conditions) -> Sizes:
         axes = [(n, size) for n, size in asked.mesh.shape.items() if size > 1][: len(used)]
         if len(axes) < len(used):
             raise FlintError(
-                "FL905", f"{len(used)} axes of several devices, and the mesh {len(axes)}"
+                "FL905", f"{len(used)} axes of several devices, but the mesh has {len(axes)}"
             )
         workload = _with_axes(workload, dict(zip(used, (n for n, _ in axes), strict=True)))
         mesh = Mesh(tuple(n for n, _ in axes), tuple(size for _, size in axes))
@@ -103,7 +103,7 @@ def _layers(sizes: Sizes, asked: Conditions) -> dict[int, int]:
         return {}
     found = {v.number: asked.depth for v in sizes.variables if v.layers and v.value == depth}
     if not found:
-        raise FlintError("FL905", f"{depth} layers, and no loop of them")
+        raise FlintError("FL905", f"{depth} layers, but no loop over them")
     return found
 
 

@@ -156,7 +156,7 @@ class Miss:
         return abs(math.log(max(self.has, 1e-9) / self.asked))
 
     def __str__(self) -> str:
-        return f"{self.has:,.4g} {self.name}, asked for {self.asked:,.4g}"
+        return f"{self.has:,.4g} {self.name} instead of {self.asked:,.4g}"
 
 
 def missed(has: Conditions, asked: Conditions) -> tuple[Miss, ...]:
@@ -197,9 +197,8 @@ def _require(count: int, seed: int) -> None:
 def _not_possible(nearest: str) -> FlintError:
     return FlintError(
         "FL956",
-        f"no remembered program can have what is asked for within {TOLERANCE:.0%}: "
-        f"the nearest has {nearest}",
-        help="ask for what the nearest has, leave a condition out, or remember more programs with flint learn",
+        f"no remembered program can meet the conditions within {TOLERANCE:.0%}: the nearest has {nearest}",
+        help="ask for what the nearest has, drop a condition, or remember more programs with flint learn",
     )
 
 

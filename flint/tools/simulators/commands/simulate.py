@@ -55,7 +55,7 @@ With = Annotated[
     SimulatorName | None,
     typer.Option(
         "--with",
-        help="Which simulator; rules: Flint by those of ASTRA-sim (default, without --binary).",
+        help="Which simulator; rules: Flint by ASTRA-sim's rules (default, without --binary).",
     ),
 ]
 Stragglers = Annotated[
@@ -63,18 +63,16 @@ Stragglers = Annotated[
     typer.Option(
         "--straggler",
         metavar="RANK:FACTOR",
-        help="Computations of a rank take so many times as long, such as 5:1.1 (repeatable).",
+        help="Slow down the computations of a rank by a factor, such as 5:1.1 (repeatable).",
     ),
 ]
 Jitter = Annotated[
     str | None,
     typer.Option(
-        metavar="PERCENT", help="Each computation of each rank takes up to so much more or less."
+        metavar="PERCENT", help="Vary each computation of each rank by up to this percentage."
     ),
 ]
-Seed = Annotated[
-    int | None, typer.Option(metavar="N", help="What --jitter is drawn from (default 0).")
-]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of --jitter (default 0).")]
 Binary = Annotated[
     str | None,
     typer.Option(
@@ -99,16 +97,19 @@ System = Annotated[
 ]
 Memory = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Of remote memory (default: memory.json beside the traces)."),
+    typer.Option(
+        metavar="FILE",
+        help="Configuration of remote memory (default: memory.json beside the traces).",
+    ),
     READS,
 ]
 Limit = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", help="Longest time of a run (default: an hour; scalesim 300)."),
+    typer.Option(metavar="SECONDS", help="Time limit of a run (default: an hour; scalesim 300)."),
 ]
 MemoryLimit = Annotated[
     float | None,
-    typer.Option(metavar="GIB", help="Most memory of a run (default: that of the machine)."),
+    typer.Option(metavar="GIB", help="Memory limit of a run (default: the machine's memory)."),
 ]
 
 
@@ -131,13 +132,14 @@ def simulate(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Run a simulator on traces: Flint by ASTRA-sim's rules, or one of your own.
+    """Run traces by ASTRA-sim's rules in Flint, or in your own simulator.
 
     astra-sim runs in a scratch folder, once for each network, within the limits. A run is good if
-    every rank has finished, whatever its exit status says. Says why its time is not that of flint
-    estimate, or what ranks wait for. With --straggler and --jitter ranks are late, in both.
-    Options of an estimate are for the one that astra-sim is compared with (default of -c: the cluster of
-    the traces). scalesim counts cycles of products on an array of -c. Exits 1 where something is wrong.
+    every rank has finished, whatever its exit status is. Says why its time differs from flint
+    estimate's, or what ranks wait for. With --straggler and --jitter ranks are late, in both.
+    Options of an estimate apply to the estimate that astra-sim is compared with (default of -c: the
+    cluster of the traces). scalesim counts cycles of products on an array of -c. Exits with 1 where
+    something is wrong.
     """
     from flint.backends.cost.astrasim.disturbance import read_disturbance
 
@@ -159,7 +161,7 @@ def simulate(
             _refuse((("--binary", binary), *limits_given), name)
             refuse(request, request.options(), _this_run(name))
             if memory is not None:
-                told.append("--memory changes nothing: the rules know no remote memory")
+                told.append("--memory changes nothing: the rules have no remote memory")
             found = _by_rules(path, (networks or (), system, memory), late, told, progress)
         else:
             if late:
@@ -194,7 +196,9 @@ _UNITS = {
 def _refuse(options: tuple[tuple[str, object], ...], name: SimulatorName) -> None:
     for option, value in options:
         if value is not None:
-            raise FlintError("FL218", f"{option} is not for {_this_run(name)}", help="leave it out")
+            raise FlintError(
+                "FL218", f"{option} does not apply to {_this_run(name)}", help="omit it"
+            )
 
 
 def _this_run(name: SimulatorName) -> str:
@@ -315,7 +319,7 @@ def _limits(seconds: float | None, gib: float | None, name: SimulatorName) -> Li
     for option, value in (("--limit", seconds), ("--memory-limit", gib)):
         if value is not None and not 0 < value < 1e6:
             raise FlintError(
-                "FL504", f"{option} {value:g} is no limit", help="give a number above 0"
+                "FL504", f"{option} {value:g} is not a limit", help="give a number above 0"
             )
     patience = Patience.from_environment()
     if seconds is None and name is SimulatorName.SCALE_SIM:

@@ -65,7 +65,7 @@ def checkpoint(
 ) -> Any:
     """Run a function, and again in the backward pass, keeping its inputs alone."""
     if distribute_saved_activations:
-        raise refuse("distribute_saved_activations", "leave it off")
+        raise refuse("distribute_saved_activations", "turn it off")
     if kwargs:
         use_reentrant = False
     return torch_checkpoint(function, *args, use_reentrant=use_reentrant, **kwargs)

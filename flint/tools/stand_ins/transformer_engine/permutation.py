@@ -135,7 +135,7 @@ def _size(num_out_tokens: int | None) -> int:
         raise FlintError(
             "FL235",
             "moe_permute of Transformer Engine cannot be recorded without num_out_tokens",
-            help="say how many rows it makes: tokens x experts of a token",
+            help="give the number of rows: tokens x experts of a token",
         )
     return int(num_out_tokens)
 

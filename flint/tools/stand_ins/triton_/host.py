@@ -40,7 +40,7 @@ class Language:
         return Language(f"{self._name}.{name}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError(f"{self._name} is for kernels alone")
+        raise RuntimeError(f"{self._name} is only for kernels")
 
     def __repr__(self) -> str:
         return self._name

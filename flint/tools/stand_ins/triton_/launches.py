@@ -115,8 +115,8 @@ class JITFunction:
         code = self.fn.__code__
         place = f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}"
         tell(
-            f"Triton kernel {self.__name__} ({place}) has no cost: what it calculates is not "
-            f'counted; @flint.cost_of("{self.__name__}") says it'
+            f"Triton kernel {self.__name__} ({place}) has no cost, so its work is not counted; "
+            f'declare it with @flint.cost_of("{self.__name__}")'
         )
 
 

@@ -48,7 +48,7 @@ def _quantised(model: str, numbers: str) -> dict[str, Constant]:
         f"{model}.launch_ns": _LAUNCH,
         f"{model}.step_ns": Constant("of one step along k, as gemm.step_ns"),
         f"{model}.epilogue_k": Constant("a tile's start and end, in elements of k"),
-        f"{model}.power_share": Constant("of what bf16 sustains of its peak, what these do"),
+        f"{model}.power_share": Constant("of what bf16 sustains of its peak, what these sustain"),
         f"{model}.narrow_rows": Constant("rows up to which the library takes its narrow tile"),
         f"{model}.least_width": Constant("columns of the narrowest tile that the library has"),
         f"{model}.column_ns": Constant("of bringing the scales of a column into their layout"),
@@ -94,8 +94,10 @@ CONSTANTS: Mapping[str, Constant] = {
     "attention.overlap": Constant("exponent of the norm that joins arithmetic and memory", least=1),
     "attention.memory_efficiency": _BANDWIDTH,
     "attention.cache_efficiency": efficiency("share of the bandwidth of copies of keys to a cache"),
-    "attention.backward_efficiency": share("efficiency of the backward pass, of forward's"),
-    "attention.sustained": share("of the efficiency, what steps that run for minutes keep"),
+    "attention.backward_efficiency": share(
+        "efficiency of the backward pass, relative to the forward pass"
+    ),
+    "attention.sustained": share("share of the efficiency that steps of minutes keep"),
     "decode.launch_ns": _LAUNCH,  # attention of one query per head
     "decode.memory_efficiency": _BANDWIDTH,
     "decode.head_ns": Constant("a tile's start and end in that, for heads of 128 elements"),
@@ -193,7 +195,7 @@ def _has_constants(name: str) -> str:
     """Refuse a chip to be `like` that has no constants."""
     known = chips_with_constants(Gpu.table) if name else {}
     if name and name not in known:
-        said = f"is '{name}', which is no chip with constants{nearest(name, list(known))}"
+        said = f"is '{name}', which is not a chip with constants{nearest(name, list(known))}"
         raise wrong(said, help=f"one of {', '.join(known)}")
     return name
 
@@ -260,7 +262,7 @@ class Constants:
 def gpu_of(chip: Chip) -> Gpu:
     """The GPU part of a chip. Raises FlintError FL705 for a chip that is no GPU."""
     if not isinstance(chip.family, Gpu):
-        raise FlintError("FL705", f"chip '{chip.name}' is no GPU: it has no table [chip.gpu]")
+        raise FlintError("FL705", f"chip '{chip.name}' is not a GPU: it has no table [chip.gpu]")
     return chip.family
 
 
@@ -325,9 +327,9 @@ def constants_note(chip: Chip) -> str:
         return ""
     count = len(found.values) - len(gpu_of(chip).constants)
     return (
-        f"{chip.name} has no measurements of its own for {count} of {len(found.values)} constants "
-        f"of the kernel models: they are those of {found.borrowed_from}, with times of "
-        "an SM's work scaled by its peak"
+        f"{chip.name} has no measurements for {count} of {len(found.values)} constants of the "
+        f"kernel models: they come from {found.borrowed_from}, with times of an SM's work "
+        "scaled by its peak"
     )
 
 

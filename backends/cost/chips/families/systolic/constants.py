@@ -39,11 +39,11 @@ CONSTANTS: Mapping[str, Constant] = {
     "attention.register_cycles": Constant("of the vector unit for 1,024 scores of attention"),
     "attention.backward_register_cycles": Constant("the same of its backward pass"),
     "attention.step_cycles": Constant("a step of a kernel's grid, also one that is skipped"),
-    "attention.query_cycles": Constant("to begin and end a query of a head"),
+    "attention.query_cycles": Constant("beginning and end of a query of a head"),
     "attention.launch_ns": Constant("start to end of a fused attention without work"),
     "decode.launch_ns": Constant("the same of attention of one or a few queries per head"),
     "decode.memory_efficiency": efficiency("share of the memory bandwidth in that"),
-    "decode.head_ns": Constant("what one head of one sequence costs in that"),
+    "decode.head_ns": Constant("cost of one head of one sequence in that"),
     "elementwise.launch_ns": Constant("start to end of a kernel that passes over arrays once"),
     "elementwise.memory_efficiency": efficiency("share of the memory bandwidth in that"),
     "elementwise.vmem_ratio": positive("bandwidth of arrays in VMEM, in memory bandwidths"),
@@ -92,7 +92,7 @@ def systolic_of(chip: Chip) -> Systolic:
     """The arrays of a chip. Raises FlintError FL705 for a chip without any."""
     if not isinstance(chip.family, Systolic):
         raise FlintError(
-            "FL705", f"chip '{chip.name}' has no systolic arrays: no table [chip.systolic]"
+            "FL705", f"chip '{chip.name}' has no systolic arrays: it has no table [chip.systolic]"
         )
     return chip.family
 
@@ -114,8 +114,8 @@ def constants_note(chip: Chip) -> str:
     if not borrowed:
         return ""
     return (
-        f"{chip.name} has no measurements of its own for {len(borrowed)} of {len(_reference())} "
-        "constants of the kernel models: they are those of TPU v6e, unscaled"
+        f"{chip.name} has no measurements for {len(borrowed)} of {len(_reference())} constants "
+        "of the kernel models: they are those of TPU v6e, unscaled"
     )
 
 

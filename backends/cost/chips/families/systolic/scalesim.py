@@ -51,7 +51,7 @@ def folds(
         return _whole(k, r) * _whole(n, c), 2 * r + c + m - 2
     if dataflow == "is":
         return _whole(k, r) * _whole(m, c), 2 * r + c + n - 2
-    raise ValueError(f"dataflow '{dataflow}' is none of {', '.join(DATAFLOWS)}")
+    raise ValueError(f"dataflow '{dataflow}' is not one of {', '.join(DATAFLOWS)}")
 
 
 def cycles(

@@ -153,9 +153,9 @@ def arguments(text: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=text)
     parser.add_argument("-o", "--output", required=True, help="CSV to write, for flint calibrate")
     parser.add_argument("--device", default="", help="cpu, to try the script (default: the GPU)")
-    parser.add_argument("--dtypes", default="bf16,f32", help="of bf16, f16, f32")
-    parser.add_argument("--quick", action="store_true", help="a few small sizes")
-    parser.add_argument("--seconds", type=float, default=0.2, help="of each size, at most")
+    parser.add_argument("--dtypes", default="bf16,f32", help="bf16, f16 or f32")
+    parser.add_argument("--quick", action="store_true", help="only a few small sizes")
+    parser.add_argument("--seconds", type=float, default=0.2, help="time limit of each size")
     parser.add_argument("--cold", action="store_true", help="empty the L2 between runs")
     return parser.parse_args()
 

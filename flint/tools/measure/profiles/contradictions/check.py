@@ -50,7 +50,7 @@ TOLD: tuple[Rule, ...] = (
     sizes.shapes_do_not_fit,
 )
 _HELP = {
-    "FL833": "the file is damaged, or was put together of several jobs: record it again",
+    "FL833": "the file is damaged, or was merged from several jobs: record it again",
     "FL834": "a tool joined a file with itself: give the profiler's own file",
     "FL835": "the file is damaged, or a tool wrote it: give the profiler's own file",
 }

@@ -25,6 +25,6 @@ def told_of_job(recorded: Sequence[Recorded], world: int) -> list[str]:
     differ = Counter(len(key[0]) for key, each in said.items() if len(each) > 1)
     if not differ:
         return []
-    said_of = f"of {sum(differ.values()):,} collectives or messages two ranks say"
-    hangs = "a cluster would hang there, or the profiles are not of one step"
+    said_of = f"for {sum(differ.values()):,} collectives or messages two ranks state"
+    hangs = "a cluster would hang there, or the profiles are not from one step"
     return [f"contradiction: {said_of} different kinds or sizes: {hangs}"]

@@ -45,7 +45,7 @@ def group_is_of_another_size(c: Checked) -> Iterator[str]:
     """Groups that list more or fewer ranks than they say to have."""
     for name, ranks, size in _groups(c):
         if ranks and size and len(ranks) != size:
-            yield f"group {name} lists {len(ranks)} ranks and says that it has {size}"
+            yield f"group {name} lists {len(ranks)} ranks but says that it has {size}"
 
 
 def rank_is_not_in_its_group(c: Checked) -> Iterator[str]:

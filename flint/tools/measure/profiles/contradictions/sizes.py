@@ -137,7 +137,9 @@ def kernel_is_too_fast(c: Checked) -> Iterator[str]:
             continue
         flops = _product_flops(name, c.profile.signatures[o.signature[at]].shapes)
         if flops > _MOST_FLOPS_PER_S * max(taken[at], 1.0) / 1e9 and taken[at] > 0:
-            yield f"{name} does {flops:.2e} operations in {taken[at]:,.0f} ns: no device is as fast"
+            yield (
+                f"{name} does {flops:.2e} operations in {taken[at]:,.0f} ns: no device is that fast"
+            )
             return
 
 

@@ -22,13 +22,15 @@ def everything_is_twice(c: Checked) -> Iterator[str]:
     """At least half of the kernels are there again, with the same times."""
     copies, kernels = _copies(c), len(c.profile.activities.start_ns)
     if kernels > 1 and copies >= kernels / 2:
-        yield f"{copies:,} of {kernels:,} kernels are there twice, with the same name, stream and times"
+        yield (
+            f"{copies:,} of {kernels:,} kernels appear twice, with the same name, stream and times"
+        )
 
 
 def something_is_twice(c: Checked) -> Iterator[str]:
     """Kernels that are there again."""
     if copies := _copies(c):
-        yield f"{copies:,} kernels are there twice, with the same name, stream and times"
+        yield f"{copies:,} kernels appear twice, with the same name, stream and times"
 
 
 def _copies(c: Checked) -> int:
@@ -72,7 +74,7 @@ def pause_is_too_long(c: Checked) -> Iterator[str]:
     rows = c.rows[np.argsort(a.start_ns[c.rows], kind="stable")]
     idle = a.start_ns[rows][1:] - np.maximum.accumulate(a.end_ns[rows])[:-1]
     if len(idle) and idle.max() > _MINUTE_NS:
-        yield f"the device does nothing for {idle.max() / 1e9:,.0f} s within the step"
+        yield f"the device is idle for {idle.max() / 1e9:,.0f} s within the step"
 
 
 def kernels_take_no_time(c: Checked) -> Iterator[str]:
@@ -118,7 +120,7 @@ def operators_cross(c: Checked) -> Iterator[str]:
         within = o.start_ns[rows][1:] < reached - _CLOCKS_NS
         crossing += int((within & (ends[1:] > reached + _CLOCKS_NS)).sum())
     if crossing > _WORTH_TELLING * len(o.start_ns):
-        yield f"{crossing:,} operators end after the one that they are called by"
+        yield f"{crossing:,} operators end after their caller"
 
 
 def gradient_comes_first(c: Checked) -> Iterator[str]:

@@ -59,7 +59,7 @@ _TYPE_WORD = re.compile(r"^(COMP|COMM_COLL|COMM_SEND|COMM_RECV)_NODE[ _]?")
 _OPCODE = re.compile(r"^(?:stablehlo|hlo|sdy)\.(\w+)|^(fusion)\b")
 _NO_STARTS = "the trace has no starts: times follow from durations and dependencies"
 _GOES_ROUND = (
-    "control dependencies go round: data dependencies alone are followed, as Chakra's feeder does"
+    "control dependencies form a circle: only data dependencies are followed, as in Chakra's feeder"
 )
 #: Streams of nodes that name none.
 _COMPUTE, _NETWORK = 0, 1
@@ -131,7 +131,7 @@ def _with_times(nodes: list[Node], path: Path, *, has_starts: bool) -> tuple[lis
     if not any(n.duration_us for n in nodes if n.on_device):
         raise FlintError(
             "FL823",
-            f"{path} has no durations of what ran on the device",
+            f"{path} has no durations of work on the device",
             help="flint estimate reads the captured workload; traces with times come from a profile, "
             "or from flint capture -c CLUSTER",
         )
@@ -144,7 +144,7 @@ def _with_times(nodes: list[Node], path: Path, *, has_starts: bool) -> tuple[lis
     if len(timed) < len(nodes):
         raise FlintError(
             "FL823",
-            f"{path}: {len(nodes) - len(timed):,} nodes wait for each other's data, all round",
+            f"{path}: {len(nodes) - len(timed):,} nodes wait for each other's data in a circle",
             help="flint check names them",
         )
     starts = {n.number: n.start_us or 0.0 for n in timed}
@@ -161,7 +161,6 @@ def _by_data_alone(node: Node, starts: Mapping[int, float]) -> Node:
 
 
 def _contents(path: Path) -> tuple[Mapping[str, Any], list[RawNode]]:
-    """Attributes of the metadata, and all nodes."""
     with open_profile(path) as source:
         if source.read(64).lstrip()[:1] == b"{":
             return _json_contents(path)
@@ -177,7 +176,7 @@ def _raw(path: Path, record: bytes, at: int) -> RawNode:
         raise FlintError(
             "FL603",
             f"{path} is not a whole Chakra trace: at byte {at} a record is not a Chakra node",
-            help="it may be truncated, or of another format; write it again",
+            help="it may be truncated, or in another format; write it again",
         )
     return RawNode(
         message.id, message.name, NodeType(message.type), tuple(message.ctrl_deps),
@@ -220,9 +219,10 @@ def _json_contents(path: Path) -> tuple[Mapping[str, Any], list[RawNode]]:
         except Malformed as error:
             raise FlintError(
                 "FL821",
-                f"{path} is no Chakra trace in JSON: {'a node of its graph' if is_graph else f'document {len(nodes) + 1:,}'} "
-                "is no node",
-                help="chakra_jsonizer writes them, from .et files, which are read as well",
+                f"{path} is not a Chakra trace in JSON: "
+                f"{'a node of its graph' if is_graph else f'document {len(nodes) + 1:,}'} is "
+                "not a node",
+                help="chakra_jsonizer writes them from .et files, which can also be read",
             ) from error
     return metadata, nodes
 
@@ -240,7 +240,7 @@ def _json_kind(said: object) -> NodeType:
     if isinstance(said, int) and said in NodeType._value2member_map_:
         return NodeType(said)
     if name not in NodeType.__members__:
-        raise Malformed(f"there is no type of nodes {name[:40]}")
+        raise Malformed(f"there is no node type {name[:40]}")
     return NodeType[name]
 
 

@@ -106,7 +106,7 @@ def _pairs(host: Profile, device: Profile) -> list[tuple[int, int]]:
         )
         raise FlintError(
             "FL822",
-            f"an execution trace and a profile are not of one run: {found}",
+            f"an execution trace and a profile are not from one run: {found}",
             help="record both at once: profile(..., execution_trace_observer=observer)",
         )
     return same
@@ -129,8 +129,9 @@ def _in_order(host: Profile, device: Profile) -> list[tuple[int, int]]:
     if not pairs or met < _SAME * len(names):
         raise FlintError(
             "FL822",
-            f"an execution trace and a profile are not of one run: {met:,} of {len(names):,} operators of "
-            "the trace come in the same order in the profile, which does not number them",
+            f"an execution trace and a profile are not from one run: {met:,} of {len(names):,} "
+            "operators of the trace appear in the same order in the profile, which does not "
+            "number them",
             help="record both at once: profile(..., execution_trace_observer=observer)",
         )
     return [(a, b) for a, b in pairs if names[b] == device.operators.name[a]]

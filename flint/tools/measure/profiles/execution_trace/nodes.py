@@ -25,14 +25,14 @@ Argument: TypeAlias = tuple[str, Any, Any, Any]
 def object_of(found: object) -> dict[str, Any]:
     """An object of JSON. Raises Malformed for anything else."""
     if not isinstance(found, dict):
-        raise Malformed("something is no object")
+        raise Malformed("something is not an object")
     return found
 
 
 def list_of(found: object) -> list[Any]:
     """A list of JSON. Raises Malformed for anything else."""
     if not isinstance(found, list):
-        raise Malformed("something is no list")
+        raise Malformed("something is not a list")
     return found
 
 

@@ -114,7 +114,7 @@ def _node(
         return _read(as_new(object_of(found)), interned)
     except Malformed as error:
         what = str(found.get("id") if isinstance(found, dict) else found)[:40]
-        raise _unknown(path, f"node {what} is none that PyTorch writes") from error
+        raise _unknown(path, f"node {what} is not one that PyTorch writes") from error
 
 
 def _read(document: object, interned: Interned) -> Node:
@@ -153,7 +153,7 @@ def _read(document: object, interned: Interned) -> Node:
 def _identity(value: object) -> int:
     found = integer(value, -1)
     if found < 0:
-        raise Malformed("an id is no number")
+        raise Malformed("an id is not a number")
     return found
 
 
@@ -162,7 +162,7 @@ def _time(value: object) -> float | None:
     if value is None:
         return None
     if type(value) not in (int, float) or not abs(cast("float", value)) < 1e16:
-        raise Malformed("a time that cannot be")
+        raise Malformed("an impossible time")
     return float(cast("float", value))
 
 

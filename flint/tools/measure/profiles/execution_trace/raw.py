@@ -69,5 +69,5 @@ def _identities(found: Mapping[str, Any], *keys: str) -> tuple[int, ...]:
 def _identity(value: object) -> int:
     found = integer(value, -1)
     if found < 0:
-        raise Malformed("an id is no number")
+        raise Malformed("an id is not a number")
     return found

@@ -121,7 +121,7 @@ def with_comms_of_operators(profile: Profile) -> Profile:
     comm[rows] = [_around(operators, int(at), profile.comms) for at in activities.operator[rows]]
     missing = int((comm[rows] < 0).sum())
     said = (
-        f"{missing} collective kernels say neither size nor group (coalesced, or of an older PyTorch)",
+        f"{missing} collective kernels state neither size nor group (coalesced, or older PyTorch)",
     )
     return _with_groups(
         replace(
@@ -158,5 +158,7 @@ def _with_groups(profile: Profile) -> Profile:
     for number in without:
         comms[number] = replace(comms[number], group_size=len(ranks), ranks=ranks)
     kernels = int(np.isin(profile.activities.comm, without).sum())
-    said = f"{kernels} collective kernels do not say their group: all {len(ranks)} ranks are taken"
+    said = (
+        f"{kernels} collective kernels do not name their group: all {len(ranks)} ranks are assumed"
+    )
     return replace(profile, comms=tuple(comms), warnings=(*profile.warnings, said))

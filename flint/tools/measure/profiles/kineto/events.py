@@ -82,13 +82,13 @@ class Events:
 
     def _add(self, event: object) -> None:
         if not isinstance(event, dict) or "ph" not in event:
-            raise Malformed("it is no event")
+            raise Malformed("it is not an event")
         phase = event["ph"]
         if phase == "X":
             self.complete += 1
             category = event.get("cat", "")
             if not isinstance(category, str):
-                raise Malformed("its category is no text")
+                raise Malformed("its category is not a text")
             take = self._by_category.get(category)
             if take is None:
                 self._unknown(category)
@@ -232,7 +232,7 @@ class Events:
 def _args(event: _Event) -> dict[str, Any]:
     found = event.get("args") or _NO_ARGS
     if not isinstance(found, dict):
-        raise Malformed("its arguments are no object")
+        raise Malformed("its arguments are not an object")
     return found
 
 
@@ -248,6 +248,6 @@ def no_pytorch(path: object, events: Events) -> FlintError:
         "FL802",
         f"{path} is a Chrome trace, but not one of PyTorch's profiler: categories of its "
         f"{events.complete:,} events are {kinds or 'not there'}",
-        help="needed are operators ('cpu_op') and kernels ('kernel', or those of another accelerator), as "
-        "torch.profiler's export_chrome_trace writes them",
+        help="Flint needs operators ('cpu_op') and kernels ('kernel', or those of another "
+        "accelerator), as torch.profiler's export_chrome_trace writes them",
     )

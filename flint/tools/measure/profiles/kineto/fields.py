@@ -64,14 +64,14 @@ def _number(event: dict[str, Any], name: str) -> float:
         return found
     if type(found) is int:
         return float(max(-_MOST_INT, min(found, _MOST_INT))) if abs(found) > 1 << 53 else found
-    raise Malformed(f"{name} is no number")
+    raise Malformed(f"{name} is not a number")
 
 
 def thread_of(event: dict[str, Any]) -> tuple[object, object]:
     """Process and thread of an event. Raises Malformed for what numbers or names none."""
     process, thread = event.get("pid"), event.get("tid")
     if "tid" not in event or not isinstance(process, _NAMES) or not isinstance(thread, _NAMES):
-        raise Malformed("it is of no thread")
+        raise Malformed("it belongs to no thread")
     return process, thread
 
 
@@ -80,7 +80,7 @@ def absurd(what: str, value: object, event: dict[str, Any]) -> FlintError:
     return FlintError(
         "FL805",
         f"an absurd {what}, {str(value)[:30]} us, of '{str(event.get('name'))[:60]}'",
-        help="the file is damaged, or a tool wrote it that mixes clocks; record it again",
+        help="the file is damaged, or a tool that mixes clocks wrote it; record it again",
     )
 
 
@@ -88,7 +88,7 @@ def name_of(event: dict[str, Any]) -> str:
     """Its name. Raises Malformed if that is no text."""
     name = event.get("name")
     if not isinstance(name, str):
-        raise Malformed("a name is no text")
+        raise Malformed("a name is not a text")
     return name if len(name) <= _MOST_NAME else name[:_MOST_NAME]
 
 

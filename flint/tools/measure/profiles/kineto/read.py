@@ -94,7 +94,7 @@ def _no_events(path: Path, keys: list[str]) -> FlintError:
     what = f"its keys are {', '.join(keys[:8])}" if keys else "it is empty"
     return FlintError(
         "FL801",
-        f"{path} is JSON without 'traceEvents', no profile that Flint reads: {what}",
+        f"{path} is JSON without 'traceEvents', not a profile that Flint reads: {what}",
         help="torch.profiler's export_chrome_trace writes profiles",
     )
 
@@ -107,8 +107,8 @@ def _require_device(path: Path, events: Events, builder: ProfileBuilder) -> None
         raise no_pytorch(path, events)
     raise FlintError(
         "FL804",
-        f"{path} has nothing that ran on a device: {sum(seen[c] for c in _HOST):,} operators and "
-        f"calls of the host, no kernel"
+        f"{path} has nothing that ran on a device: {sum(seen[c] for c in _HOST):,} operators "
+        "and calls of the host, but no kernel"
         + (f"; {events.misunderstood:,} events are not understood" if events.misunderstood else ""),
         help=how_to_record(seen, builder.names, builder.device),
     )
@@ -120,16 +120,18 @@ def _find_rank(builder: ProfileBuilder, events: Events, path: Path) -> None:
     named = _RANK.search(path.name)
     if builder.rank < 0 and named:
         builder.rank = int(named[1])
-        builder.warnings.append("the rank is not in the file, it was taken from the file's name")
+        builder.warnings.append(
+            "the file does not name its rank; it was taken from the file's name"
+        )
 
 
 def _warn(builder: ProfileBuilder, events: Events) -> None:
     counts = (
-        (events.misunderstood, "events are not understood, and were left out"),
-        (events.unfinished, "operators had not ended when the recording did, and were left out"),
+        (events.misunderstood, "events are not understood, and were omitted"),
+        (events.unfinished, "operators had not ended when the recording did, and were omitted"),
         (
             len(events.devices) - 1,
-            "further devices are in the file: their streams have other numbers",
+            "more devices are in the file: their streams have other numbers",
         ),
     )
     builder.warnings += [f"{count:,} {what}" for count, what in counts if count > 0]

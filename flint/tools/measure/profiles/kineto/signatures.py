@@ -52,7 +52,7 @@ class Signatures:
 
 def _listed(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise Malformed("it is no list")
+        raise Malformed("it is not a list")
     return value
 
 
@@ -63,7 +63,7 @@ def _is_list(dims: Any) -> bool:
 def _shape(dims: Any) -> _Shape:
     found = tuple(_listed(dims))
     if any(type(d) is not int or not -(1 << 62) < d < 1 << 62 for d in found):
-        raise Malformed("a dimension is no number")
+        raise Malformed("a dimension is not a number")
     return found
 
 
@@ -71,7 +71,7 @@ def _type(value: Any) -> str:
     if isinstance(value, list):  # of a list of tensors
         value = value[0] if value else ""
     if not isinstance(value, str):
-        raise Malformed("a type is no text")
+        raise Malformed("a type is not a text")
     return value
 
 

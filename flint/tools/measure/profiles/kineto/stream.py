@@ -139,7 +139,7 @@ class JsonStream:
         while True:
             key = self.value()
             if not isinstance(key, str):
-                raise self.damaged("a key is no text")
+                raise self.damaged("a key is not a text")
             self.expect(":")
             yield key
             if self.take("}"):
@@ -150,12 +150,12 @@ class JsonStream:
         """The FlintError FL803, with how far the document was read."""
         cut = why == _CUT or (self._ended and self._at >= len(self._text))
         left = 0 if cut else len(self._text) - self._at
-        what = "ends too early" if cut else "is no JSON any more"
+        what = "ends too early" if cut else "is not JSON any more"
         return FlintError(
             "FL803",
             f"{self._source.path} {what} after {self.num_values:,} events and about "
             f"{self._source.num_bytes - left:,} bytes" + ("" if cut else f": {why}"),
-            help="copy it again whole; a profiler that was killed does not finish its file",
+            help="copy the whole file again; a killed profiler does not finish its file",
         )
 
     def _extend(self, error: Exception) -> None:

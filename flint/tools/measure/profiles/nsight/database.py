@@ -69,7 +69,7 @@ class Database:
             text = str(value)[:_MOST_TEXT]
             left, characters = left - 1, characters - len(text)
             if left < 0 or characters < 0:
-                raise Malformed("its strings are too many")
+                raise Malformed("it has too many strings")
             if isinstance(number, int):
                 yield number, text
 

@@ -84,7 +84,7 @@ def read(path: Path) -> tuple[Profile, ...]:
                 help="record with: nsys profile --trace cuda,nvtx PROGRAM",
             )
         if exported.misunderstood:
-            warnings.append(f"{exported.misunderstood:,} rows have times that cannot be: left out")
+            warnings.append(f"{exported.misunderstood:,} rows have impossible times: omitted")
         host = read_host(database)
         zero_ns = min(r.start_ns for rows in exported.ran.values() for r in rows)
         begun = _session_start(database)
@@ -105,7 +105,7 @@ def _check(database: Database) -> list[str]:
     major = version.partition(".")[0]
     if major.isdecimal() and int(major[:9]) > _KNOWN_MAJOR:
         return [
-            f"the export's schema is {version[:20]}, newer than {_KNOWN_MAJOR}: it may say more"
+            f"the export's schema is {version[:20]}, newer than {_KNOWN_MAJOR}: it may contain more"
         ]
     return []
 

@@ -131,7 +131,6 @@ def _nothing(call: OperatorCall) -> CallEffects | None:
 
 
 def _said(signature: Signature) -> tuple[GivenTensor, ...]:
-    """Results that the format says."""
     found = []
     for shape, named in signature.outputs or ():
         dtype = element_type(named)

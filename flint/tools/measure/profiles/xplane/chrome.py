@@ -109,5 +109,5 @@ def _broken(path: Path, why: str) -> FlintError:
     return FlintError(
         "FL824",
         f"{path} is not a Chrome trace of XLA: {why}",
-        help="give the .xplane.pb that is beside it, which says more",
+        help="give the .xplane.pb beside it, which contains more",
     )

@@ -60,7 +60,7 @@ def broken(source: str, why: str) -> FlintError:
     return FlintError(
         "FL824",
         f"{source} is not a whole XSpace: {why}",
-        help="give the .xplane.pb that jax.profiler wrote; a profiler that was killed leaves a part",
+        help="give the .xplane.pb that jax.profiler wrote; a killed profiler leaves an incomplete file",
     )
 
 
@@ -78,7 +78,7 @@ def _fields(data: bytes, source: str) -> Iterator[tuple[int, int, int]]:
         elif wire in _FIXED:
             stop = start + _FIXED[wire]
         else:
-            raise broken(source, f"byte {at} begins no field")
+            raise broken(source, f"no field begins at byte {at}")
         if stop > len(data):
             raise broken(
                 source, f"the field at byte {at} lacks its last {stop - len(data):,} bytes"

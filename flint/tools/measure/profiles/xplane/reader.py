@@ -45,7 +45,7 @@ def read(path: Path) -> tuple[Profile, ...]:
             zero_ns = zero_ns or _wall_clock(plane)
             needed = NEEDED if plane.name == _HOST.encode() else frozenset()
             others.append(decoded(plane, zero_ns, needed))
-    warnings = [f"{failed} programs of the profile cannot be read: no shapes of theirs"]
+    warnings = [f"{failed} programs of the profile cannot be read, so their shapes are unknown"]
     begun = max((whole(p.stats.get("profile_start_time"), 0) for p in others), default=0)
     return profiles_of(
         others, programs, str(path), "xplane", zero_ns or begun, warnings if failed else []
@@ -74,7 +74,7 @@ def profiles_of(
         raise FlintError(
             "FL825",
             f"{source} has nothing that ran on a device: {has}",
-            help="profile on a GPU or TPU; what XLA runs on a CPU is not recorded as a device",
+            help="profile on a GPU or TPU; XLA's work on a CPU is not recorded as a device",
         )
     return tuple(profiles)
 
@@ -103,7 +103,7 @@ def _builder(form: str, kind: str, number: int, plane: Plane, host: Host) -> Pro
         peak_bytes=host.peak_bytes.get(number, 0),
     )
     if plane.left_out:
-        builder.warnings.append(f"{plane.left_out:,} events have times that cannot be: left out")
+        builder.warnings.append(f"{plane.left_out:,} events have impossible times: omitted")
     return builder
 
 

@@ -32,7 +32,9 @@ def add_steps(builder: ProfileBuilder, plane: Plane, host: Host) -> None:
     else:
         starts = _runs(plane)
         if starts:
-            builder.warnings.append("no annotation says what a step is: runs of one program are")
+            builder.warnings.append(
+                "no annotation says what a step is: runs of one program are steps"
+            )
         for number, (start, end) in enumerate(pairwise([*starts, float("inf")])):
             _add(builder, str(number), start, min(end, 1e18))
 

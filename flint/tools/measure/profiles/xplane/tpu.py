@@ -183,7 +183,6 @@ def _is_done(event: PlaneEvent) -> bool:
 
 
 def _operand(event: PlaneEvent, programs: Programs) -> str:
-    """What a done waits for."""
     known = programs.known(event.stats, event.name)
     if known is not None and known.reads:
         return known.reads[0]

@@ -17,15 +17,15 @@ ROW, MEMORY, AXIS = 30, 56, 22
 #: Letters of a name, and of all names of a timeline together; many names are shorter.
 _LONGEST, _ALL_NAMES = 80, 500_000
 _KEYS = (
-    "Drag or arrow keys move, + and - zoom, 0 shows the whole step, < and > go from slice to slice, "
-    "up and down from stream to stream; the wheel zooms while the picture has the focus. The critical path goes "
-    "through slices with a line below."
+    "Drag or use arrow keys to move, + and - to zoom, 0 to show the whole step, < and > to go "
+    "from slice to slice, up and down from stream to stream; the wheel zooms while the picture "
+    "has the focus. The critical path goes through underlined slices."
 )
 
 
 def timeline(name: str, slices: Slices, memory: MemoryOverTime | None, step_ns: float) -> Markup:
     """The picture with its buttons, a line that says what is chosen, and its data as `name`."""
-    invitation = "Choose a slice to see what it is."
+    invitation = "Choose a slice to see its details."
     parts = (
         _buttons(name),
         _canvas(
@@ -77,7 +77,7 @@ def _kept(slices: Slices) -> str:
     if not slices.left_out:
         return kept
     rest = f"{slices.left_out:,} shorter ones, {format_duration(slices.left_out_ns)} together"
-    return f"{kept}, the longest; {rest}, are left out"
+    return f"{kept}, the longest; {rest}, are omitted"
 
 
 def _numbers(slices: Slices, memory: MemoryOverTime | None, step_ns: float) -> dict[str, Any]:

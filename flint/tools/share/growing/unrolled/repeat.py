@@ -78,7 +78,7 @@ def cut_of(layers: Layers, more: int) -> int:
         alike = [any(_are_alike(layers, p, codes, e) for e in ends) for p in layers.placed]
         if all(alike) and _crossings_fit(layers, m, max(-more, 0)):
             return m
-    raise not_alike(f"no two layers of {len(common)} read the same of their neighbours")
+    raise not_alike(f"no two layers of {len(common)} read the same from their neighbors")
 
 
 def _twice_the_middle(common: range) -> int:
@@ -156,7 +156,7 @@ def not_alike(why: str) -> FlintError:
     return FlintError(
         "FL926",
         f"the number of layers cannot be changed: {why}",
-        help="capture the model with its layers as a loop, or with the number that is wanted",
+        help="capture the model with its layers as a loop, or with the desired number",
     )
 
 
@@ -186,7 +186,7 @@ def with_layers(program: Program, layers: int) -> Program:
             "FL922",
             f"{layers} layers are not possible: the program has {now}"
             + (f", of {each} kinds in turn" if each > 1 else ""),
-            help=f"give a multiple of {each}, 2 at least" if each > 1 else "give 2 at least",
+            help=f"give a multiple of {each}, at least 2" if each > 1 else "give at least 2",
         )
     found = aligned(program, segments)
     if not more:

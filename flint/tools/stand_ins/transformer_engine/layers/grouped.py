@@ -208,7 +208,7 @@ class GroupedLinear(TransformerEngineBaseModule):
         super().__init__()
         self._split(tp_group, tp_size, sequence_parallel, parallel_mode)
         if delay_wgrad_compute:
-            raise refuse("delay_wgrad_compute", "leave it off: gradients are the same")
+            raise refuse("delay_wgrad_compute", "turn it off: gradients are the same")
         if parallel_mode == "column":
             out_features //= self.tp_size
         elif parallel_mode == "row":

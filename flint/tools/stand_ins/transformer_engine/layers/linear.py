@@ -207,7 +207,7 @@ class Linear(TransformerEngineBaseModule):
         self._split(tp_group, tp_size, sequence_parallel, parallel_mode)
         _told_of_overlap(ub_overlap_ag, ub_overlap_rs, ub_overlap_rs_dgrad, ub_bulk_dgrad)
         if delay_wgrad_compute:
-            raise refuse("delay_wgrad_compute", "leave it off: gradients are the same")
+            raise refuse("delay_wgrad_compute", "turn it off: gradients are the same")
         if parallel_mode == "column":
             out_features //= self.tp_size
         elif parallel_mode == "row":
