@@ -19,20 +19,20 @@ from flint.tools.share.anonymize import anonymize
 from flint.tools.share.growing.grow import grow
 
 PAGE = Path(__file__).parents[2] / "docs/grow-accuracy.md"
-_HEAD = """# How near grown workloads are
+_HEAD = """# How close grown workloads are
 
-Each row: a small program is captured, `flint grow` makes another one of it without its source, and that is held against a capture of the
-changed program. Written by `python -m benchmarks.sharing.grow_accuracy`; examples of `examples/` and `benchmarks/sharing/`. Of one device in one step: FLOPs,
+For each row a small program is captured, `flint grow` makes another one from it without its source, and the result is compared with a capture of the
+changed program. This page is written by `python -m benchmarks.sharing.grow_accuracy`, with examples of `examples/` and `benchmarks/sharing/`. Columns are for one device in one step: FLOPs,
 bytes of all collectives, the worst of bytes and counts of collectives by kind and axes, bytes of parameters, peak memory, step time on h100-dgx. 0 is equal
-to the last bit. "bare": the same of the captures without names and shardings (`flint anonymize`).
+to the last bit. "bare" is the same for captures without names and shardings (`flint anonymize`).
 
 | pair | FLOPs | bytes | worst kind | parameters | memory | step time | rows | bare |
 |---|--:|--:|--:|--:|--:|--:|--:|---|
 """
 _BASELINES = """
-## What trivial rules give
+## Trivial rules
 
-The small capture as it is, and its numbers times the ratio of layers.
+The unchanged small capture, and its numbers times the ratio of layers.
 
 | pair | FLOPs as they are | bytes | FLOPs x layers | bytes |
 |---|--:|--:|--:|--:|

@@ -29,24 +29,24 @@ PAGE = Path(__file__).parents[2] / "docs/synth-accuracy.md"
 MACHINE, SEEDS = "h100-dgx", 2
 #: A capture and its family: what its name says.
 _FAMILIES = ("llama", "decode", "mixtral", "bert", "t5", "vit", "ring", "spmd")
-_HEAD = f"""# How near made workloads are to real ones
+_HEAD = f"""# How close synthetic workloads are to real ones
 
 Each of the {len(CAPTURES)} programs that come with Flint is held back in turn, with all programs of its family. `flint synth` gets its mesh, layers,
-FLOPs and memory, as `--like` gives them, and makes a workload of what is left, with {SEEDS} seeds. Written by
+FLOPs and memory, as with `--like`, and makes a workload from the other programs, with {SEEDS} seeds. This page is written by
 `python -m benchmarks.sharing.synth_accuracy`.
 
-- **copy and resize**: the same remembered program, resized to the same totals, its body as it was captured;
-- **copy**: the same remembered program as it was captured.
+- **copy and resize**: the same remembered program, resized to the same totals, with the captured body;
+- **copy**: the same remembered program as captured.
 
 """
 _LEGEND = """
-Medians over pairs of a held-back workload and what was made for it. *Off by*: the factor between the two, 1 is equal; bytes sent
+Medians over pairs of a held-back workload and the synthetic one. *Off by*: the factor between the two, 1 is equal; bytes sent
 are over all axes, and the step time is that of `flint estimate` on h100-dgx. *Classes*: the share of rows of another op class.
-*Neighbourhoods*: the share of rows whose neighbourhood of depth 2 the other has not; *of remembered ones* is from the nearest remembered program,
-and `flint synth` keeps it at 0.2 or more.
+*Neighborhoods*: the share of rows whose neighborhood of depth 2 the other does not have; *of remembered ones* is the distance from the nearest
+remembered program, and `flint synth` keeps it at 0.2 or more.
 
-Resizing brings bytes sent and step times near. Rewriting brings distance from what is remembered, and a made workload is neither nearer to
-the held-back one nor further from it for that. Op classes and numbers of rows are those of the remembered program: of another family.
+Resizing brings bytes sent and step times close. Rewriting adds distance from the remembered programs, and does not change the distance to
+the held-back one. Op classes and numbers of rows are those of the remembered program, which belongs to another family.
 
 """
 
@@ -68,7 +68,7 @@ def main() -> None:
                 found[method].append(_distances(held, workload, left))
     columns = (
         *("method", "made", "off by: rows", "parameters", "bytes sent", "step time"),
-        *("classes", "neighbourhoods", "of remembered ones"),
+        *("classes", "neighborhoods", "of remembered ones"),
     )
     table = f"| {' | '.join(columns)} |\n|---|{'--:|' * (len(columns) - 1)}\n"
     table += "".join(_line(method, pairs) for method, pairs in found.items())
