@@ -53,7 +53,7 @@ def _captured(capture_by: CaptureBy[T]) -> T:
     raise FlintError(
         "FL252",
         f"there is nothing to cross-check: {found.workload.compiled_by} makes the program itself",
-        help="leave out --compiler",
+        help="omit --compiler",
     )
 
 
@@ -67,7 +67,7 @@ def _compiled(capture_by: CaptureBy[T], compiler: str) -> Workload:
             "FL252",
             f"there is nothing to cross-check: {error.message}",
             place=error.place,
-            help="leave out --cross-check",
+            help="omit --cross-check",
         ) from error
 
 

@@ -97,10 +97,10 @@ def test_auto_says_why_nothing_was_compared(mine: Workload, chip: str, reason: s
 
 
 def test_what_no_compiler_takes_is_one_error() -> None:
-    recorded = FlintError("FL218", "a recorded program has operators of PyTorch")
+    recorded = FlintError("FL218", "a recorded program has PyTorch operators")
     with pytest.raises(FlintError, match="nothing to cross-check: a recorded program") as error:
         cross_checked(capture_by(workload(), recorded), "xla-gpu")
-    assert error.value.code == "FL252" and error.value.help == "leave out --cross-check"
+    assert error.value.code == "FL252" and error.value.help == "omit --cross-check"
     with pytest.raises(FlintError, match="makes the program itself") as error:
         cross_checked(capture_by(workload(compiled=True), recorded), "auto")
     assert error.value.code == "FL252"
