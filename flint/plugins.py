@@ -12,7 +12,7 @@ A package names its objects in its pyproject.toml, under `[project.entry-points.
 - `flint.api`: names of the package `flint` (`explore`) and methods of its classes (`Trace.diff`).
 
 Nothing of a group is imported before it is asked for. What cannot be used is an error where it is asked for;
-elsewhere it is left out, with a warning. The core imports no tool: it finds them here.
+elsewhere it is omitted, with a warning. The core imports no tool: it finds them here.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def blamed(group: str, name: str, what: str) -> Iterator[None]:
 def usable(group: str, names: Iterable[str], read: Callable[[str], T]) -> dict[str, T]:
     """What `read` makes of each of some names of a group, where it can.
 
-    What other packages register wrongly is left out, with a warning.
+    What other packages register wrongly is omitted, with a warning.
     """
     found: dict[str, T] = {}
     for name in names:

@@ -1,7 +1,7 @@
 """Text for people: quantities (`1.50 GiB`, `59.3 TFLOP`), plain tables, and names of others.
 
 Exact numbers are for `--json` and files. Tables are for pipes, files and logs, where nothing may be
-cut off or coloured; nothing in a name moves a cursor or hides what follows.
+cut off or colored; nothing in a name moves a cursor or hides what follows.
 """
 
 from __future__ import annotations

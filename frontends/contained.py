@@ -25,7 +25,7 @@ def contained() -> Iterator[None]:
 
 
 def keep_descriptor_1_clean() -> None:
-    """Lead descriptor 1 to stderr: what the user's code prints at exit is no result either."""
+    """Lead descriptor 1 to stderr: what the user's code prints at exit is not a result either."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

@@ -140,7 +140,7 @@ def _folders_of(name: str) -> tuple[Path, ...]:
 
 @cache
 def _requires(package: str, wanted: str) -> bool:
-    """Whether the distribution of an installed package needs another one, extras left out."""
+    """Whether the distribution of an installed package needs another one, extras omitted."""
     for distribution in metadata.packages_distributions().get(package, ()):
         for line in metadata.requires(distribution) or ():
             name = line.partition(";")[0].strip().lower()

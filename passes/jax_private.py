@@ -112,12 +112,12 @@ def inlined_call(function: ir.Operation, operands: list[ir.Value]) -> list[ir.Va
 
 
 def hlo_to_stablehlo(proto: bytes) -> bytes:
-    """A serialised HloModuleProto as bytecode of StableHLO."""
+    """A serialized HloModuleProto as bytecode of StableHLO."""
     return bytes(_hlo_to_stablehlo()(proto))
 
 
 def proto_of_hlo_text(text: str) -> bytes:
-    """HLO text as a serialised HloModuleProto."""
+    """HLO text as a serialized HloModuleProto."""
     return bytes(_hlo().hlo_module_from_text(text).as_serialized_hlo_module_proto())
 
 
@@ -231,7 +231,7 @@ backends = _later(
 )
 #: Its table of clients by platform, and the one that it takes where no platform is named.
 CLIENTS, DEFAULT_CLIENT = "_backends", "_default_backend"
-#: Where jitted functions, and all operations outside of them, arrive to be executed.
+#: Where jitted functions, and all operations outside them, arrive to be executed.
 jitted_calls = _later(
     "jax._src.pjit:", "_pjit_call_impl_python", "_resolve_and_lower", "convert_to_metaty"
 )

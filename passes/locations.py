@@ -125,7 +125,7 @@ def split_name_stack(name: str) -> tuple[str, Phase]:
     `("layers/attention", Phase.BACKWARD)`. Names that JAX adds itself (transformations, loop
     bodies, the primitive at the end) are dropped; what `jax.named_scope` and jitted functions
     added stays. The phase is FORWARD under `jvp`, BACKWARD under `transpose`, REMAT under
-    `rematted_computation`, and UNKNOWN outside of any of them. Of a PyTorch program, what
+    `rematted_computation`, and UNKNOWN outside any of them. Of a PyTorch program, what
     `@forward`, `@backward` or `@optimizer` begins and a place (`@model.py:41`) ends is the scope.
     """
     if _TORCH_STACK.search(name):

@@ -84,7 +84,7 @@ def operations_named(module: Any, name: str) -> list[Any]:
 
 
 def write_bytecode(module: Any) -> bytes:
-    """Serialise an `ir.Module` with its debug locations."""
+    """Serialize an `ir.Module` with its debug locations."""
     import io
 
     out = io.BytesIO()
@@ -132,7 +132,7 @@ def is_attention_backward(target: str) -> bool:
 def attention_mask(target: str, config: Mapping[str, Any]) -> int:
     """The mask (`Program.mask`) that a call of attention is configured with, cuDNN's or Flint's.
 
-    A causal one leaves out what is after each query, a window of 512 also all but the last 512
+    A causal one omits what is after each query, a window of 512 also all but the last 512
     keys before it. cuDNN's windows are causal.
     """
     if target.startswith("flint."):

@@ -51,7 +51,7 @@ class _Strict(BaseModel):
 
 
 class ListedFile(_Strict):
-    """A file that is no trace."""
+    """A file that is not a trace."""
 
     name: _Name
     size_bytes: _Count
@@ -150,7 +150,7 @@ class Manifest(_Strict):
         return _laid_out({**self._document(), "sha256": self._own_digest()}).encode()
 
     def is_whole(self) -> bool:
-        """Whether nothing in the file was changed since it was written, but for spaces."""
+        """Whether nothing in the file was changed since it was written, except spaces."""
         return self.sha256 == self._own_digest()
 
     def _own_digest(self) -> str:
@@ -267,7 +267,7 @@ def ranks_text(ranks: Iterable[int]) -> str:
 def read_manifest(folder: Path) -> Manifest | OldManifest | None:
     """The manifest of a trace directory; None if it has none, or one of another program.
 
-    Raises FlintError FL606 if it is Flint's and cannot be used: it is no regular file, is too
+    Raises FlintError FL606 if it is Flint's and cannot be used: it is not a regular file, is too
     large, or says what no writer of Flint says.
     """
     path = folder / NAME

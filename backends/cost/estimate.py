@@ -165,7 +165,7 @@ def _idle_option_notes(
 ) -> tuple[str, ...]:
     """A sentence for each given option that `changes_nothing`, asked with the other options, is true of.
 
-    Of an option that is given several times each one is left out by itself.
+    Of an option that is given several times each one is omitted by itself.
     """
     return tuple(
         f"{said} changes nothing in this estimate"
@@ -270,7 +270,7 @@ def _facts(s: Setting, timed: Timed) -> MeasuredFacts | None:
 
 
 def _all_notes(s: Setting, timed: Timed, facts: MeasuredFacts | None) -> tuple[str, ...]:
-    """What is left out, assumed or extrapolated, in the order in which it is read."""
+    """What is omitted, assumed or extrapolated, in the order in which it is read."""
     kernels, timeline, times = s.kernels, timed.timeline, timed.kernel_times
     replays = s.timing == MEASURED and s.table is None
     return (

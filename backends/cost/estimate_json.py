@@ -75,9 +75,9 @@ class EstimateDocument(TypedDict):
     step_time_ns: float  #: When the last rank ends its step, in ns.
     interval: NotRequired[Interval]  #: How sure that is; not of lower bounds.
     mfu: float
-    """Model flops utilisation, 0 to 1: products that the model needs, over what chips could do."""
+    """Model flops utilization, 0 to 1: products that the model needs, over what chips could do."""
     hfu: float
-    """Hardware flops utilisation, 0 to 1: products that are executed, repeated ones included."""
+    """Hardware flops utilization, 0 to 1: products that are executed, repeated ones included."""
     dtype: str  #: Element type of most products, in whose peak mfu and hfu are.
     lower_bound: bool
     """Whether operations without a price counted nothing: then all times are lower bounds."""

@@ -85,12 +85,12 @@ class EstimateNumbers:
 
     @property
     def mfu(self) -> float:
-        """Model flops utilisation, 0 to 1."""
+        """Model flops utilization, 0 to 1."""
         return self._utilisation(self.model_flops)
 
     @property
     def hfu(self) -> float:
-        """Hardware flops utilisation, 0 to 1."""
+        """Hardware flops utilization, 0 to 1."""
         return self._utilisation(self.executed_flops)
 
     def _utilisation(self, flops: int) -> float:

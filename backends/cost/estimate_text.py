@@ -45,7 +45,7 @@ _MAPPING = (Column("axis"), Column("size", right=True), Column("network"))
 
 
 def estimate_text(e: EstimateNumbers, interval: Interval | None, *, verbose: bool = False) -> str:
-    """Step time, utilisation, the slowest class's time by kind and axes, and memory by class.
+    """Step time, utilization, the slowest class's time by kind and axes, and memory by class.
 
     `verbose` adds the first PATH_ROWS segments of the critical path, and what fills the memory where
     most of it is in use.

@@ -1,4 +1,4 @@
-"""What an estimate leaves out: shared tiers, groups larger than measured, unrecognised attention."""
+"""What an estimate omits: shared tiers, groups larger than measured, unrecognized attention."""
 
 from __future__ import annotations
 

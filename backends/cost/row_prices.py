@@ -80,7 +80,7 @@ class Pricing:
     def kernel_ns(self, kernels: Kernels, cycles: Int64s) -> Float64s:
         """By cycles where there are such and they count, else by the chip's model.
 
-        A kernel without a price is NaN, if that is no error.
+        A kernel without a price is NaN, if that is not an error.
         """
         told = (cycles > 0) & (self.cycles_per_ns > 0)
         found = np.zeros(len(kernels), dtype=np.float64)

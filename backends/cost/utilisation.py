@@ -1,4 +1,4 @@
-"""What utilisation is measured by: flops of products of matrices, and the peak they compare with."""
+"""What utilization is measured by: flops of products of matrices, and the peak they compare with."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ProductFlops:
     """Flops of products of matrices of one device and step.
 
     `model` are those that forward and backward pass need (Chowdhery et al., arXiv 2204.02311,
-    appendix B), without what a mask leaves out. `executed` are those that kernels do. Of these,
+    appendix B), without what a mask omits. `executed` are those that kernels do. Of these,
     `repeated` were done before: of layers that are recomputed, and of scores within the backward
     pass of flash attention.
     """
@@ -44,8 +44,8 @@ class ProductFlops:
 def needed_flops(program: Program) -> int:
     """Flops of products that a program's model needs; its kernels, which a profile makes, may do more.
 
-    A model does not need the scores that its mask leaves out, whoever calculates them: attention
-    that a program writes out is recognised, as `FuseAttention` does for flash kernels.
+    A model does not need the scores that its mask omits, whoever calculates them: attention
+    that a program writes out is recognized, as `FuseAttention` does for flash kernels.
     """
     flops, again = executed_flops(run_passes(program, (DropDeadCode(), FuseAttention())))
     return flops - again
@@ -79,7 +79,7 @@ def main_type_and_peak(
 ) -> tuple[str, float]:
     """The type whose peak most flops of products run at, and that peak.
 
-    Where others run faster, it is what the chip can do in this mix of types, so that no utilisation
+    Where others run faster, it is what the chip can do in this mix of types, so that no utilization
     is above 1. `tf32` is that of `kernels_of`.
     """
     kinds = frozenset(tf32)

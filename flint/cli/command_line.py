@@ -38,7 +38,7 @@ LISTS: dict[str, tuple[str, Callable[[], Iterable[tuple[str, str]]]]] = {"opt": 
 
 
 def filled(text: str) -> str:
-    """A help text with the names that a table of `TABLES` has in the place of its name."""
+    """A help text with the name of a table of `TABLES` replaced by the names in it."""
     for name, table in TABLES.items():
         if f"{{{name}}}" in text:
             text = text.replace(f"{{{name}}}", ", ".join(table()).replace("-", _HYPHEN))

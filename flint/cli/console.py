@@ -1,4 +1,4 @@
-"""What commands print: results on stdout, errors and progress on stderr, colour where it helps."""
+"""What commands print: results on stdout, errors and progress on stderr, color where it helps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def has_colour(stream: TextIO) -> bool:
-    """Whether to colour `stream`: a terminal, and NO_COLOR unset or empty (no-color.org)."""
+    """Whether to color `stream`: a terminal, and NO_COLOR unset or empty (no-color.org)."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 

@@ -119,7 +119,7 @@ class RegionDocument(TypedDict):
 
 
 class NodeDocument(TypedDict):
-    """One row of a program. What is empty is left out."""
+    """One row of a program. What is empty is omitted."""
 
     id: int  #: Number of the row.
     opcode: str  #: What it is called.
@@ -218,7 +218,7 @@ class CheckDocument(TypedDict):
     doubt: str
     """Why it is not proved for any times; empty where it is, or where deadlock was not examined."""
     compared_files: int  #: Files that were held against the manifest.
-    notes: list[str]  #: Sentences about what is no fault, and about what could not be proved.
+    notes: list[str]  #: Sentences about what is not a fault, and about what could not be proved.
     counts: dict[str, int]  #: Findings of each code, all of them.
     findings: list[FindingDocument]  #: The first 20 of each code, by rank and node.
 

@@ -25,7 +25,7 @@ class Without:
 
 
 def takes_requests(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with options in the place of each parameter that is a request.
+    """The command with each parameter that is a request replaced by options.
 
     `Annotated[EstimateRequest, Without(("profile",))]` leaves fields at their defaults.
     """

@@ -80,7 +80,7 @@ def as_csv(times: Iterable[tuple[Key, float]]) -> str:
 def read_table(name: object, folder: Path, place: str) -> KernelTable:
     """The table that a cluster file in `folder` names.
 
-    Raises FlintError FL852 for a name that is no path inside the folder, and for a file that cannot be
+    Raises FlintError FL852 for a name that is not a path inside the folder, and for a file that cannot be
     read or is no such table.
     """
     if isinstance(name, KernelTable):

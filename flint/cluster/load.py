@@ -161,7 +161,7 @@ def _without_networks(base: dict[str, Any], own: dict[str, Any]) -> dict[str, An
 
 
 def _read_measured(document: dict[str, Any], path: Path, text: str) -> None:
-    """Put the table of measured kernels in the place of its name: a base's is beside the base."""
+    """Replace the name of the table of measured kernels by the table: a base's is beside the base."""
     chip = document.get("chip")
     if isinstance(chip, dict) and "measured_kernels" in chip:
         place = f"{path}:{line_of(('chip', 'measured_kernels'), key_lines(text))}"

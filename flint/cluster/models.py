@@ -125,7 +125,7 @@ class NetworkKind(StrEnum):
     """How the members of a tier are connected."""
 
     SWITCH = "switch"  #: every member at full bandwidth to every other
-    RING = "ring"  #: two neighbours each
+    RING = "ring"  #: two neighbors each
     MESH = "fully-connected"  #: a link to every other member
     TORUS = "torus"  #: a ring in each of several dimensions
 
@@ -222,7 +222,7 @@ class Cluster(Model):
         return self
 
     def _wrong_in(self, at: int, network: Network, before: list[str]) -> str:
-        """What is wrong with a tier beside those inside of it; "" if nothing is."""
+        """What is wrong with a tier beside those inside it; "" if nothing is."""
         if network.name in before:
             return f"has the name of another network, '{network.name}'"
         if network.size == 0 and at + 1 < len(self.network):

@@ -21,7 +21,7 @@ def load_cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
     """The cluster that a user names: "h100-dgx", "ours.toml", "network.yml" or a Cluster.
 
     ASTRA-sim's network file is read with the system.json beside it. Raises FlintError FL701 for a
-    file or a changed Cluster that cannot be used, FL702 for a name that no preset has, or something that is no name, and
+    file or a changed Cluster that cannot be used, FL702 for a name that no preset has, or something that is not a name, and
     FL706 for ASTRA-sim's files.
     """
     if isinstance(cluster, Cluster):

@@ -265,7 +265,7 @@ OWN_FAMILIES = {
 def families() -> Mapping[str, Family]:
     """The families that chips may be of, by the names of their tables, sorted.
 
-    What packages register wrongly is left out, with a warning: `refuse_unusable` refuses its tables.
+    What packages register wrongly is omitted, with a warning: `refuse_unusable` refuses its tables.
     """
     own = {name: resolve_name(place) for name, place in OWN_FAMILIES.items()}
     return dict(
@@ -287,7 +287,7 @@ def _registered(name: str) -> Family:
 
 
 def refuse_unusable(tables: Mapping[str, object]) -> None:
-    """Raise FlintError FL880 or FL882 for a table of a family that is registered, and was left out."""
+    """Raise FlintError FL880 or FL882 for a table of a family that is registered, and was omitted."""
     for name in tables:
         if name not in families() and name in registered(CHIP_FAMILIES):
             _registered(name)

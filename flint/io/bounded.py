@@ -54,7 +54,7 @@ class FileKind(Enum):
 def read_bounded(path: Path, kind: FileKind, code: str, help: str | None = None) -> bytes:
     """The content of a regular file.
 
-    Raises FlintError `code`, with `help`, for what cannot be opened, is no regular file, or is
+    Raises FlintError `code`, with `help`, for what cannot be opened, is not a regular file, or is
     larger than its kind may be.
     """
     try:

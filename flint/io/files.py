@@ -26,7 +26,7 @@ def cannot_write(path: Path, error: OSError) -> FlintError:
 def read_regular(path: Path, most_bytes: int) -> bytes:
     """The content of a regular file. A pipe or device is neither waited for nor read.
 
-    Raises OSError: what the system says, EINVAL for what is no regular file, EFBIG above
+    Raises OSError: what the system says, EINVAL for what is not a regular file, EFBIG above
     `most_bytes`.
     """
     with open_regular(path) as file:
@@ -57,7 +57,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
 
 
 def _irregular(mode: int) -> str:
-    """What a file is that is no regular one; "" for a regular one."""
+    """What a file is that is not a regular one; "" for a regular one."""
     if stat.S_ISREG(mode):
         return ""
     return "a directory" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device"
@@ -66,7 +66,7 @@ def _irregular(mode: int) -> str:
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` to `path` so that a reader sees the old file or the new one, never a part.
 
-    A link is followed; the file that is replaced keeps its mode. What is no file that can be
+    A link is followed; the file that is replaced keeps its mode. What is not a file that can be
     replaced (a pipe, a terminal, /dev/stdout) is written to as it is. Raises FlintError FL502
     (disk full, no permission, a directory, a pipe that nobody reads); nothing else is left then.
     """

@@ -200,7 +200,7 @@ def recorded(file: Path) -> tuple[ReadInput, ...]:
     """The inputs that were written down in a file, sorted.
 
     A file that is not as it was when it was read has the digest CHANGED: it is never current. One
-    that was not there before it was written is no input.
+    that was not there before it was written is not an input.
     """
     lines = file.read_text().splitlines() if file.exists() else []
     stamps: dict[tuple[ReadInputKind, str], set[str]] = {}

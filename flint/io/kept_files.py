@@ -1,7 +1,7 @@
 """Files that were there before a program is recorded: they stay as they are.
 
 A script that trains writes over what its last run left: logs, states, configurations; trainers delete
-old checkpoints. A capture is no run, so that what the program does to an older file happens to a copy
+old checkpoints. A capture is not a run, so that what the program does to an older file happens to a copy
 that is thrown away, and is said. What it makes anew is written. Subprocesses and C++ are not seen.
 """
 
@@ -76,7 +76,7 @@ class KeptFiles:
     # --- which files ----------------------------------------------------------------------------
 
     def _is_old(self, path: str) -> bool:
-        """Whether it is a file from before the recording, outside of caches."""
+        """Whether it is a file from before the recording, outside caches."""
         real = os.path.realpath(path)
         if real in self._copies:
             return True

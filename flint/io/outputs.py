@@ -1,7 +1,7 @@
 """What a file that is written may replace: nothing, an empty file, or Flint's own of the same kind.
 
 Whose a file is, its content says, as the manifest does of a directory: never its name. Why each kind is
-recognised as it is: docs/decisions/0067-files-by-content.md.
+recognized as it is: docs/decisions/0067-files-by-content.md.
 """
 
 from __future__ import annotations

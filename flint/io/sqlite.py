@@ -76,7 +76,7 @@ def open_tables(path: Path, most_bytes: int, *, is_still: bool) -> Iterator[Tabl
     """The tables of a file, in which nothing changes; with `is_still` nothing beside it either.
 
     A file that is still being written (`is_still` False) is read with its write-ahead log. Raises
-    OSError for what is no regular file, and Malformed for what is no database of at most
+    OSError for what is not a regular file, and Malformed for what is no database of at most
     `most_bytes`.
     """
     with open_regular(path) as file:

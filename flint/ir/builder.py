@@ -278,7 +278,7 @@ class ProgramBuilder:
         )
 
     def barrier(self) -> None:
-        """Note that the innermost region has an optimization barrier; outside of all, nothing."""
+        """Note that the innermost region has an optimization barrier; outside all, nothing."""
         if self._open:
             self._open[-1].barrier = True
 

@@ -23,7 +23,7 @@ from flint.ir.columns import (
 )
 from flint.ir.program import COLUMN_TYPES, Int64s, Kind, Program, Region, RegionKind
 
-#: What a row without work has, whatever row it is modelled on.
+#: What a row without work has, whatever row it is modeled on.
 IDLE: dict[str, Any] = {
     "kind": Kind.VALUE,
     "flops": 0,

@@ -22,13 +22,13 @@ class CompilerMemory:
     argument_bytes: int  #: Bytes of the arguments.
     output_bytes: int  #: Bytes of the results.
     alias_bytes: int
-    """Bytes of results that lie in the place of arguments: they are in both of the others."""
+    """Bytes of results that overwrite arguments: they are in both of the others."""
     temp_bytes: int  #: Bytes of everything between.
     code_bytes: int  #: Bytes of the generated code; 0 where none was generated.
 
     @property
     def peak_bytes(self) -> int:
-        """All that a device holds: results in the place of arguments count once."""
+        """All that a device holds: results that overwrite arguments count once."""
         held = self.argument_bytes + self.output_bytes - self.alias_bytes
         return held + self.temp_bytes + self.code_bytes
 

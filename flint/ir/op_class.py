@@ -26,7 +26,7 @@ class OpClass(IntEnum):
     SAVED = 5  #: what a pass of a pipeline reads of an earlier pass of its microbatch
     STASH = 6  #: what a pipeline keeps for microbatches in flight
     TURN = 7  #: the end of a unit of a pipeline: it waits for rows and reads nothing of them
-    NEIGHBOUR = 8  #: what a neighbouring stage has sent
+    NEIGHBOUR = 8  #: what a neighboring stage has sent
     ACCUMULATOR = 9  #: gradients of microbatches, added up
     HOST_VALUE = 10  #: an argument in the host's memory, or a value there as it is seen from a row
     # made from nothing, or from a few scalars ------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a product of matrices multiplies: one name that a row keeps inside of any kernel.
+"""What a product of matrices multiplies: one name that a row keeps inside any kernel.
 
 A compiler fuses changes of type into a product, and what follows it: the operands of the kernel
 say how many bytes it reads, not what it multiplies. `Program.product` says that, as `type` or
@@ -119,7 +119,7 @@ def kernel_products(program: Program, kernel: Int64s) -> NDArray[np.uint8]:
 
 
 def _width(dtype: str) -> tuple[int, int]:
-    """Whether a type has fractions, and its bits; zeros for complex numbers and what is no type."""
+    """Whether a type has fractions, and its bits; zeros for complex numbers and what is not a type."""
     bits = re.search(r"\d+", dtype)
     if dtype.startswith("c") or not (bits or dtype == "bool"):
         return 0, 0

@@ -26,7 +26,7 @@ from flint.ir.op_class import OpClass
 MOST_INT64 = (1 << 63) - 1
 #: Regions in regions at most: code that follows them calls itself for each.
 MOST_NESTED_REGIONS = 100
-#: A mask that leaves out the keys after each query (`Program.mask`).
+#: A mask that omits the keys after each query (`Program.mask`).
 CAUSAL = -1
 #: The same, by several comparisons of positions: it may be a window, of unknown length.
 PERHAPS_A_WINDOW = -2

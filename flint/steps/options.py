@@ -61,7 +61,7 @@ def options_of(
     A value is one of the choices that the option's annotation lists (`Literal`, `Enum`), else gets
     the type of its default, else of its annotation, else is the Python literal that it spells, else
     it stays text. Raises FlintError FL216 (with the nearest name) for an option that is not there,
-    one that is missing, and a value that does not convert or is no choice.
+    one that is missing, and a value that does not convert or is not a choice.
     """
     parameters = list(inspect.signature(function).parameters.values())
     options = {p.name: p for p in parameters[skip:] if p.kind not in (p.VAR_POSITIONAL,)}

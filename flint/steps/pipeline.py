@@ -116,7 +116,7 @@ class Pipeline:
 
     `schedule` is one of those that `flint schedules` lists; "" is "1f1b", or "forward" for
     inference. Each rank holds `chunks` stages: any number of "interleaved-1f1b", two of "zb-v" and
-    "dualpipev", whose stages turn round at the last rank, one of the other schedules that train.
+    "dualpipev", whose stages turn around at the last rank, one of the other schedules that train.
     `boundary` is the sharding of the values between stages, a PartitionSpec (by default their
     dimension 0 is sharded as that of the inputs). `tied` are pairs of parameter names that are one
     parameter in two stages ("embed['table']", "head['table']"): their gradients are summed.

@@ -21,7 +21,7 @@ def stage_functions(pipeline: Pipeline, mesh: Mesh, count: int) -> list[StageFun
     """The `count` stages that `pipeline.stages` give.
 
     Raises FlintError: FL240 (a number of stages or a split that does not fit, names that repeat, a
-    loss that is no scalar), FL242 (more stages than layers), FL243, FL244, and what `capture_jax`
+    loss that is not a scalar), FL242 (more stages than layers), FL243, FL244, and what `capture_jax`
     raises for arguments and functions.
     """
     microbatch = one_microbatch(pipeline, mesh, pipeline.stages[0].fn)

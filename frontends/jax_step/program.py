@@ -50,7 +50,7 @@ def capture_jax(step: Step, mesh: Mesh, source: str = "") -> Captured:
     """Trace and lower a step for `mesh`. Nothing of it is executed.
 
     Raises FlintError: FL102 (unknown axis), FL103 (a sharding that does not divide), FL104 (an
-    argument that is no array), FL203 (the function raised), FL205 (a huge
+    argument that is not an array), FL203 (the function raised), FL205 (a huge
     closed-over array), FL206 (jax is not installed), FL106 (an axis twice in one sharding),
     FL207 (unknown platform), FL208 (a symbolic dimension), FL107 (shardings that are
     not over this mesh, or not Shardy's).
@@ -273,7 +273,7 @@ def abstract_tree(
     """A pytree of arrays as ShapeDtypeStruct with shardings on `abstract`, all of them checked.
 
     `sharding` is a pytree prefix of shardings, which go before the leaves' own. Plain numbers stay
-    as they are, and whatever is no array if it `may_be_static`. Raises FlintError FL102, FL103, FL104, FL106 or FL208.
+    as they are, and whatever is not an array if it `may_be_static`. Raises FlintError FL102, FL103, FL104, FL106 or FL208.
     """
     jax = import_jax()
     leaves, tree = jax.tree_util.tree_flatten_with_path(value)

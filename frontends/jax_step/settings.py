@@ -62,7 +62,7 @@ def start_backend() -> None:
 def _start_on_cpu() -> None:
     """Start JAX on the CPU if it runs nowhere yet; what the user named stays named.
 
-    What JAX says of plugins is left out: ROCm's raises where there is no GPU.
+    What JAX says of plugins is omitted: ROCm's raises where there is no GPU.
     """
     import jax
 

@@ -35,7 +35,7 @@ _PASSED_ON = frozenset(
 def blocks_of_masks(program: ClosedJaxpr) -> Mapping[int, MaskBlocks]:
     """For each splash kernel of a program (by the id of its body) the blocks that it runs.
 
-    Not of one that is called with several masks, or with one that is no constant.
+    Not of one that is called with several masks, or with one that is not a constant.
     """
     search = _Search()
     search.run(program.jaxpr, [None] * len(program.jaxpr.invars), program.consts)

@@ -76,7 +76,7 @@ def mark_donated(module: ir.Module, program: ClosedJaxpr) -> None:
 
 
 def is_staged(value: object) -> bool:
-    """Whether a program was traced, lowered, exported or compiled already, or serialised."""
+    """Whether a program was traced, lowered, exported or compiled already, or serialized."""
     if isinstance(value, bytes | bytearray):
         return True
     if "jax" not in sys.modules:

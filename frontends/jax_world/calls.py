@@ -238,7 +238,7 @@ def _is_jax(file: str) -> bool:
 
 
 def _pmapped(jaxpr: Any) -> Source | None:
-    """The function inside of `jax.pmap`, by the frames in which its operations were traced."""
+    """The function inside `jax.pmap`, by the frames in which its operations were traced."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "shard_map":
             inner = equation.params["jaxpr"]

@@ -38,7 +38,7 @@ def mesh_of(module: ir.Module, call: Call, job: Job) -> tuple[Mesh, tuple[str, .
 
 
 def _same_axes(mesh: Mesh, asked: Mesh) -> bool:
-    """Whether a user named the axes of the program's mesh; those of size 1 may be left out."""
+    """Whether a user named the axes of the program's mesh; those of size 1 may be omitted."""
     own = {n: s for n, s in zip(mesh.names, mesh.sizes, strict=True) if s > 1}
     return own == {n: s for n, s in zip(asked.names, asked.sizes, strict=True) if s > 1}
 

@@ -177,7 +177,7 @@ def _operator(library: torch.library.Library, name: str, results: list[Any]) -> 
 
 
 def _replace(graph: torch.fx.Graph, block: Block, number: int, replaced: dict[Any, Any]) -> None:
-    """Put one call in place of the nodes of one occurrence; `replaced` is old to new."""
+    """Replace the nodes of one occurrence by one call; `replaced` is old to new."""
     part = block.calls[number]
 
     def call(*inputs: torch.Tensor) -> tuple[Any, ...]:

@@ -32,7 +32,7 @@ def repeated_parts(
 
     A part is what one call of one module does. Parts are equal if operators, their other arguments,
     shapes, types and strides of all tensors, and which of them are differentiated are equal. Where
-    parts lie inside of others, those that save most work count. `differentiable` says for each
+    parts lie inside others, those that save most work count. `differentiable` says for each
     node whether a gradient flows through it.
     """
     nodes = [n for n in graph_module.graph.nodes if n.op not in ("placeholder", "output")]
@@ -170,7 +170,7 @@ def part_fingerprint(
 
 
 def graph_fingerprint(value: object) -> Hashable:
-    """Equal for graphs inside of operators that compute the same."""
+    """Equal for graphs inside operators that compute the same."""
     if not isinstance(value, torch.fx.GraphModule):
         return id(value)
     names = {n: i for i, n in enumerate(value.graph.nodes)}

@@ -126,7 +126,7 @@ _OUTSIDE = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) 
 
 @contextmanager
 def frames_of_users() -> Iterator[None]:
-    """Record all frames inside of the exported forward, not only those of functions `forward`."""
+    """Record all frames inside the exported forward, not only those of functions `forward`."""
 
     def inside(summary: traceback.StackSummary) -> traceback.StackSummary:
         own = [i for i, f in enumerate(summary) if f.filename == __file__ and f.name == "forward"]
@@ -293,7 +293,7 @@ def _parameter_names(function: Any, count: int) -> list[str]:
 def _inputs(
     program: ExportedProgram, module: torch.nn.Module, arguments: list[str]
 ) -> list[Input | None]:
-    """What each placeholder is, None for one that is no tensor. Tied tensors share a name."""
+    """What each placeholder is, None for one that is not a tensor. Tied tensors share a name."""
     from torch.export.graph_signature import InputKind, TensorArgument
 
     first = _first_names(module)

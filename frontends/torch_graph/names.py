@@ -16,7 +16,7 @@ from flint.errors import FlintError
 from flint.io.user_places import is_users
 from flint.passes.locations import file_name
 
-#: Name of the wrapped module inside of the exported one; every path starts with it.
+#: Name of the wrapped module inside the exported one; every path starts with it.
 ROOT = "module"
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -44,7 +44,7 @@ def who_uses(node: torch.fx.Node) -> str:
 
 
 def _exported_path(node: torch.fx.Node) -> str:
-    """The path of a node's module inside of the exported one, which is "" itself."""
+    """The path of a node's module inside the exported one, which is "" itself."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     return str(next(reversed(stack.values()))[0]) if stack else ""
 
@@ -55,7 +55,7 @@ def scope_of_parameter(name: str, phase: str) -> str:
 
 
 def without_root(name: str) -> str:
-    """A name inside of the exported module as the user knows it: without the wrapper's part."""
+    """A name inside the exported module as the user knows it: without the wrapper's part."""
     return name[len(ROOT) + 1 :] if name.startswith(ROOT + ".") else "" if name == ROOT else name
 
 

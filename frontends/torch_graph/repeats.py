@@ -29,7 +29,7 @@ _PRIMITIVE = (int, float, bool, str, type(None), torch.dtype, torch.device)
 
 
 class NotRepeated(Exception):
-    """What was left out cannot be copied in: the module has to be exported as it is."""
+    """What was omitted cannot be copied in: the module has to be exported as it is."""
 
 
 @dataclass
@@ -274,7 +274,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def expand(graph_module: torch.fx.GraphModule) -> None:
-    """Put copies of recorded calls where calls were left out, and take the marks away.
+    """Put copies of recorded calls where calls were omitted, and take the marks away.
 
     Raises NotRepeated if a call is not in the graph that its copy belongs to.
     """

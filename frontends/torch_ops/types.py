@@ -19,7 +19,7 @@ Number: TypeAlias = bool | int | float | complex
 #: An operand that may be either: overloads for tensors and for numbers share a function.
 Operand: TypeAlias = "Array | Number"
 
-#: PyTorch's types of which JAX has the same, under the same name but for `bool`.
+#: PyTorch's types of which JAX has the same, under the same name except `bool`.
 _TYPES = (
     *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
     *(torch.int8, torch.int16, torch.int32, torch.int64),

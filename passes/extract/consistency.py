@@ -24,7 +24,7 @@ def examine(o: Operation, attribute: Any, mesh: Mesh) -> tuple[str, Axes]:
     """What is wrong between the tensors of `o`, "" if nothing is, and the axes that it sums over.
 
     That is the first factor of the rule `attribute` whose axes disagree. Permutation factors are
-    left out: implied communication covers them. So are dimensions whose axes do not divide into
+    omitted: implied communication covers them. So are dimensions whose axes do not divide into
     their factors. Without a rule, or where nothing is sharded, nothing is wrong.
     """
     tensors = (*o.operands, *o.results)

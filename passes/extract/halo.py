@@ -1,7 +1,7 @@
 """Which slices of a sharded dimension its devices must exchange.
 
 Shard i of a dimension owns elements [i * shard, (i + 1) * shard) and needs [low_i, high_i). What it
-lacks comes from its neighbours. The choice between small neighbour messages, messages only where
+lacks comes from its neighbors. The choice between small neighbor messages, messages only where
 one is needed, and gathering the whole dimension is the one XLA's SPMD partitioner makes
 (`ExchangeHalo`, `ExchangeHaloCompact` in xla/service/spmd/spmd_partitioner_util.cc), so that counts
 and bytes agree with what it emits.

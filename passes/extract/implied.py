@@ -2,7 +2,7 @@
 
 Shardy leaves a dimension sharded through operations that shift or slide over it ("permutation"
 factors), and does nothing around an operation that has no sharding rule. What XLA's partitioner
-emits there is added here: exchanges with neighbours, or gathers.
+emits there is added here: exchanges with neighbors, or gathers.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def _tags_reached(program: Program, phase: Phases) -> NDArray[np.int64]:
 def _in_backward_loop(program: Program, phase: Phases) -> Mask:
     """Rows of loops that hold tagged rows of the backward pass and none of a forward pass.
 
-    So do loops inside of such loops.
+    So do loops inside such loops.
     """
     tags = [set[int]() for _ in program.regions]
     for region in np.unique(program.region[program.region >= 0]).tolist():

@@ -59,7 +59,7 @@ def _slidings(o: Operation, numbers: Any) -> list[Sliding]:
 
 
 def reduce_window(o: Operation) -> Work:
-    """The body runs for each element of a window that its neighbours do not know."""
+    """The body runs for each element of a window that its neighbors do not know."""
     reduced = reduced_elements(_reduced_windows(o))
     return formulas.windows(o.results[0].num_elements, *reduced, body_operations(o.op))
 
@@ -76,7 +76,7 @@ def _reduced_windows(o: Operation) -> list[Sliding]:
 
 
 def _integers(op: Any, name: str, default: list[int]) -> list[int]:
-    """An attribute that holds integers, flat; `default` where it is left out."""
+    """An attribute that holds integers, flat; `default` where it is omitted."""
     from jaxlib.mlir import ir
 
     if name not in op.attributes:

@@ -39,7 +39,7 @@ class Tensor:
         return math.prod(self.shape)
 
 
-#: What a value that is no tensor (a token) becomes.
+#: What a value that is not a tensor (a token) becomes.
 NOTHING = Tensor((), "token", 0, (), ())
 
 

@@ -177,7 +177,7 @@ class _Walk(PlainOperations):
             tensor = self.values[argument] = self.tensors.make(argument.type, sharding)
             self.rows[argument] = self.value("func.argument", tensor, [row], NOWHERE)
         results = self.block(block)
-        # A result that is an argument of the caller would point outside of the copied rows.
+        # A result that is an argument of the caller would point outside the copied rows.
         held = self.barriers > barriers
         return _Stamp(start, len(self.builder), len(actual), tuple(results), scope, held)
 

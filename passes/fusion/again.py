@@ -200,7 +200,7 @@ class _Again:
 
 
 def _layouts_again(program: Program, roles: Roles) -> Mask:
-    """Rule `layout_again`, but for who reads a row."""
+    """Rule `layout_again`, except for the readers of a row."""
     moves = (roles.moves | roles.converts) & (program.flops == 0) & (roles.role != RowRole.VIEW)
     few = np.diff(program.dep_start) <= 1
     dynamic = is_any(program, _DYNAMIC)

@@ -33,7 +33,7 @@ STATISTIC_BYTES = 4
 
 @dataclass(frozen=True)
 class FuseAttention(Pass):
-    """Recognise attention that a program writes out, and make flash attention of it.
+    """Recognize attention that a program writes out, and make flash attention of it.
 
     * `attention`: a product (scores) that element-wise rows, a mask and a softmax along rows lead
       to exactly one other product. Nothing else of size leaves: what the backward pass reads of it
@@ -48,7 +48,7 @@ class FuseAttention(Pass):
     of what goes in or comes out is part of the kernel. dims are (batch x heads, queries, keys, head
     size); flops those of all products, of the full square; bytes what crosses, not the scores.
     With `named`, a softmax in a kernel that the program names stays there; with `compiled`, only
-    what one compiled call writes out is recognised.
+    what one compiled call writes out is recognized.
     """
 
     operators: bool = True

@@ -11,7 +11,7 @@ from flint.ir.program import Int64s, Kind, Program
 from flint.passes.fusion.merging import segments
 
 #: Kernels that a search for a way around looks at before it gives up and refuses the merge. It
-#: bounds the time for long programs; between neighbours in a model ways are shorter.
+#: bounds the time for long programs; between neighbors in a model ways are shorter.
 SEARCH_LIMIT = 256
 
 

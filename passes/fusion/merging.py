@@ -29,7 +29,7 @@ MERGED_NAMES = {
 
 
 def segments(program: Program) -> Int64s:
-    """For each row, a number that rows share if they are neighbours in one region.
+    """For each row, a number that rows share if they are neighbors in one region.
 
     Between two rows of a segment no loop or branch begins or ends, so that they may change places.
     """

@@ -33,7 +33,7 @@ class RowRole(IntEnum):
     TURN = 7  #: element-wise, in another order of elements than what reads it: it ends a kernel
 
 
-#: The same numbers outside of their class: looking a member up there takes most of a short loop.
+#: The same numbers outside their class: looking a member up there takes most of a short loop.
 VIEW, ELEMENT, ROWS = int(RowRole.VIEW), int(RowRole.ELEMENT), int(RowRole.ROWS)
 
 

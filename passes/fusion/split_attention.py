@@ -1,6 +1,6 @@
 """Attention whose forward pass is elsewhere: the backward pass of a pipeline's stage has what it saved.
 
-A graph of what surrounds a softmax finds it: the product that it normalises, and all that its values
+A graph of what surrounds a softmax finds it: the product that it normalizes, and all that its values
 reach.
 """
 

@@ -194,7 +194,7 @@ class ReadSlices(Pass):
 
     Those are products, element-wise rows, reductions, and updates that write the slice elsewhere:
     each of them reads the slice out of the array. A copy is left where one of them is something
-    else (a collective, a loop inside of this one, an update that overwrites the slice), where the
+    else (a collective, a loop inside this one, an update that overwrites the slice), where the
     array is overwritten in the same loop, where the place depends on what a kernel computes, and
     in loops with an optimization barrier: what JAX's checkpointing saves passes one, as a whole.
 

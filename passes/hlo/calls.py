@@ -156,6 +156,6 @@ def backend_config(instruction: Instruction) -> dict[str, Any]:
 
 
 def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
-    """A table inside of a configuration; empty if it is none."""
+    """A table inside a configuration; empty if it is none."""
     found = config.get(name)
     return found if isinstance(found, dict) else {}

@@ -121,7 +121,7 @@ def reduce(o: HloOperation) -> Work:
 
 
 def reduce_window(o: HloOperation) -> Work:
-    """The body runs for each element of a window that its neighbours do not know."""
+    """The body runs for each element of a window that its neighbors do not know."""
     result = shapes.first(o.instruction.shape)[1]
     inputs = shapes.first(o.operands[0].shape)[1]
     reduced = reduced_elements(map(_sliding, o.instruction.window.dimensions, inputs, result))

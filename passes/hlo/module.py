@@ -185,7 +185,7 @@ def decode_module(data: bytes, source: str = "HLO module") -> HloModule:
 
 
 def malformed(source: str, why: str) -> FlintError:
-    """The FlintError FL303 for a file that is no usable HLO."""
+    """The FlintError FL303 for a file that is not a usable HLO."""
     return FlintError(
         "FL303",
         f"{source} is not a complete HLO module: {why}",
@@ -241,7 +241,7 @@ def location(instruction: Instruction, module: HloModule) -> str:
 
 
 def _entry(table: Any, one_based: int) -> Any:
-    """An entry of a table whose ids start at 1; None for 0 or an id outside of it."""
+    """An entry of a table whose ids start at 1; None for 0 or an id outside it."""
     return table[one_based - 1] if 0 < one_based <= len(table) else None
 
 

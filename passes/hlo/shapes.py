@@ -42,7 +42,7 @@ TUPLE, OPAQUE, TOKEN, BUFFER = 13, 14, 17, 34
 
 
 def leaves(shape: Any) -> list[Any]:
-    """The array shapes inside a shape, tuples flattened in order; tokens are left out."""
+    """The array shapes inside a shape, tuples flattened in order; tokens are omitted."""
     if shape.element_type in (TUPLE, BUFFER):
         return [leaf for part in shape.tuple_shapes for leaf in leaves(part)]
     return [shape] if shape.element_type in PRIMITIVES else []

@@ -12,7 +12,7 @@ Rows = Any
 
 
 def flat(rows: Rows, *, tokens: bool = False) -> Iterator[int]:
-    """The rows of a tree in order; tokens are left out unless `tokens`."""
+    """The rows of a tree in order; tokens are omitted unless `tokens`."""
     if isinstance(rows, int):
         if rows >= 0 or tokens:
             yield rows

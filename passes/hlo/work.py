@@ -88,7 +88,7 @@ def _read(o: HloOperation) -> int:
 
 
 class _Needed:
-    """How many elements of what is calculated inside of a fusion its results need.
+    """How many elements of what is calculated inside a fusion its results need.
 
     Code is made for each element of a result, so that a slice of a value needs that part of what
     leads to the value. What is updated in place is not read.
@@ -128,7 +128,7 @@ class _Needed:
         return whole
 
     def _read_inside(self, user: Instruction, position: int) -> int:
-        """Elements of an operand that a fusion inside of the fusion needs for what it is asked."""
+        """Elements of an operand that a fusion inside the fusion needs for what it is asked."""
         inside = HloOperation(user, [], self._module)
         (argument,) = (
             i
@@ -211,6 +211,6 @@ RULES: dict[str, WorkRule] = {
     "dynamic-update-slice": rules.dynamic_update_slice,
     "scatter": rules.scatter,
     "fusion": fusion,
-    "call": _work_inside,  # inside of a fusion: elsewhere calls are taken apart
+    "call": _work_inside,  # inside a fusion: elsewhere calls are taken apart
     "custom-call": custom_call,
 }

@@ -24,7 +24,7 @@ class BreadthFirst(Pass):
     `xla_cpu_enable_concurrency_optimized_scheduler`). Compilers for accelerators do not: this order
     starts weight gradients, gathers and recomputation early, which takes memory.
 
-    A loop or branch waits in the queue as a whole; inside of it, carried values come first. What
+    A loop or branch waits in the queue as a whole; inside it, carried values come first. What
     the step returns comes last.
 
     With `together`, all-reduces that do not need each other start at once, when what all of them
@@ -84,7 +84,7 @@ class _Queues:
         return np.append(point[reader], pairs[:, 0]), np.append(read, pairs[:, 1])
 
     def _emit(self, region: int) -> None:
-        """Append the rows of a region, and of those inside of it."""
+        """Append the rows of a region, and of those inside it."""
         for unit in self._queued(self._inside[region]):
             if unit < self.count:
                 self.rows.append(unit)

@@ -28,7 +28,7 @@ class FormReduceScatter(Pass):
     all-reduce goes. Slice over some of them: the all-reduce's row becomes a reduce-scatter over
     the sliced axes, and the slice's row an all-reduce of the part over the other axes. A slice
     over an axis that the all-reduce does not have, or of several dimensions at once, or groups of
-    listed ranks, stay as they are. So does a slice over some axes of what is no product: XLA's
+    listed ranks, stay as they are. So does a slice over some axes of what is not a product: XLA's
     partitioner sums it over all axes at once. Its compilers take such a sum apart (AllReduceSplitter)
     if it is over the whole mesh, the slice is over the mesh's last axes, and another sum of the
     computation has one of the two groups that come of it.

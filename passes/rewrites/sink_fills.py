@@ -1,4 +1,4 @@
-"""Make again inside of loops what repeats a smaller value: fills, masks, zeros that sums begin as."""
+"""Make again inside loops what repeats a smaller value: fills, masks, zeros that sums begin as."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from flint.passes.base import Pass
 class SinkFills(Pass):
     """Repeated values are made in the loop that reads them, from what they repeat.
 
-    Capture merges equal operations, also those inside of loops with those before them. Compilers
+    Capture merges equal operations, also those inside loops with those before them. Compilers
     make a value that repeats another one where it is read: it is larger than what it is made from.
 
-    * `repeats`: a row that repeats its operand, read inside of a loop or branch, is made there.
+    * `repeats`: a row that repeats its operand, read inside a loop or branch, is made there.
     * `constants`: one that repeats a constant also where the loop hands it on as it is, and where
       an inner loop begins with it (XLA's `WhileLoopConstantSinking`).
 
@@ -108,7 +108,7 @@ class _Sinking:
 
 
 def is_within(program: Program, inner: int, outer: int) -> bool:
-    """Whether region `inner` is `outer` or inside of it; -1, the step, is around all."""
+    """Whether region `inner` is `outer` or inside it; -1, the step, is around all."""
     while inner >= 0 and inner != outer:
         inner = program.regions[inner].parent
     return inner == outer

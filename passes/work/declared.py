@@ -178,7 +178,7 @@ def declared_in(config: Mapping[str, Any]) -> tuple[object, Mapping[str, Any]]:
 def numbers_of(estimate: object) -> dict[str, int] | None:
     """The fields of an estimate as whole numbers of zero or more; None if they say no flops.
 
-    Negative flops say nothing; other negative numbers are left out.
+    Negative flops say nothing; other negative numbers are omitted.
     """
     if not isinstance(estimate, Mapping):
         fields = {f: getattr(estimate, f, None) for f in _FIELDS}

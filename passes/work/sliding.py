@@ -50,8 +50,8 @@ def reduced_elements(dimensions: Iterable[Sliding]) -> tuple[int, int]:
     """(Operations that reduce every window, windows) over all positions.
 
     A window is what it holds of the input: what lies past the edges or in the holes of a dilated
-    input costs nothing. Equal windows are reduced once. A window that holds its neighbour's
-    elements adds the rest to the neighbour's result: windows that reach to the start (cumsum) cost
+    input costs nothing. Equal windows are reduced once. A window that holds its neighbor's
+    elements adds the rest to the neighbor's result: windows that reach to the start (cumsum) cost
     an operation a position, and windows that all cover the whole input (the maximum of a row, as
     TPU programs write it) cost one reduction. Others are reduced element by element.
     """
@@ -76,7 +76,7 @@ def _clipped(d: Sliding) -> int:
     """`_reducing` of windows without dilation: runs of elements, clipped at both ends of the input.
 
     Each window of a row of them that grow from the first element, or shrink to the last, adds to its
-    neighbour's: the row costs what its largest window holds. A window of all elements adds to the
+    neighbor's: the row costs what its largest window holds. A window of all elements adds to the
     larger of both, and one that is not clipped is reduced alone.
     """
     first = max(0, -((d.size - 1 - d.low) // d.stride))
@@ -114,7 +114,7 @@ def _reducing_from(d: Sliding, position: int, every: int) -> int:
     for first in range(position, d.outputs, step):
         found = _bounds(d, np.arange(first, min(first + step, d.outputs), every))
         runs = _distinct(np.concatenate([held, found], axis=1))
-        # The first is only a neighbour, and the last waits for its own.
+        # The first is only a neighbor, and the last waits for its own.
         costs = _costs(d, runs)
         operations += int(costs[max(held.shape[1] - 1, 0) : -1].sum())
         held = runs[:, -2:]
@@ -129,7 +129,7 @@ def _distinct(bounds: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _costs(d: Sliding, runs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Elements of each window less those of the larger neighbour that it holds."""
+    """Elements of each window less those of the larger neighbor that it holds."""
     first, last = runs
     step = d.window_dilation // math.gcd(d.window_dilation, d.base_dilation)
     elements = (last - first) // step + 1

@@ -88,7 +88,7 @@ class CheckReport:
     `ranks` are the files read; `partial` is true where only some ranks of the mesh were written, so
     that nothing could be said about the others; `deadlock_examined` is false where earlier findings
     or absent ranks leave nothing to prove. `proved` says that the traces end whatever computations and
-    messages last, or at the times that they have; why not at any says `doubt`. `notes` are sentences about what is no fault, and
+    messages last, or at the times that they have; why not at any says `doubt`. `notes` are sentences about what is not a fault, and
     about what could not be proved. `compared_files` were held against the manifest.
     """
 

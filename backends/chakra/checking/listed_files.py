@@ -86,7 +86,7 @@ class ListedFiles:
                 self.findings.add("missing-file", -1, -1, f"{name} is in the manifest but not here")
 
     def notes(self, entries: Sequence[str]) -> list[str]:
-        """What is no fault: files that nobody listed, and a manifest that says too little."""
+        """What is not a fault: files that nobody listed, and a manifest that says too little."""
         if self.manifest is None:
             return []
         notes = []

@@ -5,7 +5,7 @@ peers in the same places (one cohort), and for each of these the others who take
 Then whatever a node of a rank waits for, the same node of each rank that is like it waits for the same
 of ranks that are like those: who waits in a circle among parts waits in one among ranks.
 
-Parts are found as the coarsest division that is stable (colour refinement): ranks are divided by
+Parts are found as the coarsest division that is stable (color refinement): ranks are divided by
 cohort, then by who takes part, until nothing is divided any more.
 """
 
@@ -46,7 +46,7 @@ def find_parts(
     uses = make_uses(cohorts, exchange, world)
     sizes = np.bincount(uses.group, minlength=len(members))
     if any(size and size != len(members[g]) for g, size in enumerate(sizes.tolist())):
-        return alone  # somebody is listed twice, or is no rank
+        return alone  # somebody is listed twice, or is not a rank
     part = uses.cohort
     count = len(np.unique(part))
     for _ in range(_MOST_ROUNDS):

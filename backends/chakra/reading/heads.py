@@ -1,6 +1,6 @@
 """Ids and dependencies of many records at once, and the bytes of each that are left.
 
-Serialisers write the fields of a message in ascending order, so one walk over the fields reads all
+Serializers write the fields of a message in ascending order, so one walk over the fields reads all
 records side by side: an array of places goes from field to field, and each step is numpy's. What is
 left of a record (name and type, inputs and attributes) is the same for many, and decoded once.
 """

@@ -16,7 +16,7 @@ from flint.backends.chakra.reading.reader import Decoder, TraceNode
 from flint.backends.chakra.schema import SIMULATED_COLLECTIVES, VALUE_FIELDS, CommType, NodeType
 from flint.ir.program import Int64s
 
-# What a check needs of a node but for its id and dependencies, and what is wrong with it alone.
+# What a check needs of a node except its id and dependencies, and what is wrong with it alone.
 #
 # Nodes of a loop, and those of ranks of one class, differ in little else: so each kind of record is
 # decoded and examined once, and a trace is an array of numbers of kinds.

@@ -27,7 +27,7 @@ from flint.backends.chakra.schema import NodeType
 from flint.ir.arrays import UInt8s, UInt64s
 from flint.ir.program import Int64s
 
-# Files that equal another but for ranks and groups are not parsed again.
+# Files that equal another except for ranks and groups are not parsed again.
 #
 # A trace of another rank of the same class has its own comm_src, comm_dst and pg_name in the same
 # places. So the first file of a length is parsed, and a later one is compared with it as a whole:
@@ -159,7 +159,7 @@ class TraceParser:
         return reference.trace_class, values
 
     def compare(self, data: bytes, source: str) -> tuple[Reference, Int64s]:
-        """A file that this one is like but for its values (itself at least), and these."""
+        """A file that this one is like except its values (itself at least), and these."""
         content = np.frombuffer(data, dtype=np.uint8)
         return self._references.find(content) or self._parse(data, content, source)
 

@@ -94,7 +94,7 @@ def build_structure(
 
 
 def topological_order(structure: Structure) -> list[int]:
-    """Positions, each after what it waits for; those on cycles and behind them are left out."""
+    """Positions, each after what it waits for; those on cycles and behind them are omitted."""
     if structure.is_forward:
         return list(range(len(structure)))
     left = structure.waits.tolist()

@@ -1,4 +1,4 @@
-"""Trace nodes -> bytes. A class is serialised once; ranks differ only in patched digits.
+"""Trace nodes -> bytes. A class is serialized once; ranks differ only in patched digits.
 
 A record is a varint of its length and a Node. What differs between ranks (the decimal pg_name, and
 the varints comm_src and comm_dst) stands at the end of the record. Numbers of equal width give
@@ -103,7 +103,7 @@ class Template:
 
 
 class Encoder:
-    """Serialises the traces of one rank class."""
+    """Serializes the traces of one rank class."""
 
     def __init__(self, program: Program, nodes: LoweredNodes, metadata: bytes, size: str) -> None:
         self.nodes = nodes

@@ -2,7 +2,7 @@
 
 ASTRA-sim gives a rank one slot for collectives and sends and issues what is ready first. Two that are
 ready in either order take it in the order that durations say, so that one slow rank is enough: it
-takes its slot for one collective while the others wait for it in another, for ever. So each
+takes its slot for one collective while the others wait for it in another, forever. So each
 collective and send waits for the one before it, in one order that all ranks share. Then the
 least that has not ended is ready on all its members, whatever anything lasts.
 

@@ -227,7 +227,7 @@ def _is_as_written(entry: os.DirEntry[str], listed: Listed, written: os.stat_res
 
 
 def _replace(place: TracePlace) -> None:
-    """Put the new trace in the place of the old one, which is looked at once more, and removed."""
+    """Put the new trace where the old one is, which is checked once more and removed."""
     if not os.path.lexists(place.path):
         os.rename(place.new, place.path)
         return

@@ -51,7 +51,7 @@ class WriteReport:
     """What `write` left in `directory`.
 
     `trace_bytes` counts every trace, `disk_bytes` those that are not hard links to another.
-    `nodes` is the number of nodes of each rank class, before a rank leaves out its missing half of
+    `nodes` is the number of nodes of each rank class, before a rank omits its missing half of
     a permutation. `written` is the workload that the nodes are of.
     """
 

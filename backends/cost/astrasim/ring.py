@@ -1,7 +1,7 @@
 """When each member of a collective ends in ASTRA-sim, if its members do not begin together.
 
 Its ring, step by step: a member sends when it has what it received in the step before, waits for
-what its neighbour sends, and handles that for some nanoseconds; see `docs/chakra.md`. For members
+what its neighbor sends, and handles that for some nanoseconds; see `docs/chakra.md`. For members
 that begin together over equal links the time is a closed formula. Its GB is 2**30 bytes, and a hop
 through a switch counts as two.
 """
@@ -29,14 +29,14 @@ _ADDS = (CommType.ALL_REDUCE, CommType.REDUCE_SCATTER)
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One dimension of ASTRA-sim's network: GiB/s, ns per hop, hops between neighbours."""
+    """One dimension of ASTRA-sim's network: GiB/s, ns per hop, hops between neighbors."""
 
     bandwidth_gib_per_s: float
     latency_ns: float
     hops: int = 2
 
     def message_ns(self, size_bytes: float) -> int:
-        """Nanoseconds of one message between neighbours."""
+        """Nanoseconds of one message between neighbors."""
         bytes_per_ns = self.bandwidth_gib_per_s * 2**30 / 1e9
         return math.floor(self.hops * self.latency_ns + size_bytes / bytes_per_ns)
 
@@ -45,7 +45,7 @@ class Dimension:
 class Fabric:
     """Dimensions of ASTRA-sim's network, inner first; `topologies` as in its file.
 
-    A `Dimension` has the hops between neighbours. A message goes along the first dimension in which
+    A `Dimension` has the hops between neighbors. A message goes along the first dimension in which
     its ends differ, whatever the others.
     """
 

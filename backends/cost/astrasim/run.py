@@ -50,8 +50,8 @@ def simulate_traces(
     take what it makes of them.
 
     Raises FlintError FL601 to FL605 (traces that cannot be read), FL706 (files of the simulator),
-    FL707 (traces that it does not run to their end, or settings that are not modelled); where ranks
-    wait for ever that is a `NeverEndsError`.
+    FL707 (traces that it does not run to their end, or settings that are not modeled); where ranks
+    wait forever that is a `NeverEndsError`.
     """
     settings = settings or settings_beside(network)
     system, fabric = read_system(settings), read_fabric(network)
@@ -87,7 +87,7 @@ def run_traces(
 
 
 def require_modelled(path: Path, system: SystemFile, fabric: Fabric) -> None:
-    """Raise FlintError FL707 for settings that are not modelled."""
+    """Raise FlintError FL707 for settings that are not modeled."""
     names = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
     wrong = {
         "replay-only": bool(system.replay_only),

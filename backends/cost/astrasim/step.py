@@ -77,7 +77,7 @@ class Waiting:
 
 
 class NeverEndsError(FlintError):
-    """FL707 for ranks that wait for ever; `waiting` says in what, one entry for each that is known."""
+    """FL707 for ranks that wait forever; `waiting` says in what, one entry for each that is known."""
 
     def __init__(self, stuck: Sequence[int], waiting: Sequence[Waiting]) -> None:
         self.stuck = tuple(stuck)

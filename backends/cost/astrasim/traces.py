@@ -69,7 +69,7 @@ class _CannotRunError(Exception):
 class TraceReader:
     """Reads ranks of one directory; nodes of equal bytes are decoded once.
 
-    Raises FlintError FL602, FL603, FL604 (a file that is no trace), FL707 (a node that ASTRA-sim
+    Raises FlintError FL602, FL603, FL604 (a file that is not a trace), FL707 (a node that ASTRA-sim
     does not run).
     """
 

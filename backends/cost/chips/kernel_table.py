@@ -1,8 +1,8 @@
 """Program -> Kernels: what each COMPUTE row is to a latency model.
 
 Of attention the masks say which scores a kernel calculates (`Program.mask`). A causal mask leaves
-out the keys after each query, about half of all. A window leaves out those too, and of the others
-all but the last of its keys. Kernels skip the blocks that a mask leaves out whole; blocks at its
+out the keys after each query, about half of all. A window omits those too, and of the others
+all but the last of its keys. Kernels skip the blocks that a mask omits whole; blocks at its
 edges are counted by the latency models. The last query sees the last key.
 """
 

@@ -53,7 +53,7 @@ class Kernels:
     | read_bytes, written_bytes | what crosses the edge of the kernel |
     | elements | number of elements of its largest result |
     | arrays | number of arrays that it reads and writes |
-    | causal | whether an attention kernel leaves out the upper half |
+    | causal | whether an attention kernel omits the upper half |
     | indexed | whether it finds the place of each element (`Flag.INDEXED`); None: no kernel does |
     | all_keys | of attention behind a window, the keys that there are; 0 where queries see them all |
     """

@@ -23,7 +23,7 @@ from flint.ir.op_class import Collective
 MESSAGES = frozenset({Collective.NONE, Collective.PERMUTE})
 #: All that a whole group takes part in.
 GROUP_COLLECTIVES = frozenset(Collective) - MESSAGES
-#: Kinds of tier whose chips have neighbours.
+#: Kinds of tier whose chips have neighbors.
 NEIGHBOURS = frozenset({NetworkKind.TORUS, NetworkKind.RING})
 #: The library of GPUs.
 NCCL = "NCCL"

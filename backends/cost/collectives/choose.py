@@ -1,6 +1,6 @@
 """The ways that there are to run a collective, and the time of the fastest.
 
-What a library would choose is modelled as what is fastest of what it has: so the time is continuous
+What a library would choose is modeled as what is fastest of what it has: so the time is continuous
 in the bytes wherever the choice changes. Which algorithms there are is said in `algorithms/`.
 
 A tier runs a schedule in t = a0 + steps * a1 + (w + c * sqrt(w)) / (efficiency * bw). Every tier that
@@ -49,7 +49,7 @@ class Leg:
 
 
 #: Legs of a call, inner tier first. They run as a pipeline: each piece of the message goes through
-#: all of them, so their starts add up and the slowest transfer hides the others but for one piece.
+#: all of them, so their starts add up and the slowest transfer hides all of the others but one piece.
 Plan = tuple[Leg, ...]
 #: What NCCL has under way of a call at once: a smaller one goes through the tiers one after the other.
 #: All-reduces over two nodes of H100 take 150 to 260 us more than inside one from 64 MB on, however

@@ -160,7 +160,7 @@ class _Layout:
         return last, reader
 
     def _reads_in(self, row: int) -> int:
-        """The region from which a row reads. A carried value begins outside of its loop."""
+        """The region from which a row reads. A carried value begins outside its loop."""
         if row in self.values.last_of:
             return self.program.regions[self.region[row]].parent
         return self.region[row]

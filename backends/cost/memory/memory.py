@@ -357,7 +357,7 @@ def stored_programs(workload: Workload) -> tuple[Program, ...]:
 
     Rows are merged by rules that compilers share. Kernels of a target
     profile can have several results, and a row does not say which of them a reader still needs: all would
-    stay until the last one is read. What repeats a constant is no array that waits outside of the
+    stay until the last one is read. What repeats a constant is not an array that waits outside the
     loops that read it.
     """
     passes = parse_passes("sink-fills,drop-dead-code,fuse-kernels")

@@ -21,7 +21,7 @@ from flint.ir.program import Collective, Flag, Int64s, Kind, Program, RegionKind
 class Carry:
     """A value that a loop carries: `row` stands for it in the body, `produced` is its next value.
 
-    `initial` is the row outside of the loop that it begins as, or -1.
+    `initial` is the row outside the loop that it begins as, or -1.
     """
 
     row: int
@@ -126,7 +126,7 @@ class RowValues:
         return self.last_of.get(carry.row, self.of_row[carry.row])
 
     def born_region(self, value: int) -> int:
-        """The region in which a value is made; what a loop ends as is there outside of it."""
+        """The region in which a value is made; what a loop ends as is there outside it."""
         program = self.nesting.program
         if value < len(self.of_row):
             return int(program.region[value])

@@ -255,7 +255,7 @@ class NetworkPlacement:
         place = np.zeros((self.mesh.size, len(shape)), dtype=np.int64)
         torus = np.zeros(self.mesh.size, dtype=np.int64)
         for part, digit in zip(self.parts, self._digits, strict=True):
-            if part.tier != tier:  # chips inside of a member have links of their own
+            if part.tier != tier:  # chips inside a member have links of their own
                 torus = torus * part.size + digit
             elif part.line:
                 place[:, part.line.dimension] += digit * part.line.stride

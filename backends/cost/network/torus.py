@@ -25,7 +25,7 @@ class Line:
 
 
 def is_torus(network: Network) -> bool:
-    """Whether chips of this tier have neighbours: a torus, or a ring, which has one dimension."""
+    """Whether chips of this tier have neighbors: a torus, or a ring, which has one dimension."""
     return network.kind in (NetworkKind.TORUS, NetworkKind.RING)
 
 

@@ -4,7 +4,7 @@ What runs counts before what waits: a moment belongs to
 
 1. `compute` while a kernel or copy runs,
 2. `wire` while communication moves bytes,
-3. `waiting` while communication waits for other ranks: inside of its kernel, or before one that all
+3. `waiting` while communication waits for other ranks: inside its kernel, or before one that all
    ranks of a group begin together,
 4. `launch` while the device has nothing to do and the host, which is busy, has not launched more, and
    in the short pauses in which a device begins a kernel that is there already,

@@ -250,7 +250,7 @@ COMMUNICATION = "communication"
 
 
 def kernel_kinds(program: Program) -> Int64s:
-    """For each row its `KernelKind`, -1 where it is no kernel or of no kind that is known.
+    """For each row its `KernelKind`, -1 where it is not a kernel or of no kind that is known.
 
     What an operator's call launches beside its main kernel is of the kind of that.
     """

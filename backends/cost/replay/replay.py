@@ -86,7 +86,7 @@ class Modelled:
 
 
 def _beside_priced(program: Program, ns: Float64s) -> Mask:
-    """Rows of an operator's call whose main kernel has a price, but for that kernel."""
+    """Rows of an operator's call whose main kernel has a price, except that kernel."""
     mains = main_rows(program)
     rows = np.arange(len(program))
     return np.asarray((mains >= 0) & (mains != rows) & (ns[np.maximum(mains, 0)] > 0))

@@ -29,7 +29,7 @@ from flint.ir.workload import Workload
 _CommunicationKey: TypeAlias = tuple[Hashable, tuple[tuple[int, int], ...], int]
 #: How near another kernel is, in powers of e of its time by the model, to count half as much.
 _NEAR = 0.25
-#: Ratios of measured to modelled times are kept within these: outside, the model prices something else.
+#: Ratios of measured to modeled times are kept within these: outside, the model prices something else.
 _LEAST_RATIO, _MOST_RATIO = 0.02, 50.0
 
 

@@ -145,7 +145,7 @@ def runs_of_rows(program: Program, rows: Int64s, preparation: Preparation) -> In
 
 def turns_of_rows(program: Program, rows: Int64s) -> Int64s:
     """For rows in the order in which they run how many iterations of loops, and stretches of rows
-    outside of them, have begun before."""
+    outside them, have begun before."""
     return np.append(0, np.cumsum(_turns_begin(program, rows))) if len(rows) else rows
 
 

@@ -2,7 +2,7 @@
 
 A node that waits for nothing but the one before it on its stream begins when that ends. Such nodes
 are a run with the first of them, and only runs are followed. What a node waits for on another stream
-is left out where an earlier node of its own stream waited for that or for a later one: ends on a
+is omitted where an earlier node of its own stream waited for that or for a later one: ends on a
 stream only grow. Times that are multiples of `GRID_NS` make sums exact in any order, so that the
 result is that of following each node.
 """
@@ -49,7 +49,7 @@ def is_exact(lanes: Sequence[Lane]) -> bool:
 
 
 def place_together(lanes: Sequence[Lane]) -> list[tuple[Float64s, Float64s]] | None:
-    """Start and end of each node of each class, in ns; None if they wait for each other for ever.
+    """Start and end of each node of each class, in ns; None if they wait for each other forever.
 
     The times must be `is_exact`.
     """

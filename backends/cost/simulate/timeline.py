@@ -150,7 +150,7 @@ def simulate(
     *,
     every_node: bool = False,
 ) -> Timeline:
-    """Place every node in time. Raises FlintError FL708 if classes wait for each other for ever.
+    """Place every node in time. Raises FlintError FL708 if classes wait for each other forever.
 
     Where classes do not wait for each other, loops are followed until they repeat themselves (see
     `steady_state`); where they do, what follows without waiting is placed together (see `runs`).

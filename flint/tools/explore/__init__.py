@@ -2,7 +2,7 @@
 
     space -> points -> evaluate (captures shared) -> results in a study file -> rank, explain, report
 
-The package is not called explore: importing a module of that name would put it in the place of the
+The package is not called explore: importing a module of that name would replace the
 function `flint.explore`.
 
 Captures and estimates are those of `flint capture` and `flint estimate`; nothing here prices anything.

@@ -1,1 +1,1 @@
-"""Workloads that may be shown to others: anonymised, resized and made up."""
+"""Workloads that may be shown to others: anonymized, resized and made up."""

@@ -1,4 +1,4 @@
-"""What is given away, and what is kept back: the levels of anonymising."""
+"""What is given away, and what is kept back: the levels of anonymizing."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def redact_traces(source: Path, target: Path, workload: Workload | None = None) 
 
     Ids, types, dependencies, durations and the numbers that Chakra's readers know stay. Names become
     the type and, if it is public, the operator; group names become numbers; other attributes, inputs and
-    outputs with their values, and every other file are left out. A redacted `workload` is written beside
+    outputs with their values, and every other file are omitted. A redacted `workload` is written beside
     them. Raises FlintError FL601 to FL606 for
     traces that cannot be read, FL501 to FL506 for a directory that cannot be written.
     """

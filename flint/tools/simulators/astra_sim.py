@@ -47,7 +47,7 @@ _HELP = f"build ASTRA-sim's analytical backend and name it: --binary PATH, or {B
 def find_binary(given: str | None) -> Path:
     """The simulator: as given, else of `FLINT_ASTRA_SIM`, else the first of its names in PATH.
 
-    Raises FlintError FL710 for what is missing, or is no file that can be executed.
+    Raises FlintError FL710 for what is missing, or is not a file that can be executed.
     """
     named = given or os.environ.get(BINARY)
     found = named or next(filter(None, map(shutil.which, NAMES)), None)

@@ -159,7 +159,7 @@ def _has_ended(pid: int) -> bool:
 
 
 class Lines:
-    """Cuts bytes into lines, without colours, and hands each that is not empty to all takers."""
+    """Cuts bytes into lines, without colors, and hands each that is not empty to all takers."""
 
     def __init__(self, *takers: Callable[[str], None]) -> None:
         self._takers = takers

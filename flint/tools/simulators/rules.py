@@ -33,9 +33,9 @@ class FlintRules:
         return "Flint's own run of ASTRA-sim's rules"
 
     def run(self, inputs: Inputs, case: Case, progress: Progress | None = None) -> SimulatedRun:
-        """Simulate on one network. That ranks wait for ever is the `failure` of the run.
+        """Simulate on one network. That ranks wait forever is the `failure` of the run.
 
-        Raises FlintError FL707 for what is not modelled, FL727 for a late rank that is not there.
+        Raises FlintError FL707 for what is not modeled, FL727 for a late rank that is not there.
         """
         run = SimulatedRun(case.network.name, case.system.name, case.fabric, {})
         place = inputs.traces.folder / inputs.traces.prefix

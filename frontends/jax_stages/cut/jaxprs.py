@@ -49,7 +49,7 @@ def scope(equation: JaxprEqn) -> tuple[str, ...]:
 
 
 def is_call(equation: JaxprEqn) -> bool:
-    """Whether an equation calls a jitted or rematerialised function."""
+    """Whether an equation calls a jitted or rematerialized function."""
     return equation.primitive.name in (*_JIT, "checkpoint", "remat", "remat2")
 
 

@@ -280,7 +280,7 @@ def _parameter_lists(traced: Traced) -> list[Path]:
 
 
 def _by_calls(flow: Flow, path: Path, work: Flops) -> FoundLayers | None:
-    """Calls of equal jitted or rematerialised functions, those that do most of the work."""
+    """Calls of equal jitted or rematerialized functions, those that do most of the work."""
     digests, groups = Digests(), dict[Any, list[int]]()
     for index, equation in enumerate(flow.program.equations):
         inside = _after(scope(equation), path) is not None

@@ -154,7 +154,7 @@ def _layer_flops(traced: Traced, layers: FoundLayers, work: Flops) -> tuple[int,
 def _cut_at(
     traced: Traced, points: Sequence[_Point], groups: Sequence[FoundLayers], mesh: Mesh
 ) -> Cutting:
-    """Cut the scans that stages begin inside of; the last one first, so that indices hold."""
+    """Cut the scans that stages begin inside; the last one first, so that indices hold."""
     content = _list_content(traced, groups)
     first = [traced.program.equations[p.equation].outvars[0] for p in points]
     names = {g.scan: g.name for g in groups}

@@ -151,7 +151,7 @@ class _Stacked:
         self._from_parameters = from_parameters(traced)
 
     def arguments(self) -> tuple[Var, ...]:
-        """The arguments of the program, slices in the place of what they are slices of."""
+        """The arguments of the program, slices instead of what they are slices of."""
         return tuple(w for v in self.traced.program.arguments for w in self._instead.get(v, [v]))
 
     def sliced(self, operand: Var) -> list[Var]:
@@ -242,7 +242,7 @@ class _Stacked:
 
 
 def _one_operand(equation: JaxprEqn) -> Var | None:
-    """The only operand that is no literal scalar, or None."""
+    """The only operand that is not a literal scalar, or None."""
     variables = [a for a in equation.invars if is_variable(a)]
     return variables[0] if len(variables) == 1 else None
 

@@ -275,7 +275,7 @@ def _typed(array: Any) -> Any:
 def _jitted_shard_map(
     trace: Any, primitive: Any, function: Any, arguments: Any, **parameters: Any
 ) -> Any:
-    """A `shard_map` outside of a jitted function: staged whole, instead of run part by part."""
+    """A `shard_map` outside a jitted function: staged whole, instead of run part by part."""
     import jax
 
     return jax.jit(lambda *a: primitive.bind(function, *a, **parameters))(*arguments)

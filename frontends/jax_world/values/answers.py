@@ -57,7 +57,7 @@ class Answers:
         """The elements of an array, read by the program.
 
         Raises FlintError FL233 where nothing sensible can be said, FL237 for a hint that does not
-        fit, FL239 where a line asks for ever.
+        fit, FL239 where a line asks forever.
         """
         if known is not None and not known.made_up:
             return known.data

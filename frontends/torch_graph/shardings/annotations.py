@@ -179,7 +179,7 @@ _WEIGHT = {linear: 1, torch.ops.aten.embedding.default: 0}
 
 
 def _product_behind(node: torch.fx.Node) -> torch.fx.Node | None:
-    """The product or look-up that a value is, but for operators of one tensor on it; or None."""
+    """The product or look-up that a value is, except operators of one tensor on it; or None."""
     while node.target not in _WEIGHT:
         shape = node.meta["val"].shape
         inputs = [

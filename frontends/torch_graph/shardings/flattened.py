@@ -62,7 +62,7 @@ def _leading(shape: Sequence[int], flat: Sequence[int]) -> list[int]:
 
 
 class _Maker:
-    """Adds nodes in place of one, with its module and its line."""
+    """Replaces a node by several, with its module and its line."""
 
     def __init__(self, graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         self.graph, self.node = graph, node

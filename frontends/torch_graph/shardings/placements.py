@@ -38,7 +38,7 @@ def partition_spec(
     >>> partition_spec(("model", None), (8, 8), "f32", "w", mesh, "shardings")
     P('model', None)
 
-    Raises FlintError: FL102, FL103, FL106 as for JAX, and FL222 for what is no placement. `where`
+    Raises FlintError: FL102, FL103, FL106 as for JAX, and FL222 for what is not a placement. `where`
     is where the user wrote it. With `may_be_open`, the entry "?" (or UNCONSTRAINED) leaves a
     dimension to the partitioner.
     """
@@ -213,7 +213,7 @@ def fully_sharded(
     """`spec` with `axes` added to the first dimension that they divide, or None if there is none.
 
     Dimension 0 comes first, as in FSDP2. On a dimension that is sharded already the added axes
-    are minor, which is FSDP2's order over tensor parallelism. Axes that `spec` uses are left out:
+    are minor, which is FSDP2's order over tensor parallelism. Axes that `spec` uses are omitted:
     what the user placed over them (experts, say) stays as placed, and is not gathered.
 
     >>> mesh = Mesh.parse("data=2,model=4")

@@ -116,7 +116,7 @@ def layout_spec(
 
     Dimensions that the plan says nothing about stay open, so that batches keep their axes. In a
     plan with sequence parallelism (`sequence`), dimension 1 of an activation of three or more is
-    sharded over the axis or over none. An axis that does not divide a dimension is left out.
+    sharded over the axis or over none. An axis that does not divide a dimension is omitted.
     """
     from jax.sharding import PartitionSpec
 

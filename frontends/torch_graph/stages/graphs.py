@@ -108,7 +108,7 @@ class Rules:
 
 
 def first_nodes(graph: torch.fx.Graph, modules: Sequence[str]) -> dict[str, Any]:
-    """The first node of each of `modules` (or of a module inside of it), where there is one."""
+    """The first node of each of `modules` (or of a module inside it), where there is one."""
     wanted = set(modules)
     found: dict[str, Any] = {}
     for node in graph.nodes:

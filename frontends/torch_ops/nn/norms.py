@@ -1,6 +1,6 @@
-"""Normalisations: layer, group, batch and root-mean-square, forward and backward.
+"""Normalizations: layer, group, batch and root-mean-square, forward and backward.
 
-Short types are normalised in float32, as PyTorch does. Statistics have the shapes and types of
+Short types are normalized in float32, as PyTorch does. Statistics have the shapes and types of
 PyTorch's GPU kernels (its CPU kernels store some of them in the short type).
 """
 
@@ -44,7 +44,7 @@ def _normalised(x: Array, dims: Dims, eps: float) -> tuple[Any, Any, Any, Any]:
 
 
 def _of_input(grad: Array, normal: Array, rstd: Array, dims: Dims) -> Array:
-    """The gradient of what was normalised, from that of the normal numbers."""
+    """The gradient of what was normalized, from that of the normal numbers."""
     pull = _mean(grad, dims) + normal * _mean(grad * normal, dims)
     return (grad - pull) * rstd
 
@@ -56,7 +56,7 @@ def _affine(x: Array, weight: Array, bias: Array | None) -> Array:
 
 
 def _last(x: Array, normalized_shape: Sequence[int]) -> tuple[Dims, Dims]:
-    """Dimensions that are normalised, and all in front of them."""
+    """Dimensions that are normalized, and all in front of them."""
     first = x.ndim - len(normalized_shape)
     return tuple(range(first, x.ndim)), tuple(range(first))
 
@@ -65,7 +65,7 @@ def _last(x: Array, normalized_shape: Sequence[int]) -> tuple[Dims, Dims]:
 def native_layer_norm(
     x: Array, normalized_shape: Sequence[int], weight: Array | None, bias: Array | None, eps: float
 ) -> tuple[Any, Any, Any]:
-    """The normalised input, the mean and 1 / deviation."""
+    """The normalized input, the mean and 1 / deviation."""
     dims, _ = _last(x, normalized_shape)
     normal, mean, _, rstd = _normalised(at_least_f32(x), dims, eps)
     return _affine(normal, weight, bias).astype(x.dtype), mean, rstd
@@ -113,7 +113,7 @@ def native_group_norm(
     groups: int,
     eps: float,
 ) -> tuple[Any, Any, Any]:
-    """The normalised input, the mean and 1 / deviation of each group of channels."""
+    """The normalized input, the mean and 1 / deviation of each group of channels."""
     grouped = at_least_f32(x).reshape(n, groups, -1)
     normal, mean, _, rstd = _normalised(grouped, (2,), eps)
     scales = [None if p is None else _per_channel(x, p) for p in (weight, bias)]

@@ -67,7 +67,7 @@ def index_reduce(
 
 @torch_op("aten::gather")
 def gather(x: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Array:
-    """y[i, j, ...] = x[i, index[i, j, ...], ...], the index in the place of `dim`."""
+    """y[i, j, ...] = x[i, index[i, j, ...], ...], with the index at `dim`."""
     if not x.ndim or not index.ndim:
         x, index, shape = _at_least_1d(x), _at_least_1d(index), index.shape
         return lax.reshape(gather(x, 0, index), shape)

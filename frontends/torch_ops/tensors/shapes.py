@@ -50,7 +50,7 @@ def as_strided(
     """The same numbers in another shape and order, if every number stays and is there once.
 
     Raises:
-        FlintError: FL228, the strides describe overlapping or left out numbers.
+        FlintError: FL228, the strides describe overlapping or omitted numbers.
     """
     order = sorted(range(len(size)), key=lambda d: (-stride[d], size[d] == 1))
     dense = 1
@@ -93,7 +93,7 @@ def slice_scatter(
     end: int | None = None,
     step: int = 1,
 ) -> Array:
-    """A tensor with another in place of a part of a dimension."""
+    """A tensor with a part of a dimension replaced by another."""
     axis = dimension(dim, x.ndim)
     src = cast(src, torch_dtype(x))
     first, _, _ = slice(start, end, step).indices(x.shape[axis])

@@ -1,7 +1,7 @@
 """The module `torch.cuda` of a recorded program: what it answers without a device.
 
 `make_device_module` gives every function by the name that it has in `torch.cuda`; `stand_ins` puts
-each in the place of the original, in `torch.cuda` and where else PyTorch has it.
+each replaces the original, in `torch.cuda` and where else PyTorch has it.
 """
 
 from __future__ import annotations

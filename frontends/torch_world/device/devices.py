@@ -190,7 +190,7 @@ def cuda(session: Session, original: object) -> Function:
 
 @DEVICES.replaces("torch:tensor", "torch:as_tensor", "torch:asarray", "torch:Tensor.new_tensor")
 def tensor_of_data(session: Session, original: Function) -> Function:
-    """PyTorch looks `cuda` up, and numbers of tensors among the data, outside of all modes."""
+    """PyTorch looks `cuda` up, and numbers of tensors among the data, outside all modes."""
     # `with torch.device(...)` knows functions by identity, and remembers them from here on.
     device_constructors()
     data_at = 1 if original is torch.Tensor.new_tensor else 0

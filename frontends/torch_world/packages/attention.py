@@ -1,7 +1,7 @@
 """Fused attention of packages: one kernel forward and one backward, in any layout and with a mask.
 
 Of a call the sizes of a full square are told (sequences x heads, queries, keys), and which scores
-its mask leaves out, as `Program.mask` has it.
+its mask omits, as `Program.mask` has it.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Package:
 def packages() -> Mapping[str, Package]:
     """Packages by the name that a program imports: that of their entry point.
 
-    What other packages register wrongly is left out, with a warning, until a program imports it.
+    What other packages register wrongly is omitted, with a warning, until a program imports it.
     """
     return usable(STAND_INS, registered(STAND_INS), _registered)
 

@@ -176,7 +176,7 @@ def _parts(
 
 
 def _is_async(family: Family, by_name: dict[str, Any], names: Sequence[str]) -> bool:
-    """Arguments that have their default value, which is to be asynchronous, are left out."""
+    """Arguments that have their default value, which is to be asynchronous, are omitted."""
     if "async_op" in names:
         return bool(by_name.get("async_op", True))
     return family.kind is not CommKind.COLLECTIVE

@@ -354,7 +354,7 @@ def _free(e: Event) -> Work:
 #: Kernels, and the operators that have them: with overload, none for `default`. Those without
 #: results have PyTorch's own.
 _KERNELS: Mapping[CudaKernel, str] = {
-    # batch norm over ranks: statistics 3 operations an element, normalisation 4, backward 5 and 9
+    # batch norm over ranks: statistics 3 operations an element, normalization 4, backward 5 and 9
     CudaKernel(_REDUCE, by_channel(3), _statistics): "batch_norm_stats batch_norm_update_stats",
     CudaKernel(_MAP, per_input(4), _like()): "batch_norm_elemt",
     CudaKernel(
@@ -405,7 +405,7 @@ _KERNELS: Mapping[CudaKernel, str] = {
     # products
     CudaKernel(_MATMUL, native_attention): "_native_multi_head_attention",
     CudaKernel(_MATMUL, three_factors): "_trilinear",
-    # quantisation while training: scale, round, shift, clamp, and back
+    # quantization while training: scale, round, shift, clamp, and back
     CudaKernel(_MAP, per_input(6), _with_mask): "fake_quantize_per_tensor_affine_cachemask "
     "fake_quantize_per_channel_affine_cachemask "
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",

@@ -219,7 +219,7 @@ class _Places:
     ) -> None:
         """The tensors are those of `shards`, in order, again and again.
 
-        Results with memory of their own are recognised when they are read.
+        Results with memory of their own are recognized when they are read.
         """
         event = self.events[number]
         count = Counter(t.storage for t in event.inputs + event.outputs)

@@ -69,7 +69,7 @@ def _check_extent(recording: Recording, mesh: Mesh) -> None:
 def _axis_names(info: DeviceMeshInfo, mesh: Mesh) -> tuple[str, ...]:
     """Dimension names of a device mesh over the whole world with the sizes of `mesh`, or ().
 
-    Dimensions of size 1 may be left out.
+    Dimensions of size 1 may be omitted.
     """
     if info.ranks != tuple(range(mesh.size)) or len(info.names) != len(info.sizes):
         return ()

@@ -71,7 +71,7 @@ def results(event: Event) -> tuple[TensorInfo, ...]:
 
 
 def corrected(event: Event) -> Event:
-    """The event with the writes that its operator leaves out."""
+    """The event with the writes that its operator omits."""
     if event.op not in _SILENT_WRITES:
         return event
     first = event.outputs[:1]

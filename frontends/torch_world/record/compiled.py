@@ -25,7 +25,7 @@ EAGER = CompiledCall()
 class CompiledCalls:
     """Follows a program into its compiled calls, and out of them.
 
-    A compiled function inside of another is part of it, as it is traced with it.
+    A compiled function inside another is part of it, as it is traced with it.
     """
 
     def __init__(self) -> None:

@@ -57,7 +57,7 @@ class ModulePaths:
 
     @property
     def current(self) -> str:
-        """Path of the innermost module that runs, "" outside of all."""
+        """Path of the innermost module that runs, "" outside all."""
         return self.stack[-1] if self.stack else ""
 
     def adopted(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:

@@ -21,7 +21,7 @@ class Phases:
 
     A step ends where `optimizer.step` returns; several optimizers that step without a module
     running between them are one step. The recorded step is number `steps`; what comes before the
-    first one is left out by starting at the first module that runs. With 0 everything from there
+    first one is omitted by starting at the first module that runs. With 0 everything from there
     to the end of the program is recorded.
     """
 

@@ -112,7 +112,7 @@ class RankProcesses:
         return str(file), f"{file}.result"
 
     def _started(self) -> Child:
-        packages()  # a warning of one that is left out comes from here, and not from the child
+        packages()  # a warning of one that is omitted comes from here, and not from the child
         return Child(
             [sys.executable, "-m", "flint.frontends.torch_world.record.child"],
             stdin=subprocess.PIPE,
@@ -171,7 +171,7 @@ _INSIDE = "FLINT_CAPTURING"
 
 
 def _refuse_inside() -> None:
-    """A module that captures its own function when it is imported would start processes for ever."""
+    """A module that captures its own function when it is imported would start processes forever."""
     if _INSIDE in os.environ:
         raise FlintError(
             "FL236",

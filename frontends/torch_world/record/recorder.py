@@ -365,7 +365,7 @@ class Recorder(TorchDispatchMode):
             if found is not None and not phases.recomputes(len(stack)):
                 return (*found[:2], EAGER) if calls.is_outside else found
             if found is not None and not (calls.is_outside or call.number):
-                call = found[2]  # a checkpoint inside of a compiled call
+                call = found[2]  # a checkpoint inside a compiled call
         where = (stack[-1] if stack else "", self.places.current(), call)
         if not phases.in_optimizer:
             self._forward[next_sequence_number() - 1] = where

@@ -116,7 +116,7 @@ class Event:
     writes      storages that it changes in place
     is_view     no bytes move: the result is an input seen differently
     attributes  arguments that the work depends on, by name, as JSON values (stride, causal, ...)
-    module      path of the innermost module (`layers.0.attention.wq`), "" outside of all
+    module      path of the innermost module (`layers.0.attention.wq`), "" outside all
     location    `file.py:line` of the innermost frame of the user's code, or ""
     stream      index into `Recording.streams`; 0 is the compute stream
     waits       earlier events, by index, that must be over first for a reason that is not data:

@@ -45,7 +45,7 @@ class Future:
         return Future(resolve)
 
 
-#: Of the latest collective, inside of a communication hook.
+#: Of the latest collective, inside a communication hook.
 LAST_TENSORS: ContextVar[list[Any] | None] = ContextVar("LAST_TENSORS", default=None)
 
 

@@ -103,7 +103,7 @@ def _marked(calls: CompiledCalls, settings: _Settings, function: Function) -> Fu
 
 @COMPILERS.replaces("torch.compiler:disable")
 def compiler_disable(session: Session, original: Function) -> Function:
-    """A function that the compiler leaves out of its graphs runs eagerly."""
+    """A function that the compiler omits of its graphs runs eagerly."""
 
     def disable(fn: Any = None, recursive: bool = True, *, reason: object = None) -> Any:
         if fn is None:

@@ -111,7 +111,7 @@ class Reducer:
     def _rebuild_buckets(self) -> bool:
         """Form buckets anew in the order in which gradients arrived, once.
 
-        The broadcast of the new assignment that rank 0 makes is left out: it happens in one
+        The broadcast of the new assignment that rank 0 makes is omitted: it happens in one
         iteration of a whole training run.
         """
         if self.rebuilt or not self.arrived or (self.find_unused and not self.static_graph):

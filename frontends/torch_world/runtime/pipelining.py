@@ -28,7 +28,7 @@ from flint.frontends.torch_world.record.handover import Handover
 
 
 class StageShapes:
-    """Tells stages what their neighbours send, from a `Handover`.
+    """Tells stages what their neighbors send, from a `Handover`.
 
     Raises FL235 where the shape of a stage's input cannot be known.
     """

@@ -36,7 +36,7 @@ PUBLIC = Patches()
 _C10D = "torch.distributed.distributed_c10d"
 _BOTH = ("torch.distributed", _C10D)
 
-#: Where PyTorch keeps functions of devices; a name is that of the device's module, but for these.
+#: Where PyTorch keeps functions of devices; a name is that of the device's module, except these.
 _MODULES = (
     *("torch.cuda", "torch.cuda.memory", "torch.cuda.random", "torch.cuda.streams"),
     "torch.accelerator",
@@ -404,7 +404,7 @@ def _backend(asked: object) -> str:
 
 @PUBLIC.replaces(*(f"{module}:barrier" for module in _BOTH))
 def barrier(session: Session, original: object) -> Function:
-    """Host synchronisation moves no data."""
+    """Host synchronization moves no data."""
     return lambda *args, **kwargs: None
 
 

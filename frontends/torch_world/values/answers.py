@@ -106,7 +106,7 @@ class Values(Following):
         raise self.unknown(f".numpy() of a tensor {_shape(tensor)}", _list_hint(tensor))
 
     def numbers(self, data: Any) -> Any:
-        """A list of lists, as `torch.tensor` takes it, with numbers in the place of tensors."""
+        """A list of lists, as `torch.tensor` takes it, with numbers instead of tensors."""
         if isinstance(data, (list, tuple)):
             return [self.numbers(entry) for entry in data]
         return data.tolist() if isinstance(data, torch.Tensor) else data

@@ -40,7 +40,7 @@ def drawn(
 ) -> torch.Tensor | None:
     """What a real tensor holds after `func`; None where it depends on what is not known.
 
-    Runs outside of all modes.
+    Runs outside all modes.
     """
     schema = schema_of(func)
     written = {a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write}

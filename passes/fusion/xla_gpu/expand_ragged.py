@@ -1,4 +1,4 @@
-"""Ragged products as products of everything: what is not of a group is masked, not left out."""
+"""Ragged products as products of everything: what is not of a group is masked, not omitted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ExpandRagged(Pass):
     contracted dimension is ragged, both operands become (groups, ...), and there is a product for
     each. Matrices whose other dimension is multiplied are turned first. Where groups begin is one
     kernel. XLA for TPUs does the second only: `rows` says whether the first is done too, for which
-    it has a kernel that leaves out what is not of a group.
+    it has a kernel that omits what is not of a group.
     """
 
     rows: bool = True

@@ -50,7 +50,7 @@ class MergeProducts(Pass):
 
 
 def _mixed(program: Program) -> Mask:
-    """Products with an operand that is no matrix from either side, or would be copied to be one."""
+    """Products with an operand that is not a matrix from either side, or would be copied to be one."""
     flags = program.flags
     found = np.zeros(len(program), dtype=np.bool_)
     for turned, seen in _ORDERS:

@@ -116,7 +116,7 @@ class Neighbours:
         return 2 * (round_ * self.crossing + number) + (not forward)
 
     def route(self, boundary: int, *, forward: bool) -> Route:
-        """From the position of a stage to that of its neighbour, for all positions alike.
+        """From the position of a stage to that of its neighbor, for all positions alike.
 
         In a ring the last position is followed by the first, where there are stages enough.
         """

@@ -1,4 +1,4 @@
-"""Rows of the units of a schedule: passes of microbatches, with messages to and from neighbours."""
+"""Rows of the units of a schedule: passes of microbatches, with messages to and from neighbors."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _label(unit: Unit) -> str:
 # Sizes in pixels.
 _TIME_UNIT, _ROW, _LEFT, _TOP, _LEGEND = 24, 28, 56, 8, 30
 
-#: Colours of the chunks, from the first; after the last they begin again.
+#: Colors of the chunks, from the first; after the last they begin again.
 _FILLS = {
     UnitWork.FORWARD: ("#9ec5f4", "#5f9be8", "#c7e0fb", "#3f7fd6"),
     UnitWork.BACKWARD: ("#a8dba8", "#6cbf72", "#cdebcb", "#4aa354"),
@@ -83,7 +83,7 @@ _NAMES = {
 def svg(timed: TimedSchedule) -> str:
     """Draw the schedule as an SVG document of its own, a row for each rank.
 
-    Numbers are microbatches, colours are passes, and their shades chunks.
+    Numbers are microbatches, colors are passes, and their shades chunks.
     """
     boxes, ranks, length = _boxes(timed), timed.placement.ranks, timed.length
     works = sorted({box.unit.work for box in boxes})

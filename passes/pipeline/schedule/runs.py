@@ -133,7 +133,7 @@ def _repetitions(
     """Return, for each period worth trying, how long each unit's row of repeats is.
 
     Entry i of a period p counts the units up to i, i included, that each equal the unit p before
-    with microbatches the same step further on. A period is left out if all its repeats are
+    with microbatches the same step further on. A period is omitted if all its repeats are
     repeats of a shorter one that divides it: that one stores fewer units.
     """
     passes = table[:, 0] * (table[:, 1].max(initial=0) + 1) + table[:, 1]

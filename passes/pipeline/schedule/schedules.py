@@ -194,7 +194,7 @@ def zero_bubble_h1(ranks: int, microbatches: int, chunks: int, rank: int) -> Ord
     place=folded,
 )
 def zero_bubble_v(ranks: int, microbatches: int, chunks: int, rank: int) -> Order:
-    """The V schedule: split backward passes over stages that turn round at the last rank.
+    """The V schedule: split backward passes over stages that turn around at the last rank.
 
     A rank warms up with forward passes until the first gradient can be there, and then has as
     many microbatches in its two chunks as it may hold: after that a forward pass always follows
@@ -223,7 +223,7 @@ def zero_bubble_v(ranks: int, microbatches: int, chunks: int, rank: int) -> Orde
     place=folded,
 )
 def dualpipe_v(ranks: int, microbatches: int, chunks: int, rank: int) -> Order:
-    """One half of DualPipe (arXiv 2412.19437, section 3.2.1), whose stages turn round.
+    """One half of DualPipe (arXiv 2412.19437, section 3.2.1), whose stages turn around.
 
     Cut in the middle, each half of DualPipe holds every stage once; its eight steps are those of
     DeepSeek's description of DualPipeV. In the steady state a forward pass of one chunk and a

@@ -43,7 +43,7 @@ def simulate(
     pass waits for the stage before, a backward pass for the stage behind and for the forward pass
     of its own, weight gradients for the gradients of the inputs. A value from another rank takes
     `transfer_time` longer; nothing waits for sends. Raises ValueError if the ranks wait for each
-    other for ever.
+    other forever.
     """
     run = _Clock(orders, placement, durations, transfer_time)
     spans = run.finish()

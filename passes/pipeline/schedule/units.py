@@ -37,7 +37,7 @@ def looped(ranks: int, stage: int) -> int:
 
 
 def folded(ranks: int, stage: int) -> int:
-    """Stages turn round at the last rank, and again at the first one: 0 1 2 3 3 2 1 0."""
+    """Stages turn around at the last rank, and again at the first one: 0 1 2 3 3 2 1 0."""
     there = stage % (2 * ranks)
     return min(there, 2 * ranks - 1 - there)
 

@@ -52,7 +52,7 @@ class _Cut:
         self.part: list[int] = classes.part.tolist()
         self.region: list[int] = body.program.region.tolist()
         self.kept: dict[int, int] = {}  # rows that later parts read as stacks: loop
-        self.first = 1 + max(body.arguments, default=-1)  # the first row that is no argument
+        self.first = 1 + max(body.arguments, default=-1)  # the first row that is not an argument
 
     def parts(self, numbers: list[int]) -> dict[int, StageProgram]:
         """Plan parts last to first, since the last says what the others keep; then make them."""

@@ -170,7 +170,7 @@ class _Cones:
                 continue
             if p.region[row] != loop:
                 if common_region(p, row, write) == loop:
-                    return None  # in a loop inside of this one
+                    return None  # in a loop inside this one
                 continue
             if row in self.produced:
                 return None

@@ -203,7 +203,7 @@ def _class(program: Program, step: Step) -> OpClass:
 
 @dataclass(frozen=True, eq=False)
 class ReducePiece:
-    """Rows that depend on no row outside of the piece: what they read, and what they give."""
+    """Rows that depend on no row outside the piece: what they read, and what they give."""
 
     rows: frozenset[int]
     partials: frozenset[Partial]

@@ -3,7 +3,7 @@
 Since NCCL 2.23 (its release notes and NVIDIA's article on them, "New Scaling Algorithm and
 Initialization with NVIDIA Collective Communications Library 2.23"), for groups with one GPU in each
 node: NCCL's tuner leaves it out of any other (`src/graph/tuning.cc`, 2.23 to 2.30; from 2.31.2 on
-it also runs between nodes while NVLS runs inside, which is not modelled: presets are fitted on NCCL
+it also runs between nodes while NVLS runs inside, which is not modeled: presets are fitted on NCCL
 2.27 to 2.29).
 """
 

@@ -27,7 +27,7 @@ from flint.ir.op_class import Collective
 class Extent:
     """Members of a group along one dimension of a torus, `stride` chips apart.
 
-    `wrapped` where the ends are joined. Two neighbours have one link, also where a ring of two
+    `wrapped` where the ends are joined. Two neighbors have one link, also where a ring of two
     would give them two.
     """
 

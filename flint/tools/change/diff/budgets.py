@@ -56,7 +56,7 @@ class Budget:
         return before * (1 + sign * self.limit) if self.is_share else before + sign * self.limit
 
     def holds(self, before: float, after: float) -> bool:
-        """Whether a change is within the budget, but for rounding of the ninth digit."""
+        """Whether a change is within the budget, except rounding of the ninth digit."""
         most = self.most(before)
         slack = abs(most) * 1e-9
         if self.metric.unit is Unit.PERCENT:

@@ -104,7 +104,7 @@ def _layers(trips: Counter[tuple[int, int]], arguments: Arguments) -> list[Cause
 
 
 def _shapes(trips: Counter[tuple[int, int]], arguments: Arguments, *, follows: bool) -> list[Cause]:
-    """Other sizes of dimensions, but for those that are layers stacked for a loop.
+    """Other sizes of dimensions, except those that are layers stacked for a loop.
 
     With `follows`, of a changed mesh, only of arguments whose whole shape is known.
     """

@@ -49,7 +49,7 @@ class Difference(DifferenceNumbers):
     def broken(self, budgets: str) -> list[Broken]:
         """Budgets that do not hold, of `step-time=+2%,memory=+1GiB`: see `flint diff --fail-over`.
 
-        Raises FlintError FL720 for what is no budget, FL721 for one that cannot be told.
+        Raises FlintError FL720 for what is not a budget, FL721 for one that cannot be told.
         """
         from flint.tools.change.diff.budgets import broken, parse_budgets
 

@@ -1,7 +1,7 @@
 """What is kept of a workload to tell later what changed: totals, without names of machines or lines.
 
-It is what a lock file holds. Lines and scopes are left out on purpose: a program whose lines moved,
-or whose functions were renamed, has an equal snapshot but for names of its arguments.
+It is what a lock file holds. Lines and scopes are omitted on purpose: a program whose lines moved,
+or whose functions were renamed, has an equal snapshot except for names of its arguments.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Argument:
     count: Positive  #: How many there are.
     device_bytes: MeanCount  #: What one device holds of all of them, in bytes.
     is_donated: Later[bool | None] = None
-    """Whether results of the step take their place; null or left out where it is not known."""
+    """Whether results of the step take their place; null or omitted where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class EstimateFacts:
     mapping: tuple[str, ...]  #: Where mesh axes lie.
     derate: Fraction  #: What the speed of every kernel was multiplied by.
     step_time_ns: Nanoseconds  #: When the last rank ends its step, in ns.
-    mfu: Utilisation  #: Model flops utilisation, 0 to 1.
+    mfu: Utilisation  #: Model flops utilization, 0 to 1.
     is_lower_bound: bool  #: Whether operations without a price counted nothing.
     exposed_ns: Mapping[str, Nanoseconds]
     """Time in which nothing is computed while communication runs, by mesh axes, in ns."""

@@ -86,7 +86,7 @@ class Cache:
         return Entry(found, workload, inputs, kept["warnings"], kept["made_with"])
 
     def store(self, capture: Capture, made: Made) -> Entry:
-        """Keep a capture in the place of an older one. Raises FlintError FL502."""
+        """Keep a capture, and drop an older one. Raises FlintError FL502."""
         self.prepare()
         key = self.key(capture)
         path = self.folder / f"{key}.flint"

@@ -143,7 +143,7 @@ class Project(BaseModel):
 def _placed(root: Path, value: Any, option: str) -> Any:
     """A value, or each of several, with the file that it names below `root`; KIND=FILE too.
 
-    A bare word names what Flint has, whatever lies there, but for workloads.
+    A bare word names what Flint has, whatever lies there, except workloads.
     """
     if isinstance(value, tuple):
         return tuple(_placed(root, each, option) for each in value)

@@ -13,7 +13,7 @@ from flint.tools.change.diff.snapshot import Snapshot
 def snapshot_record(snapshot: Snapshot) -> dict[str, Any]:
     """A snapshot as JSON. Tables are in an order that does not depend on lines of the source.
 
-    What is not known of an argument is left out: records of before did not have it.
+    What is not known of an argument is omitted: records of before did not have it.
     """
     document = as_object(snapshot)
     for argument in document["program"]["arguments"] if snapshot.program else ():

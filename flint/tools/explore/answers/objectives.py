@@ -53,7 +53,7 @@ def _digits(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A quantity of a result, and whether more of it is better. `note` says what it leaves out."""
+    """A quantity of a result, and whether more of it is better. `note` says what it omits."""
 
     name: str  #: as `--objective` and `--where` call it
     title: str
@@ -235,7 +235,7 @@ RATE = Objective("rate", "tokens/s or steps/s", QuantityUnit.PER_S, True, rate)
 
 
 def names_of_result(result: Result) -> dict[str, Value]:
-    """What the names of results in conditions stand for; those that are not known are left out."""
+    """What the names of results in conditions stand for; those that are not known are omitted."""
     found: dict[str, Value] = {
         name: o.value(result) for name, o in OBJECTIVES.items() if name != "devices"
     }

@@ -1,4 +1,4 @@
-"""The answer of a study for people: what was asked, a table of the best, what was left out."""
+"""The answer of a study for people: what was asked, a table of the best, what was omitted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def study_text(
 
 
 def said(study: Study, ranking: Ranking) -> list[str]:
-    """Sentences on the space and on what was left out, for a page."""
+    """Sentences on the space and on what was omitted, for a page."""
     asked = [line.strip() for line in _asked(study, ranking)]
     return [*asked, *(line.strip() for line in _beside(study, ranking, verbose=False))]
 

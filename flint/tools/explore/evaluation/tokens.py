@@ -20,7 +20,7 @@ from flint.tools.explore.space.names import RESULTS, Scope, as_name
 if TYPE_CHECKING:
     from flint.tools.explore.space.expression import Value
 
-#: Types that indices of tokens have. Smaller integers are caches and weights that were quantised.
+#: Types that indices of tokens have. Smaller integers are caches and weights that were quantized.
 _INDICES = ("int32", "int64", "uint32", "uint64")
 
 

@@ -126,7 +126,7 @@ def _main(peaks: Mapping[str, Quantity]) -> float:
 
 
 def _with_constants(table: Mapping[str, Any], asked: Sequence[MachineChange]) -> dict[str, Any]:
-    """Constants that are asked for, in the place of those that libraries have of their classes."""
+    """Constants that are asked for, instead of those that libraries have of their classes."""
     own = dict(table["constants"])
     for c in asked:
         own[c.target.key] = c.quantity(own.get(c.target.key))

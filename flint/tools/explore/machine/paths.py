@@ -62,7 +62,7 @@ class PathTarget:
     key: str
     tier: str = ""
     form: ValueForm = ValueForm.QUANTITY
-    #: Whether the path leaves out the unit of its key, so that a value has to say it.
+    #: Whether the path omits the unit of its key, so that a value has to say it.
     is_short: bool = False
 
     @property

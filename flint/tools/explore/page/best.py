@@ -17,7 +17,7 @@ from flint.tools.report.page.section import Section
 
 #: Points that have a bar.
 BARS = 25
-#: Colours of communication by mesh axes: the warm ones.
+#: Colors of communication by mesh axes: the warm ones.
 _WARM = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "message")
 
 

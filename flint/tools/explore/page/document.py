@@ -26,7 +26,7 @@ def study_html(ranking: Ranking, *, title: str, said: Sequence[str] = ()) -> str
     """The page of all points of a ranking.
 
     The first objective says what is best, the second is the other side of the front (without one,
-    memory); `said` are sentences on the space: defaults, constraints, what was left out.
+    memory); `said` are sentences on the space: defaults, constraints, what was omitted.
 
     Equal rankings give equal bytes. Pictures are of a bounded number of points; what is not drawn is
     counted below them.

@@ -35,7 +35,7 @@ def named(result: Result, chosen: Chosen) -> str:
 def pareto(ranked: Sequence[Result], a: Objective, b: Objective) -> list[Result]:
     """Those that no other is better than in one of both and as good in the other, best `a` first.
 
-    Results of which one of both is not known are left out.
+    Results of which one of both is not known are omitted.
     """
     known = [r for r in ranked if a.value(r) is not None and b.value(r) is not None]
     found: list[Result] = []

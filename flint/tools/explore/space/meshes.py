@@ -40,7 +40,7 @@ class AxisLimit:
 def parse_axes(text: str | None, declared: Sequence[str]) -> tuple[AxisLimit, ...]:
     """The axes of all meshes, in their order, with what `--mesh` says of their sizes.
 
-    Axes that the entry declares and `text` leaves out have any size. The order is that of the
+    Axes that the entry declares and `text` omits have any size. The order is that of the
     entry, or that of `text` where it names all of them; then it may have further ones. With no
     names ("4x*x8") sizes are of the axes in their order.
 

@@ -52,7 +52,7 @@ class Scope:
 
     @cached_property
     def known(self) -> Mapping[str, Measure | None]:
-        """Every name, with what it measures; those that stand for several things are left out."""
+        """Every name, with what it measures; those that stand for several things are omitted."""
         found: dict[str, Measure | None] = dict.fromkeys(self._full())
         found |= {f"result.{name}": measure for name, measure in RESULTS.items()}
         found |= {n: RESULTS.get(n) for n in self._plain() if n not in self.ambiguous}
@@ -84,7 +84,7 @@ class Scope:
         return found
 
     def fixed(self, options: Pairs) -> dict[str, Value]:
-        """What the names of options stand for, later ones in the place of earlier ones."""
+        """What the names of options stand for, later ones instead of earlier ones."""
         found: dict[str, Value] = {}
         for name, value in options:
             found |= self.of(PointField.SETTING, name, value)

@@ -25,7 +25,7 @@ def of_all(
     """The last exploration's space as it holds for all results, and notes on those of others.
 
     Values that only other points have are among its own; conditions that do not hold everywhere are
-    left out.
+    omitted.
     """
     asked = {(d["field"], d["name"]): d for d in space["dimensions"]}
     chosen = [dict(_chosen(r.point, asked)) for r in results]

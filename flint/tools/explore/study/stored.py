@@ -77,7 +77,7 @@ class StoredStudy:
 
 
 def read_stored(path: Path) -> StoredStudy:
-    """The content of a study file. Raises FlintError FL864 for a file that is no study."""
+    """The content of a study file. Raises FlintError FL864 for a file that is not a study."""
     with open_stored(path) as tables:
         rows, results = {}, {}
         for key, row, result in _points(tables):

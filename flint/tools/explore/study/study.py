@@ -48,7 +48,7 @@ class Study:
         """The study of a file: what held when it was written to last.
 
         Its space is the last one that was explored, with what other points chose. It is read alone: whether files have changed since is not looked at. Raises FlintError FL864
-        for a file that is no study.
+        for a file that is not a study.
         """
         stored = read_stored(Path(path))
         about = stored.about

@@ -162,7 +162,7 @@ class StudyFile:
 def open_study(path: Path | None, space: Space) -> Iterator[StudyFile]:
     """The study of a space in a file, which is made if it is not there; without a path in memory.
 
-    Raises FlintError FL864 for a file that is no study, FL865 for a study of something else, FL866
+    Raises FlintError FL864 for a file that is not a study, FL865 for a study of something else, FL866
     for one that another process writes to, FL502 where it cannot be written.
     """
     with contextlib.ExitStack() as open_:

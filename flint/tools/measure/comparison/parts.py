@@ -1,4 +1,4 @@
-"""To what a modelled step belongs, and what makes the measured one longer or shorter."""
+"""To what a modeled step belongs, and what makes the measured one longer or shorter."""
 
 from __future__ import annotations
 

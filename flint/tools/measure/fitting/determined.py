@@ -18,7 +18,7 @@ from flint.tools.measure.fitting.fit import Bounds, Predict
 MOVED = 0.1
 #: A constant shows where times move by this share of its own move, in the mean of squares.
 LEAST_SHOWN = 0.04
-#: Rows that each constant needs, but for the first.
+#: Rows that each constant needs, except the first.
 ROWS_EACH = 3
 
 

@@ -1,6 +1,6 @@
 """The JSON file of newer nccl-tests (`-J FILE`): one run, its devices and results.
 
-Its list of environment variables, its arguments but for the name of the test, and its hosts' names
+Its list of environment variables, its arguments except the name of the test, and its hosts' names
 are not kept.
 """
 

@@ -3,7 +3,7 @@
 A table is a title (`# OSU MPI-CUDA Allreduce Latency Test v7.3`), a header and rows of a size and
 microseconds, or MB (1e6 bytes) per second. `osu_latency` is the time of one message, one way.
 `osu_bw` sends many at once: the time of one is its bytes by the bandwidth, without its latency, so
-that rows below 1 MiB are left out. How many ranks a collective had is in no line: the log has to hold
+that rows below 1 MiB are omitted. How many ranks a collective had is in no line: the log has to hold
 the command (`mpirun -np 16`), or the file's name `16ranks`.
 """
 

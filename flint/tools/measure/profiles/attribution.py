@@ -19,7 +19,7 @@ _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 _NOT_SCOPES = re.compile(
     r"^(ProfilerStep#|Optimizer\.|nccl:|rccl:|## |execute_|step\[|gloo:|PyTorch Profiler)"
 )
-#: What a scope may hold: annotations with anything else (paths, addresses) are left out.
+#: What a scope may hold: annotations with anything else (paths, addresses) are omitted.
 _PLAIN = re.compile(r"[\w .:#=\[\]()+-]{1,80}")
 
 

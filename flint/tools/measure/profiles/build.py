@@ -207,7 +207,7 @@ def _once(sentences: Sequence[str], ranks: int) -> list[str]:
 def _classes(mesh: Mesh, ranks: Sequence[int], warnings: list[str]) -> tuple[RankClass, ...]:
     """One class a profiled rank; others are in that of the nearest coordinates, the lowest of equals.
 
-    An axis counts more the more ranks lie between its neighbours: first axes are of pipelines.
+    An axis counts more the more ranks lie between its neighbors: first axes are of pipelines.
     """
     if len(ranks) == 1:
         if mesh.size > 1:

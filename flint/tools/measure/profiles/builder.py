@@ -174,7 +174,7 @@ class ProfileBuilder:
     def add_sync(
         self, correlation: int, *, stream: int = -1, waited_stream: int = -1, record: int = -1
     ) -> None:
-        """What a synchronisation record says of the call of that correlation.
+        """What a synchronization record says of the call of that correlation.
 
         `stream` waits, or the host waits for it; `waited_stream` is the one on which the call of
         correlation `record` put the event.

@@ -87,7 +87,7 @@ KERNELS: tuple[CommName, ...] = (
     _row(r"(?<![A-Za-z])all_?(?:to_?|To|2)[aA]ll|A(?:ll|LL)_?(?:T[oO]_?|2)A(?:ll|LL)|(?:^|_)a2a(?:_|$)", _EXCHANGE, BY_NAME, _SAYS),
 )  # fmt: skip
 
-#: Operators all of whose kernels communicate, but for copies and what PyTorch calculates itself.
+#: Operators all of whose kernels communicate, except copies and what PyTorch calculates itself.
 OPERATORS: tuple[CommName, ...] = (
     _row(r"^symm_mem::\w*all_reduce", _REDUCE, "symmetric memory", _SYMM),
     _row(r"^symm_mem::\w*all_gather(?!_\w*(?:mm|matmul))", _GATHER, "symmetric memory", _SYMM),

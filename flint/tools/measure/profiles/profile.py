@@ -201,7 +201,7 @@ class Profile:
     with their ranks. `device_memory_bytes` and `processors` are 0 where nothing says them. `tensors`
     are ids of the tensors that operators read and wrote, where they were recorded. `waits`, (count, 2),
     are rows of activities: the first waits for the second, beside what calls and streams say.
-    `warnings` say what the file lacked, and what was left out.
+    `warnings` say what the file lacked, and what was omitted.
     """
 
     format: str

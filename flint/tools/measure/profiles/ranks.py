@@ -126,7 +126,7 @@ class Aligned:
 def align(recorded: Sequence[Recorded], world: int, warnings: list[str]) -> Aligned:
     """Clocks by the ends of collectives, which all members of a group see at once.
 
-    From rank to rank the median of what ends differ by is taken, the first collective left out.
+    From rank to rank the median of what ends differ by is taken, the first collective omitted.
     """
     keys = {r.rank: communication_of(r, world) for r in recorded}
     base = {r.rank: float(r.profile.origin_ns) for r in recorded}

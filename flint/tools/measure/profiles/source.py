@@ -65,7 +65,7 @@ class Unpacked:
 def open_profile(path: Path) -> Iterator[Unpacked]:
     """The bytes of a file, unpacked if it is packed with gzip (or zstd, with a library for it).
 
-    Raises FlintError FL801 for what cannot be opened, is no regular file, or is packed with zstd
+    Raises FlintError FL801 for what cannot be opened, is not a regular file, or is packed with zstd
     where nothing unpacks it.
     """
     try:

@@ -53,7 +53,7 @@ class StepTimes:
         return float(np.median(list(self.periods_ns.values()))) if self.periods_ns else 0.0
 
     def typical(self, numbers: Collection[int]) -> int:
-        """Of some steps that of median period; else of median span, the first left out: it warms up."""
+        """Of some steps that of median period; else of median span, the first omitted: it warms up."""
         known = {n: p for n, p in self.periods_ns.items() if n in numbers}
         if not known:
             kept = [s for s in self.steps.found if s.number in numbers]

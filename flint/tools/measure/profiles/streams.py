@@ -17,7 +17,7 @@ TOLERANCE_NS = 1000.0
 _MOST_LANES = 240
 #: What a wait is for is looked for among so many activities before and after it.
 _MOST_NEAR = 1024
-#: Operators and annotations inside of which a collective is launched.
+#: Operators and annotations inside which a collective is launched.
 _COMMUNICATES = re.compile(r"^(record_param_comms|c10d::|_c10d_functional|nccl:|rccl:)")
 
 
@@ -96,7 +96,7 @@ def _of_calls(
 ) -> set[tuple[int, int]]:
     """A stream that waits for an event: its next activity waits for the one before the event.
 
-    Where the profile does not say which event, outside of collectives the main stream waits for the
+    Where the profile does not say which event, outside collectives the main stream waits for the
     collective that was launched last: so PyTorch waits for its work.
     """
     calls, a = profile.calls, profile.activities

@@ -23,7 +23,7 @@ _LOOKED_AT = 64
 
 @dataclass(frozen=True)
 class Sync:
-    """What a profiler's synchronisation records say, one entry each (-1: not said).
+    """What a profiler's synchronization records say, one entry each (-1: not said).
 
     `call` is the row of the call, `stream` the stream that waits or that the host waits for,
     `waited_stream` the one on which the event was recorded, by the call of row `record`.

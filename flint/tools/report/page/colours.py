@@ -1,6 +1,6 @@
-"""Which colour a kind of work has: one for each family, the same in every chart.
+"""Which color a kind of work has: one for each family, the same in every chart.
 
-Computation is in cool colours, communication in warm ones, idle time in grey. The colours themselves
+Computation is in cool colors, communication in warm ones, idle time in grey. The colors themselves
 are in parts.css, for light and dark pages.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-#: Family of each kind of a `Share`. A family is the name of a colour in parts.css.
+#: Family of each kind of a `Share`. A family is the name of a color in parts.css.
 _FAMILIES = {
     "product": ("gemm", "convolution"),
     "attention": ("attention", "attention_backward"),
@@ -54,7 +54,7 @@ def families(kinds: Iterable[str]) -> list[str]:
     return [name for name in TITLES if name in found]
 
 
-#: Colours of things that have no family: phases, kinds of memory, axes, scopes, in their order.
+#: Colors of things that have no family: phases, kinds of memory, axes, scopes, in their order.
 SERIES = tuple(f"s{number}" for number in range(1, 11))
 #: Phases and passes of a pipeline.
 PHASES = {
@@ -85,5 +85,5 @@ MEMORY = {
 
 
 def series(number: int) -> str:
-    """The colour of the n-th of several things; after the last they begin again."""
+    """The color of the n-th of several things; after the last they begin again."""
     return SERIES[number % len(SERIES)]

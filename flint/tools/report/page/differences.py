@@ -49,7 +49,7 @@ class Good(Enum):
 
 
 def changed(a: float, b: float, written: Callable[[float], str], good: Good = Good.LESS) -> Markup:
-    """A difference with the colour of what it means; the sign says it too."""
+    """A difference with the color of what it means; the sign says it too."""
     said = difference(a, b, written)
     if a == b or good is Good.NEITHER:
         return tag("span", said, cls="small" if a == b else None)

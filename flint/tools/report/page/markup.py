@@ -34,7 +34,7 @@ def _cut(value: str) -> str:
 def tag(name: str, /, *inside: object, **attributes: object) -> Markup:
     """An element. Underlines in names of attributes are dashes, `cls` is `class`.
 
-    An attribute that is None or False is left out, one that is True has no value.
+    An attribute that is None or False is omitted, one that is True has no value.
     """
     written = "".join(
         f" {_name(key)}"

@@ -64,7 +64,7 @@ def parts_bar(
 
 
 def kind_colours(parts: Sequence[TimePart]) -> list[str]:
-    """The colour of the family of each part, which is named by its kind and axes."""
+    """The color of the family of each part, which is named by its kind and axes."""
     return [family(p.name.partition(" over ")[0]) for p in parts]
 
 

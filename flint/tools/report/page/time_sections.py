@@ -80,7 +80,7 @@ def _by_axes(c: ClassEstimate) -> Markup:
 
 
 def axis_colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each of some mesh axes, the same wherever the same axes are named."""
+    """A color for each of some mesh axes, the same wherever the same axes are named."""
     return {name: series(n + 1) for n, name in enumerate(sorted(set(names)))}
 
 

@@ -70,7 +70,7 @@ class ScopeTime:
     busy_ns: float  #: How long its kernels and communication run, in ns, with what is inside.
     exposed_ns: float  #: Time of the step that it takes, in ns, with what is inside.
     own_ns: float  #: The same without what is inside, in ns.
-    parts: tuple[ScopeTime, ...]  #: What lies inside of it, most of the step first.
+    parts: tuple[ScopeTime, ...]  #: What lies inside it, most of the step first.
 
 
 def of_all_layers(scope: str) -> str:

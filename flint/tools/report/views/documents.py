@@ -48,7 +48,7 @@ class ViewedEstimate(EstimateDocument):
     classes: list[ViewedClass]  # type: ignore[misc]
     """One entry for each rank class."""
     pipeline: NotRequired[PipelineTimeline | None]
-    """What the classes of a pipeline run when (--view pipeline); null for what is no pipeline."""
+    """What the classes of a pipeline run when (--view pipeline); null for what is not a pipeline."""
 
 
 def find_views(names: Collection[str]) -> tuple[DocumentView, ...]:

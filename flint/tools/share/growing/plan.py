@@ -48,7 +48,7 @@ class Amount:
         )
 
     def of(self, before: int, what: str) -> int:
-        """The new size of what was `before`. Raises FlintError FL922 if it is no whole number."""
+        """The new size of what was `before`. Raises FlintError FL922 if it is not a whole number."""
         value = self.value * before if self.is_factor else self.value
         if value.denominator != 1 or value < 1:
             raise FlintError(

@@ -1,6 +1,6 @@
 """Attacks on a shared workload by somebody who has captures of public models.
 
-Look-up of hashes is `anonymity.py`; here are those that also recognise what was changed.
+Look-up of hashes is `anonymity.py`; here are those that also recognize what was changed.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def anonymity_set(of: Fingerprint, known: Known, view: View) -> AnonymitySet:
 
 @dataclass(frozen=True, slots=True)
 class FamilyGuess:
-    """The nearest known workload by shares of neighbourhoods, and the nearest of another family.
+    """The nearest known workload by shares of neighborhoods, and the nearest of another family.
 
-    Distances are shares of rows (0 to 1) whose neighbourhood of depth 2 differs. `accuracy` is the
+    Distances are shares of rows (0 to 1) whose neighborhood of depth 2 differs. `accuracy` is the
     attack's own on the known workloads. Families that tie with the first are in `tied`.
     """
 
@@ -91,7 +91,7 @@ class FamilyGuess:
 class Membership:
     """Whether the workload is one of the known ones: of the same model, or mesh and options too.
 
-    The distance is that of op-class neighbourhoods (0 to 1) and of totals (powers of two, at most
+    The distance is that of op-class neighborhoods (0 to 1) and of totals (powers of two, at most
     1), summed. `candidates` are the known workloads within the threshold, nearest first.
     """
 
@@ -119,7 +119,7 @@ class Memberships:
 
 
 def guess_family(of: Fingerprint, known: Known, view: View) -> FamilyGuess:
-    """Nearest neighbour on neighbourhoods of one view (`COUNTED`)."""
+    """Nearest neighbor on neighborhoods of one view (`COUNTED`)."""
     distances = structure_distances(known.shares[view], shares(of.histograms[view]))
     order = np.argsort(distances, kind="stable").tolist()
     first = order[0]

@@ -169,7 +169,7 @@ class TraceContent:
     of: NDArray[np.uint8]
 
     def has_texts_of(self, other: NDArray[np.uint8]) -> bool:
-        """Whether another file of this length has no other text, but for digits in place of digits.
+        """Whether another file of this length has no other text, except other digits.
 
         Numbers may differ where they keep their width; nothing else may.
         """

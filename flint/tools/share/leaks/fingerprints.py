@@ -60,10 +60,10 @@ def of_table(entries: Iterable[str]) -> UInt64s:
 # Weisfeiler-Leman labels: what a row and the rows around it look like, to a depth.
 #
 # The one-dimensional test (Weisfeiler and Leman, 1968; Shervashidze et al., 2011): a label at depth d
-# is made of the row's label at depth d - 1 and of those of its neighbours. Rows that it reads and rows
+# is made of the row's label at depth d - 1 and of those of its neighbors. Rows that it reads and rows
 # that read it count apart.
 
-#: Depths to which neighbourhoods are hashed.
+#: Depths to which neighborhoods are hashed.
 DEPTHS = 4
 _READS, _READ_BY = np.uint64(0x5851F42D4C957F2D), np.uint64(0x14057B7EF767814F)
 
@@ -126,9 +126,9 @@ def _looked_up(table: UInt64s, column: NDArray[np.generic]) -> NDArray[np.generi
     return found
 
 
-#: Numbers of a histogram of neighbourhoods.
+#: Numbers of a histogram of neighborhoods.
 BUCKETS = 512
-#: Depth of the neighbourhoods that are counted.
+#: Depth of the neighborhoods that are counted.
 COUNTED_DEPTH = 2
 
 
@@ -143,9 +143,9 @@ class View(StrEnum):
     ROWS = "number of rows"
 
 
-#: For each view of neighbourhoods its labels.
+#: For each view of neighborhoods its labels.
 _LABELS = {View.TOPOLOGY: Labels.NONE, View.OPS: Labels.OPS, View.ALL: Labels.SIZES}
-#: Neighbourhoods that are counted.
+#: Neighborhoods that are counted.
 COUNTED = (View.TOPOLOGY, View.OPS)
 
 
@@ -154,7 +154,7 @@ class Fingerprint:
     """Of a program, or of all programs of a workload.
 
     `wl[view]` are hashes to depth 0, 1, 2 and 3; `hashes[view]` is the deepest, or the only one.
-    `histograms[view]` counts neighbourhoods of depth 2 by hash, in `BUCKETS` numbers.
+    `histograms[view]` counts neighborhoods of depth 2 by hash, in `BUCKETS` numbers.
     """
 
     rows: int
@@ -216,18 +216,18 @@ def _collectives(program: Program) -> int:
     return of_bytes(program.kind[rows].tobytes() + b"/" + program.collective[rows].tobytes())
 
 
-# How far a workload is from each known one: of its neighbourhoods, and of its totals.
+# How far a workload is from each known one: of its neighborhoods, and of its totals.
 
 
 def shares(histograms: NDArray[np.int64]) -> Float64s:
-    """Counts of neighbourhoods as shares of all rows: numbers of layers count less than kinds."""
+    """Counts of neighborhoods as shares of all rows: numbers of layers count less than kinds."""
     counts = histograms.astype(np.float64)
     found: Float64s = counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1.0)
     return found
 
 
 def structure_distances(known: Float64s, one: Float64s) -> Float64s:
-    """For each known workload the share of rows (0 to 1) that have another neighbourhood."""
+    """For each known workload the share of rows (0 to 1) that have another neighborhood."""
     found: Float64s = np.abs(known - one).sum(axis=-1) / 2
     return found
 

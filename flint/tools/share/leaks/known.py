@@ -1,4 +1,4 @@
-"""Known public models: their fingerprints, by which a shared workload may be recognised."""
+"""Known public models: their fingerprints, by which a shared workload may be recognized."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _totals(program: Program) -> list[float]:
     ]
 
 
-# How good the attacks are, measured on the known workloads themselves, each left out in turn.
+# How good the attacks are, measured on the known workloads themselves, each omitted in turn.
 
 #: Share of known workloads that membership may wrongly name members, where ties allow it.
 WANTED_FALSE_POSITIVES = 0.05
@@ -72,12 +72,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class FamilyAccuracy:
-    """How often the nearest neighbour is of the same family.
+    """How often the nearest neighbor is of the same family.
 
     `one_left_out`: among all other known workloads; the same model on another mesh may be one of
     them. `model_left_out`: among those of other models, over workloads whose family has another
     model. `code_left_out`: among those of other source code, over workloads whose family somebody
-    else wrote too. Ties count by the share of tied neighbours that are right. `largest_family` is
+    else wrote too. Ties count by the share of tied neighbors that are right. `largest_family` is
     what naming the largest family always would reach.
     """
 
@@ -98,7 +98,7 @@ class Threshold:
 def family_accuracy(
     shares: Float64s, families: Sequence[str], models: Sequence[str], codes: Sequence[str]
 ) -> FamilyAccuracy:
-    """The accuracy of nearest neighbours among shares (workloads, buckets)."""
+    """The accuracy of nearest neighbors among shares (workloads, buckets)."""
     family = _numbered(families)
     distances = np.stack([structure_distances(shares, one) for one in shares])
     return FamilyAccuracy(
@@ -110,7 +110,7 @@ def family_accuracy(
 
 
 def _left_out(distances: Float64s, family: Int64s, groups: Int64s) -> Share:
-    """Workloads of the same group left out, over those whose family is in another group."""
+    """Workloads of the same group omitted, over those whose family is in another group."""
     found = []
     for i, away in enumerate(distances):
         others, same = groups != groups[i], family == family[i]
@@ -230,7 +230,7 @@ class Known:
     """Known workloads: entry i of every array is of `entries[i]`.
 
     `hashes[view]` are of workloads; `program_hashes[view]` of their programs, program j being one
-    of entry `program_entry[j]`. `histograms[view]` (entries, buckets) count neighbourhoods,
+    of entry `program_entry[j]`. `histograms[view]` (entries, buckets) count neighborhoods,
     `totals` (entries, totals) are `sizes.log_totals`.
     `measured` is stored: to leave out each in turn takes longer than a report may.
     """
@@ -248,7 +248,7 @@ class Known:
 
     @cached_property
     def shares(self) -> Mapping[View, Float64s]:
-        """Neighbourhoods as shares of each workload's rows."""
+        """Neighborhoods as shares of each workload's rows."""
         return {view: shares(counts) for view, counts in self.histograms.items()}
 
     @property

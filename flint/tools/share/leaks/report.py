@@ -94,7 +94,7 @@ def leaks_of(
 
     With the original at hand survivors say which of its words they hold. `known` are the workloads
     that an attacker has: by default the public models that come with Flint. `files` is the directory
-    of traces, or the `.flint` file, that is given away: its strings are searched in place of those
+    of traces, or the `.flint` file, that is given away: its strings are searched instead of those
     of `shared`. Raises FlintError FL932 if it cannot be read.
     """
     world = known or public_models()

@@ -1,7 +1,7 @@
 """Words that identify nobody: what public compilers and frameworks say, and Flint's own.
 
 What is not here counts as a survivor (`strings.py`), whatever it looks like: a rule that guesses
-what is harmless would let names through. Anonymising writes words of this module only.
+what is harmless would let names through. Anonymizing writes words of this module only.
 """
 
 from __future__ import annotations

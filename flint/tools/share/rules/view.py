@@ -79,7 +79,7 @@ class View:
 
     @cached_property
     def exchanges(self) -> Mask:
-        """Rows that read what neighbours send of a value: a border, or all beside the value."""
+        """Rows that read what neighbors send of a value: a border, or all beside the value."""
         p = self.program
         sent = _borders(p)[p.deps] | _beside(
             p, p.dep_owner.astype(np.int64), p.deps.astype(np.int64)
@@ -210,7 +210,7 @@ def _waits(program: Program, owner: Int64s, read: Int64s) -> Mask:
 
 
 def _borders(program: Program) -> Mask:
-    """Permutations of a part of a value: what neighbours send of it."""
+    """Permutations of a part of a value: what neighbors send of it."""
     moves = program.collective == Collective.PERMUTE
     return np.asarray(moves & (program.result_bytes < type_bytes(program)))
 

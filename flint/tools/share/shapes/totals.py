@@ -108,7 +108,7 @@ class Totals:
     """Totals of each program: FLOPs, bytes moved, parameters, payload by axes; time of kernels; memory.
 
     `exponents` are those of variables by monomial; `sums` are coefficients by total and monomial. Time
-    is no polynomial: kernels take as long as their bytes or their FLOPs (`BALANCE`), whichever is more, with
+    is not a polynomial: kernels take as long as their bytes or their FLOPs (`BALANCE`), whichever is more, with
     products rounded up to `TILES`; `moved`, `flops` and `dims` are coefficients by kernel and monomial,
     `number` is how many of a program (a row each) are alike. Memory is the most of what is in use at some moments: `held` are coefficients by
     moment and monomial, `moments` how many moments of each program there are.
@@ -198,7 +198,7 @@ class Totals:
 
 
 def _rounded(dims: Sequence[Float64s], tiles: Sequence[int]) -> Float64s:
-    """By how much products grow when their sizes are rounded up; a size below a tile is no tile's."""
+    """By how much products grow when their sizes are rounded up; a size below a tile is not a tile's."""
     found = np.ones_like(dims[0])
     for size, tile in zip(dims, tiles, strict=True):
         up = np.ceil(size / tile - 1e-6) * tile

@@ -148,7 +148,7 @@ class Sizes:
     def values(
         self, values: Mapping[int, int] | None = None, mesh: Mesh | None = None
     ) -> dict[Factor, int]:
-        """Values of all variables and axes, with those that are given in place of the original's.
+        """Values of all variables and axes, with those that are given instead of the original's.
 
         Raises FlintError FL905 for a variable that there is not, and for a size below 1.
         """

@@ -31,7 +31,7 @@ def depth_of(program: Program) -> int:
 
     Of loops that read or write one part of stacked arrays in each iteration, the one with most
     FLOPs says it; without such loops any loop. A loop over microbatches stacks as well, but what is
-    inside of it stacks too: of equal FLOPs the inner loop is the layers.
+    inside it stacks too: of equal FLOPs the inner loop is the layers.
     """
     loops = [(i, r) for i, r in enumerate(program.regions) if _repeats(r)]
     stacked = [(i, r) for i, r in loops if _is_stacked(program, i, r)]
@@ -59,7 +59,7 @@ def _is_stacked(program: Program, number: int, region: Region) -> bool:
 
 
 def _flops_in(program: Program, region: Region) -> int:
-    """FLOPs of all its runs in one step, with what is inside of it."""
+    """FLOPs of all its runs in one step, with what is inside it."""
     rows = np.arange(len(program))
     inside = (region.start <= rows) & (rows < region.stop)
     return total(program, np.where(inside, program.flops, 0))

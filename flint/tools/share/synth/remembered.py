@@ -28,7 +28,7 @@ def captures_of(sources: Iterable[Workload | str | Path]) -> Iterator[tuple[str,
     """Every workload with what it is called: of a file its path, of a workload its number.
 
     A folder stands for the `.flint` files in it and in its folders, in the order of their names.
-    Raises FlintError FL301 for a path that is not there, FL304 for a file that is no workload, FL955 for a
+    Raises FlintError FL301 for a path that is not there, FL304 for a file that is not a workload, FL955 for a
     folder without one.
     """
     for number, source in enumerate(sources):
@@ -56,17 +56,17 @@ def _of_folder(folder: Path) -> Iterator[tuple[str, Workload]]:
 
 #: The folder of programs that come with Flint.
 DEFAULT = "programs"
-#: What is compared: neighbourhoods of rows, with their op classes.
+#: What is compared: neighborhoods of rows, with their op classes.
 _VIEW = View.OPS
 
 
 def structure_of(program: Program) -> Float64s:
-    """How often each neighbourhood of rows occurs, as shares of all rows (`flint.tools.share.leaks`)."""
+    """How often each neighborhood of rows occurs, as shares of all rows (`flint.tools.share.leaks`)."""
     return shares(fingerprint_of(program).histograms[_VIEW])
 
 
 def distance(one: Float64s, others: Sequence[Float64s]) -> float:
-    """The share of rows with another neighbourhood than in the nearest of others; 1 where there is none."""
+    """The share of rows with another neighborhood than in the nearest of others; 1 where there is none."""
     return float(structure_distances(np.stack(others), one).min()) if others else 1.0
 
 

@@ -22,11 +22,11 @@ from flint.tools.share.synth.rewrite import rewritten
 #: Totals that are asked for are met within this share.
 TOLERANCE = 0.10
 #: No sample is nearer than this to a remembered program, or to another sample of the call: the share of rows
-#: whose neighbourhood (of depth 2, with op classes) the other has not.
+#: whose neighborhood (of depth 2, with op classes) the other has not.
 LEAST_DISTANCE = 0.2
 #: Samples of one call.
 MOST_SAMPLES = 100_000
-#: How often a program is resized and rewritten before another one is taken, and seeds that are left out in
+#: How often a program is resized and rewritten before another one is taken, and seeds that are omitted in
 #: a row as too near to earlier samples.
 _DRAWS, _MOST_SEEDS = 3, 50
 #: A miss (in logarithms) beyond which no other draw of the program is tried.
@@ -82,7 +82,7 @@ def synth(
 def learn(captures: Iterable[Workload | str | Path]) -> Remembered:
     """Remember captures, without their names: what `flint.synth` makes others of.
 
-    Captures that cannot be remembered (several programs, recorded or compiled ones, profiles) are left out, and of
+    Captures that cannot be remembered (several programs, recorded or compiled ones, profiles) are omitted, and of
     those that differ in sizes alone the first stays. Raises FlintError FL954 where none is left, and FL301, FL304 or FL955
     for what cannot be read.
     """
@@ -116,7 +116,7 @@ def _given(program: Program, asked: Conditions) -> tuple[Miss, ...]:
 
 
 class _Failed(NamedTuple):
-    """Why a draw is no sample: how far off it is (in logarithms), and in words."""
+    """Why a draw is not a sample: how far off it is (in logarithms), and in words."""
 
     off: float
     said: str

@@ -55,7 +55,7 @@ class DotProductAttention(nn.Module):
     def set_context_parallel_group(
         self, cp_group: Any, cp_global_ranks: Any, cp_stream: Any, cp_comm_type: str = "p2p"
     ) -> None:
-        """Ranks that share sequences. Raises FlintError FL235 but for a ring of them."""
+        """Ranks that share sequences. Raises FlintError FL235 except for a ring of them."""
         groups = cp_group if isinstance(cp_group, list) else [cp_group]
         several = any(size_of(group) > 1 for group in groups)
         if several and (len(groups) > 1 or cp_comm_type != "p2p"):

@@ -46,7 +46,7 @@ def _assigned(definition: ast.FunctionDef) -> dict[str, set[str]]:
         else:
             continue
         if node.value is None or _is_load(node.value):
-            continue  # what was loaded is no pointer
+            continue  # what was loaded is not a pointer
         for target in targets:
             for name in _names(target):
                 found.setdefault(name, set()).update(_names(node.value))

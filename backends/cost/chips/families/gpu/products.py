@@ -31,7 +31,7 @@ product with 33 rows takes 4 times what its FLOPs do.
 A tile's end is `epilogue_k` long, in elements of 16 bits of k and as many bytes of wider ones, for a
 result of the operands' type that is written, and as much
 longer as more bytes of result go through it: a weight gradient that is added to f32 reads and
-writes 8 bytes an element in place of 2. Layouts (which operand is transposed) make no difference
+writes 8 bytes an element instead of 2. Layouts (which operand is transposed) make no difference
 that measurements show.
 
 For growing m, n, k and bytes every term grows, so the latency never falls. The measurements repeat

@@ -131,7 +131,7 @@ def _with_tile(
 
 
 def elementwise_or_quantising_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
-    """Element-wise kernels; those whose result is of 8 or 4 bits with scales quantise."""
+    """Element-wise kernels; those whose result is of 8 or 4 bits with scales quantize."""
     narrow = [at for at, name in enumerate(kernels.dtypes) if name.startswith(NARROW)]
     if not narrow:
         return elementwise_ns(kernels, hardware)

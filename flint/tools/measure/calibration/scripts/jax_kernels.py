@@ -3,7 +3,7 @@
     python collect.py -o mine.csv
 
 Each size is compiled alone and runs several times in a loop on the device, whose operand changes from
-turn to turn so that nothing is left out; the median over many loops is written. Of the machine the name and the
+turn to turn so that nothing is omitted; the median over many loops is written. Of the machine the name and the
 clocks of its chip are kept, no more.
 """
 

@@ -14,7 +14,7 @@ from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Profile
 HOST_ALONE = "execution trace"
 #: That of one that has times.
 LINKED = "linked execution trace"
-#: RecordScope of PyTorch: what users annotate is no operator.
+#: RecordScope of PyTorch: what users annotate is not an operator.
 _USER_SCOPE = 7
 #: Nodes that Flint writes of what a host was measured to do, and of pauses of a stream.
 _HOST_ROW, PAUSE = "host.", "host.gap"

@@ -124,7 +124,7 @@ def _require_distinct(raw: list[RawNode], path: Path) -> None:
 
 
 def _with_times(nodes: list[Node], path: Path, *, has_starts: bool) -> tuple[list[Node], bool]:
-    """Nodes with starts, and whether control dependencies were left out, as they go round.
+    """Nodes with starts, and whether control dependencies were omitted, as they go round.
 
     Raises FlintError FL823 where nodes have no durations, or data dependencies go round.
     """
@@ -152,7 +152,7 @@ def _with_times(nodes: list[Node], path: Path, *, has_starts: bool) -> tuple[lis
 
 
 def _by_data_alone(node: Node, starts: Mapping[int, float]) -> Node:
-    """A node without its control dependencies, but for one around it that has begun before it."""
+    """A node without its control dependencies, except one around it that has begun before it."""
     is_later = starts.get(node.parent, 0.0) > (node.start_us or 0.0)
     return replace(node, deps=node.data_deps, parent=-1 if is_later else node.parent)
 
@@ -245,7 +245,7 @@ def _json_kind(said: object) -> NodeType:
 
 
 def _json_node(document: object) -> RawNode:
-    """A node as protobuf writes it in JSON: numbers of 64 bits are text, zeros are left out."""
+    """A node as protobuf writes it in JSON: numbers of 64 bits are text, zeros are omitted."""
     found = object_of(document)
     kind = _json_kind(found.get("type", 0))
     return RawNode(

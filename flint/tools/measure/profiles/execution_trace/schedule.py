@@ -18,7 +18,7 @@ from flint.tools.measure.profiles.execution_trace.nodes import Node
 def scheduled(nodes: Sequence[Node], waits: Callable[[Node], Iterable[int]]) -> list[Node]:
     """Nodes with starts, in order of them; `waits` gives what a node waits for.
 
-    Those that wait for themselves in the end are left out.
+    Those that wait for themselves in the end are omitted.
     """
     by_number = {n.number: n for n in nodes}
     waiting: dict[int, set[int]] = {}

@@ -32,7 +32,7 @@ _FILLS = ("Memset", "FillBuffer")
 
 
 class Events:
-    """Takes events one by one. `seen` counts categories, `misunderstood` what was left out."""
+    """Takes events one by one. `seen` counts categories, `misunderstood` what was omitted."""
 
     def __init__(self, builder: ProfileBuilder) -> None:
         self._builder = builder
@@ -196,7 +196,7 @@ class Events:
             self._mark(event, thread_of(event), on_device=False)
 
     def _annotated_collective(self, event: _Event, args: dict[str, Any], comm: int) -> None:
-        """What NCCL was asked for, as an operator: kernels inside of it have its sizes."""
+        """What NCCL was asked for, as an operator: kernels inside it have its sizes."""
         start, duration = span_ns(event, self.first_us)
         thread = thread_of(event)
         self._builder.add_operator(

@@ -36,7 +36,7 @@ def integer(value: object, default: int = -1) -> int:
 def span_ns(event: dict[str, Any], first_us: float) -> tuple[float, float]:
     """Start since the first event, and duration, in ns.
 
-    Raises FlintError FL805 for absurd ones, Malformed for what is no number.
+    Raises FlintError FL805 for absurd ones, Malformed for what is not a number.
     """
     since, duration = _number(event, "ts") - first_us, _number(event, "dur")
     if not -_MOST_US < since < _MOST_US:
@@ -49,7 +49,7 @@ def span_ns(event: dict[str, Any], first_us: float) -> tuple[float, float]:
 def first_us(event: dict[str, Any]) -> float:
     """Start of the first event, whole microseconds.
 
-    Raises FlintError FL805 for an absurd one, Malformed for what is no number.
+    Raises FlintError FL805 for an absurd one, Malformed for what is not a number.
     """
     value = _number(event, "ts")
     if -_LATEST_US < value < _LATEST_US:

@@ -39,7 +39,7 @@ class JsonStream:
         self.num_values = 0
 
     def peek(self) -> str:
-        """The next character that is no space, "" at the end."""
+        """The next character that is not a space, "" at the end."""
         while True:
             self._at = _SPACE(self._text, self._at).end()  # type: ignore[union-attr]
             if self._at < len(self._text) or not self._more():

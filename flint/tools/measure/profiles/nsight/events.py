@@ -43,7 +43,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class _Sync:
-    """What a synchronisation is about."""
+    """What a synchronization is about."""
 
     kind: int
     stream: int
@@ -52,7 +52,7 @@ class _Sync:
 
 @dataclass
 class HostActivity:
-    """Calls, ranges and synchronisations, by process. `records` are calls that recorded an event."""
+    """Calls, ranges and synchronizations, by process. `records` are calls that recorded an event."""
 
     calls: dict[int, list[_Call]] = field(default_factory=lambda: defaultdict(list))
     ranges: dict[int, list[Range]] = field(default_factory=lambda: defaultdict(list))
@@ -113,7 +113,7 @@ def _read_syncs(database: Database, host: HostActivity) -> None:
 def add_host(
     builder: ProfileBuilder, host: HostActivity, process: int, launched: Counter[int], zero_ns: int
 ) -> None:
-    """Calls, synchronisations and ranges of a process; of launches those of `launched` alone."""
+    """Calls, synchronizations and ranges of a process; of launches those of `launched` alone."""
     for call in host.calls.get(process, ()):
         kind = kind_of_call(call.name)
         if kind in (CallKind.LAUNCH, CallKind.GRAPH, CallKind.OTHER):

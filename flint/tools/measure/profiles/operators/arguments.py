@@ -11,7 +11,7 @@ from flint.tools.measure.profiles.operators.types import element_type, item_byte
 from flint.tools.measure.profiles.profile import Signature
 
 _INTEGER = re.compile(r"-?\d+")
-#: Digits of a number in a signature: longer text is no size.
+#: Digits of a number in a signature: longer text is not a size.
 _MOST_DIGITS = 19
 
 

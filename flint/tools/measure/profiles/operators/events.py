@@ -67,7 +67,7 @@ def knows(name: str) -> bool:
 def read(name: str, signature: Signature, in_lists: str = "f32") -> ReadEvent | None:
     """The event of a call; None where arguments do not tell what it does.
 
-    `in_lists` is the type of tensors in lists, which PyTorch's profiler leaves out.
+    `in_lists` is the type of tensors in lists, which PyTorch's profiler omits.
     """
     try:
         return _read(name, signature, in_lists)

@@ -104,7 +104,7 @@ def gather(call: OperatorCall) -> CallEffects | None:
 
 
 def index(call: OperatorCall) -> CallEffects | None:
-    """(self, list of indices): what each names, in place of the first dimensions."""
+    """(self, list of indices): what each names, instead of the first dimensions."""
     data, indices = call.given.tensor(0), call.given.list_at(1)
     if data is None or not indices or len(indices) > len(data.shape):
         return None

@@ -179,7 +179,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[OperatorCall], CallEffects | None
 
 
 def form_of(name: str) -> Callable[[OperatorCall], CallEffects | None] | None:
-    """How an operator outside of PyTorch is read, by its whole name (`_C::rms_norm`)."""
+    """How an operator outside PyTorch is read, by its whole name (`_C::rms_norm`)."""
     if name.startswith("aten::"):
         return None
     return next((form for pattern, form in _FORMS if pattern.search(name)), None)

@@ -99,7 +99,7 @@ _WIDTHS = (
 
 
 def element_type(name: str) -> tuple[str, int] | None:
-    """StableHLO's name and the bytes of a type as a profile names it; None for what is no tensor."""
+    """StableHLO's name and the bytes of a type as a profile names it; None for what is not a tensor."""
     return _TYPES.get(_OTHER_NAMES.get(name, name))
 
 

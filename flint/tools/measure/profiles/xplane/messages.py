@@ -56,7 +56,7 @@ def planes(data: bytes, source: str) -> Iterator[Any]:
 
 
 def broken(source: str, why: str) -> FlintError:
-    """The FlintError FL824 for a file that is no whole XSpace."""
+    """The FlintError FL824 for a file that is not a whole XSpace."""
     return FlintError(
         "FL824",
         f"{source} is not a whole XSpace: {why}",

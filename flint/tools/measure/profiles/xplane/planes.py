@@ -91,7 +91,7 @@ class PlaneNames:
         }
 
     def stats(self, stats: Any) -> dict[str, Value]:
-        """Stats by name; those without a name or a value are left out."""
+        """Stats by name; those without a name or a value are omitted."""
         found: dict[str, Value] = {}
         for stat in stats:
             name = self._stats.get(stat.metadata_id)

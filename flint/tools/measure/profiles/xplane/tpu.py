@@ -1,6 +1,6 @@
 """A TPU's plane: operations one after another, asynchronous ones beside them, modules that hold them.
 
-The line `XLA Ops` nests: what holds others (loops, branches, calls) is left out, its parts count.
+The line `XLA Ops` nests: what holds others (loops, branches, calls) is omitted, its parts count.
 Operations of a module run without the host, so a module has one launch, at its start.
 """
 

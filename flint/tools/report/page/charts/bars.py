@@ -1,4 +1,4 @@
-"""A bar in parts, and a table of the parts with a sample of each colour."""
+"""A bar in parts, and a table of the parts with a sample of each color."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEIGHT = 34
 
 
 class BarSegment(NamedTuple):
-    """A part: its name, its size, the name of its colour, and cells of its row of the table."""
+    """A part: its name, its size, the name of its color, and cells of its row of the table."""
 
     name: str
     value: float
@@ -75,13 +75,13 @@ def percent(share: float) -> str:
 
 
 def sample(colour: str) -> Markup:
-    """A square of a colour, for legends. Names stand beside it."""
+    """A square of a color, for legends. Names stand beside it."""
     box = tag("rect", width="12", height="12", rx="2", cls=f"fill-{colour} edge")
     return tag("svg", box, cls="sample", width="12", height="12", aria_hidden="true")
 
 
 def named(segment: BarSegment) -> Markup:
-    """The name of a part after its colour."""
+    """The name of a part after its color."""
     return join((sample(segment.colour), " ", segment.name))
 
 
@@ -95,6 +95,6 @@ def bar_and_table(
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> Markup:
-    """Names with the colours that they have in a chart: (name, colour)."""
+    """Names with the colors that they have in a chart: (name, color)."""
     items = (tag("li", sample(colour), " ", name) for name, colour in entries)
     return tag("ul", *items, cls="legend")

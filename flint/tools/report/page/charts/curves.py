@@ -17,7 +17,7 @@ _LEFT, _RIGHT = 0.06, 0.96
 
 
 class Curve(NamedTuple):
-    """A name, the name of its colour, and its points (x, y, what is said), x ascending.
+    """A name, the name of its color, and its points (x, y, what is said), x ascending.
 
     A `guide` is drawn in dashes and without dots: what would be, not what is.
     """

@@ -1,4 +1,4 @@
-"""Heat map: what comes of two choices at once, the better the stronger the colour."""
+"""Heat map: what comes of two choices at once, the better the stronger the color."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flint.tools.report.page.markup import Markup, tag
 _ROW, _TOP, _FOOT = 30, 24, 22
 #: Share of the width that names of rows take, and pixels of a page that is wide.
 _NAMES, _WIDTH = 0.14, 1080.0
-#: The strongest colour lets text over it be read.
+#: The strongest color lets text over it be read.
 _STRONGEST = 0.42
 
 

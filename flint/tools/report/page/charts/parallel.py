@@ -24,7 +24,7 @@ class Upright(NamedTuple):
 
 
 class Thread(NamedTuple):
-    """A point: its height on each upright, the name of its colour, what is said of it."""
+    """A point: its height on each upright, the name of its color, what is said of it."""
 
     heights: Sequence[float]
     colour: str
@@ -63,7 +63,7 @@ def _upright(upright: Upright, number: int, count: int) -> Markup:
     marks = upright.marks
     if len(marks) > _NAMED:
         marks = (marks[0], marks[-1])
-    # Titles of neighbours stand at two heights: they are wider than the room between them.
+    # Titles of neighbors stand at two heights: they are wider than the room between them.
     named = tag("text", upright.title, x=x, y=12 + 14 * (number % 2), cls="strong middle")
     names = (
         tag("text", name, x=x, dx="5", y=f"{float(_y(height)) + 4:.1f}", cls="tick")

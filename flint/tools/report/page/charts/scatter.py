@@ -25,7 +25,7 @@ class Axis(NamedTuple):
 
 
 class ScatterDot(NamedTuple):
-    """A point: where it is, the name of its colour, what is said of it, and its radius."""
+    """A point: where it is, the name of its color, what is said of it, and its radius."""
 
     x: float
     y: float

@@ -10,7 +10,7 @@ from flint.tools.report.page.markup import Markup, tag
 from flint.tools.report.views.pipeline import Box, PipelineLane, PipelineTimeline
 
 _ROW = 26
-#: Rank classes that are drawn at most, and boxes; with more boxes those of least time are left out.
+#: Rank classes that are drawn at most, and boxes; with more boxes those of least time are omitted.
 LANES, BOXES = 64, 2500
 #: Boxes of a smaller share of the step have no number.
 _NUMBERED = 0.012

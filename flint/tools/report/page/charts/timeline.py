@@ -72,7 +72,7 @@ def _canvas(name: str, slices: Slices, height: int, step_ns: float) -> Markup:
 
 
 def _kept(slices: Slices) -> str:
-    """How many slices there are, and what is left out."""
+    """How many slices there are, and what is omitted."""
     kept = f"{plural(len(slices.slices), 'slice')} of {slices.name}"
     if not slices.left_out:
         return kept
@@ -100,7 +100,7 @@ def _numbers(slices: Slices, memory: MemoryOverTime | None, step_ns: float) -> d
 
 
 def _about(s: TimelineSlice) -> tuple[str, ...]:
-    """What a slice says when it is chosen; its colour is the first."""
+    """What a slice says when it is chosen; its color is the first."""
     return family(s.kind), s.kind, s.over, s.phase, s.opcode, s.scope, s.location
 
 

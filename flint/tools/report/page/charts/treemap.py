@@ -18,7 +18,7 @@ _HEIGHT, _NAME = 340.0, 20.0
 _WIDTH = 900.0
 #: Boxes of a smaller share of the step are drawn as one.
 _LEAST_SHARE = 0.002
-#: A box is drawn as the boxes inside of it if these are more than this share of it.
+#: A box is drawn as the boxes inside it if these are more than this share of it.
 _OPENED = 0.15
 #: Boxes in boxes.
 _DEPTH = 3
@@ -71,7 +71,7 @@ def _items(scope: ScopeTime, whole: float) -> list[_Item]:
 def _boxes(
     item: _Item, place: _Place, whole: float, colours: Iterator[int], depth: int
 ) -> Iterator[Markup]:
-    """A box with its name; one that holds others has no colour of its own."""
+    """A box with its name; one that holds others has no color of its own."""
     scope = item.scope
     inner = _Place(place.x + 3, place.y + _NAME, place.width - 6, place.height - _NAME - 3)
     opens = (

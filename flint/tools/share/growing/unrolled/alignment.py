@@ -180,7 +180,7 @@ class Layers:
 def aligned(program: Program, segments: Sequence[Segment]) -> Layers:
     """Segments by layers, counted along the largest of parameters alone, else along the largest.
 
-    Segments that no dependency ties to it are left out.
+    Segments that no dependency ties to it are omitted.
     """
     own = [s for s in segments if (program.kind[s.start : s.stop] == Kind.PARAMETER).all()]
     largest = max(own or segments, key=lambda s: s.blocks * s.period)

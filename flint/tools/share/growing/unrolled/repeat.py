@@ -1,6 +1,6 @@
 """Layers that are rows of their own, more or fewer of them.
 
-A row of a layer reads rows of its own layer, of the layer before or after, and rows outside of all layers.
+A row of a layer reads rows of its own layer, of the layer before or after, and rows outside all layers.
 Where that is the same for two layers that follow each other, copies of one go between it and the next as
 often as wanted, or layers between two alike ones go. Rows that read all layers (the sum of
 all gradients, what the step returns) read the new ones too.
@@ -61,11 +61,11 @@ def moved(text: str, steps: tuple[int, ...], layers: int) -> str:
     return "".join(parts)
 
 
-# Where layers may be put in, or taken out: between layers that read the same of their neighbours.
+# Where layers may be put in, or taken out: between layers that read the same of their neighbors.
 
 
 def cut_of(layers: Layers, more: int) -> int:
-    """The layer after which layers come, or go: one that is like its neighbours. The middle is tried first.
+    """The layer after which layers come, or go: one that is like its neighbors. The middle is tried first.
 
     Layers come as copies of it, so it has to read what the one before or after it reads. Layers go between
     two that are alike.
@@ -88,7 +88,7 @@ def _twice_the_middle(common: range) -> int:
 def _codes(layers: Layers) -> Int64s:
     """For each dependency, what is read as seen from the layer: a place and how many layers away, or a row.
 
-    Numbers of rows outside of layers are negative.
+    Numbers of rows outside layers are negative.
     """
     p = layers.program
     owner, read = p.dep_owner.astype(np.int64), p.deps.astype(np.int64)
@@ -141,7 +141,7 @@ def _crossings_fit(layers: Layers, cut: int, removed: int) -> bool:
 
 
 def read_from_outside(layers: Layers) -> dict[tuple[int, int, int], set[int]]:
-    """Layers that rows outside of layers read, by row, segment and place in the block."""
+    """Layers that rows outside layers read, by row, segment and place in the block."""
     p = layers.program
     links = np.flatnonzero((layers.segment[p.dep_owner] < 0) & (layers.segment[p.deps] >= 0))
     found: dict[tuple[int, int, int], set[int]] = {}
