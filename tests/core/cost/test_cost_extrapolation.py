@@ -94,7 +94,7 @@ def test_nothing_is_said_of_networks_that_say_nothing() -> None:
 
 def test_constants_of_another_chip_or_network_are_said() -> None:
     """Of the chip, and of a network that something crosses."""
-    whose = " has them"
+    whose = "taken from"
     assert _notes({"a": 8}, ("a",), "h100-dgx", whose) == [
         n for n in _notes({"a": 8}, ("a",), "h100-dgx", whose) if not n.startswith("ib")
     ]
