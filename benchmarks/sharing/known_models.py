@@ -20,14 +20,14 @@ import numpy as np
 
 from flint.ir.workload import Workload
 from flint.tools.share.leaks.fingerprints import COUNTED, View
-from flint.tools.share.leaks.known import Entry, FamilyAccuracy, Known, known_of
+from flint.tools.share.leaks.known import FamilyAccuracy, Known, KnownEntry, known_of
 
 #: Version of the columns, and of what fingerprints are made of.
 SCHEMA = "flint.known/1"
 TARGET = Path(__file__).parents[2] / "flint/tools/share/leaks/known.npz"
 
 
-def captures(folders: list[Path]) -> Iterator[tuple[Entry, Workload]]:
+def captures(folders: list[Path]) -> Iterator[tuple[KnownEntry, Workload]]:
     """Every capture that the folders list, in order of family, model, mesh and options."""
     rows = [(folder, row) for folder in folders for row in _index(folder)]
     entries = [(_entry(row), folder / row["file"]) for folder, row in rows]
@@ -40,8 +40,8 @@ def _index(folder: Path) -> list[dict[str, str]]:
     return found
 
 
-def _entry(row: dict[str, str]) -> Entry:
-    return Entry(row["family"], row["model"], row["mesh"], row["options"], row["code"])
+def _entry(row: dict[str, str]) -> KnownEntry:
+    return KnownEntry(row["family"], row["model"], row["mesh"], row["options"], row["code"])
 
 
 def known_bytes(known: Known) -> bytes:

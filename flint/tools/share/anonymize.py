@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
 from flint.ir.workload import Workload
-from flint.tools.share.inputs import Source, SourceKind, read_source
+from flint.tools.share.inputs import ShareInput, ShareInputKind, read_source
 from flint.tools.share.leaks.report import Leaks, leaks_of
 from flint.tools.share.level import Level, LevelOptions, options_of
 from flint.tools.share.output import is_timed_elsewhere, refuse_place, write_shared
@@ -32,7 +32,7 @@ class Anonymized:
     level: Level
     changes: tuple[Change, ...]
     original: Workload
-    source: Source | None = None
+    source: ShareInput | None = None
     moves: Moves | None = None
 
     @cached_property
@@ -84,7 +84,7 @@ def anonymize(
     return anonymized(read_source(source), options_of(level, keep, seed))
 
 
-def anonymized(source: Source, options: LevelOptions) -> Anonymized:
+def anonymized(source: ShareInput, options: LevelOptions) -> Anonymized:
     """The same of what was read already."""
     if source.workload is None:
         raise _without_workload(source)
@@ -101,8 +101,8 @@ def _at_level(original: Workload, options: LevelOptions) -> Anonymized:
     return Anonymized(found.workload, options.level, found.changes, original, moves=found.moves)
 
 
-def _without_workload(source: Source) -> FlintError:
-    assert source.kind is SourceKind.TRACES
+def _without_workload(source: ShareInput) -> FlintError:
+    assert source.kind is ShareInputKind.TRACES
     return FlintError(
         "FL904",
         f"{source.path} has traces, but not the workload that they were written from",

@@ -15,7 +15,7 @@ from flint.ir.workload import Workload
 _WORKLOAD = "*.flint"
 
 
-class SourceKind(Enum):
+class ShareInputKind(Enum):
     """What lies at a path."""
 
     WORKLOAD = auto()  #: a `.flint` file
@@ -25,16 +25,16 @@ class SourceKind(Enum):
 
 
 @dataclass(frozen=True)
-class Source:
+class ShareInput:
     """An input that was read. `workload` is None for TRACES; `manifest` is that of a CAPTURE."""
 
     path: Path
-    kind: SourceKind
+    kind: ShareInputKind
     workload: Workload | None = None
     manifest: Manifest | None = None
 
 
-def read_source(path: str | Path) -> Source:
+def read_source(path: str | Path) -> ShareInput:
     """Read what is to be shared.
 
     Raises FlintError FL301 (not there), FL304 (no workload), FL601 (a directory without traces), and FL801
@@ -44,21 +44,21 @@ def read_source(path: str | Path) -> Source:
     if is_directory(place):
         return _directory(place)
     if place.suffix == ".flint":
-        return Source(place, SourceKind.WORKLOAD, Workload.load(place))
+        return ShareInput(place, ShareInputKind.WORKLOAD, Workload.load(place))
     if not place.exists():
         raise FlintError("FL301", f"cannot read {place}: No such file or directory")
     from flint.tools.measure.imported import import_profiles
 
-    return Source(place, SourceKind.PROFILE, import_profiles(place).workload)
+    return ShareInput(place, ShareInputKind.PROFILE, import_profiles(place).workload)
 
 
-def _directory(place: Path) -> Source:
+def _directory(place: Path) -> ShareInput:
     found = sorted(place.glob(_WORKLOAD))
     if not found:
         from flint.backends.chakra.reading.trace_files import find_traces
 
         find_traces(place)
-        return Source(place, SourceKind.TRACES)
+        return ShareInput(place, ShareInputKind.TRACES)
     if len(found) > 1:
         raise FlintError(
             "FL301",
@@ -67,4 +67,4 @@ def _directory(place: Path) -> Source:
         )
     manifest = read_manifest(place)
     known = manifest if isinstance(manifest, Manifest) else None
-    return Source(place, SourceKind.CAPTURE, Workload.load(found[0]), known)
+    return ShareInput(place, ShareInputKind.CAPTURE, Workload.load(found[0]), known)

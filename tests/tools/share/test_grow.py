@@ -24,7 +24,7 @@ from flint.requests.capture import CaptureRequest
 from flint.tools.share.anonymize import anonymize
 from flint.tools.share.growing.grow import grow
 from flint.tools.share.growing.splits import sharding_of
-from flint.tools.share.growing.unrolled.alignment import Segment, layers_of
+from flint.tools.share.growing.unrolled.alignment import LayerSegment, layers_of
 from tests.program_rows import ProgramBuilder
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -204,8 +204,8 @@ def test_layers_are_counted_by_the_fewest_parameters() -> None:
         for opcode in ("multiply", "tanh", "exponential"):
             x = b.add(f"stablehlo.{opcode}", deps=[x, w], flops=8, **numbers)
     program = b.build()
-    stretches = (Segment(0, 1, 4), Segment(4, 2, 4), Segment(12, 3, 4))
+    stretches = (LayerSegment(0, 1, 4), LayerSegment(4, 2, 4), LayerSegment(12, 3, 4))
     assert layers_of(program, stretches) == (4, 1)
     assert layers_of(program, stretches[1:]) == (8, 2)
     assert layers_of(program, stretches[2:]) == (4, 1)
-    assert layers_of(program, (Segment(12, 6, 2),)) == (4, 2)
+    assert layers_of(program, (LayerSegment(12, 6, 2),)) == (4, 2)

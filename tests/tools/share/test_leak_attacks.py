@@ -14,8 +14,8 @@ from flint.errors import FlintError
 from flint.ir.workload import Workload
 from flint.tools.share.leaks.fingerprints import COUNTED, View, size_distances, structure_distances
 from flint.tools.share.leaks.known import (
-    Entry,
     Known,
+    KnownEntry,
     Share,
     family_accuracy,
     known_of,
@@ -31,13 +31,15 @@ ROOT = Path(__file__).parents[3]
 CHAINS = [(layers, width) for layers in (2, 3, 4) for width in (8, 16)]
 
 
-def _chain(layers: int, width: int) -> tuple[Entry, Workload]:
-    entry = Entry("chain", f"chain-{layers}-{width}", "2x4", f"width={width}", f"chain{layers % 2}")
+def _chain(layers: int, width: int) -> tuple[KnownEntry, Workload]:
+    entry = KnownEntry(
+        "chain", f"chain-{layers}-{width}", "2x4", f"width={width}", f"chain{layers % 2}"
+    )
     return entry, Workload.single(small_program(layers=layers, width=width))
 
 
 def _world() -> Known:
-    loop = Entry("loop", "loop-4", "2x4", "", "loop"), Workload.single(looped_program())
+    loop = KnownEntry("loop", "loop-4", "2x4", "", "loop"), Workload.single(looped_program())
     return known_of([*(_chain(*c) for c in CHAINS), loop])
 
 

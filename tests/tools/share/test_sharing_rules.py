@@ -137,9 +137,9 @@ def test_rows_that_few_models_have_keep_every_rule(function, needed):
 
 def test_rules_are_about_rows():
     # no rule holds because it is about nothing: a small training step has rows for most of them
-    from flint.tools.share.rules.view import View
+    from flint.tools.share.rules.view import ProgramView
 
-    view = View(captured().programs[0])
+    view = ProgramView(captured().programs[0])
     silent = {rule.name for rule in ALL_RULES if not rule.tell(view).about.any()}
     assert len(silent) < len(ALL_RULES) / 3, silent
     assert len({rule.name for rule in ALL_RULES}) == len(ALL_RULES)

@@ -20,7 +20,7 @@ from flint.tools.share.requests import AnonymizeRequest
 if TYPE_CHECKING:
     from flint.tools.share.anonymize import Anonymized
     from flint.tools.share.documents import AnonymizeDocument
-    from flint.tools.share.inputs import Source
+    from flint.tools.share.inputs import ShareInput
     from flint.tools.share.leaks.strings import Survivor
     from flint.tools.share.level import LevelOptions
 
@@ -68,7 +68,7 @@ def anonymize(
     Says what still identifies it: surviving strings, which public models it resembles, and what an
     attacker finds. Exits with 1 if a string of the original survives.
     """
-    from flint.tools.share.inputs import SourceKind, read_source
+    from flint.tools.share.inputs import ShareInputKind, read_source
     from flint.tools.share.level import Level, options_of
     from flint.tools.share.output import refuse_place
 
@@ -77,7 +77,7 @@ def anonymize(
     _refuse_leaks_in(output, leaks)
     with stages_shown(quiet=quiet or json_):
         source = read_source(path)
-    if source.kind is SourceKind.TRACES and options.level is Level.NAMES:
+    if source.kind is ShareInputKind.TRACES and options.level is Level.NAMES:
         document, text, survived, report = _traces(source, output)
     else:
         document, text, survived, report = _workload(source, output, options, force=force)
@@ -96,7 +96,7 @@ def anonymize(
 _Told = tuple["AnonymizeDocument", str, bool, dict[str, Any]]
 
 
-def _workload(source: Source, output: Path, options: LevelOptions, *, force: bool) -> _Told:
+def _workload(source: ShareInput, output: Path, options: LevelOptions, *, force: bool) -> _Told:
     from flint.tools.share.anonymize import anonymized
 
     found = anonymized(source, options)
@@ -158,7 +158,7 @@ def _amount(name: str, value: float) -> str:
     return format_flops(int(value)) if name == "FLOPs" else format_bytes(int(value))
 
 
-def _traces(source: Source, output: Path) -> _Told:
+def _traces(source: ShareInput, output: Path) -> _Told:
     """Traces without a workload: names go node by node, and only strings can be looked for."""
     from flint.tools.share.leaks.files import surviving_in_files
     from flint.tools.share.traces import redact_traces

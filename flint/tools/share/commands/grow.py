@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flint.ir.workload import Workload
     from flint.tools.share.documents import GrowDocument
     from flint.tools.share.growing.grow import Grown
-    from flint.tools.share.growing.known import Entry
+    from flint.tools.share.growing.known import SizeEntry
     from flint.tools.share.totals import Change
 
 
@@ -178,7 +178,7 @@ def _head(workload: Workload) -> str:
     return f"mesh    {workload.mesh}\nrows    {rows}\n"
 
 
-def _role(entry: Entry) -> str:
+def _role(entry: SizeEntry) -> str:
     return entry.role if entry.is_certain else f"{entry.role} (not certain)"
 
 

@@ -21,12 +21,12 @@ from flint.ir.program import Flag, Program
 from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
 from flint.requests.keywords import refuse_unknown, takes_fields
-from flint.tools.share.growing.known import Entry, Known, entries_of
-from flint.tools.share.growing.plan import Amount, Asked, Plan, plan, require_variables
+from flint.tools.share.growing.known import Known, SizeEntry, entries_of
+from flint.tools.share.growing.plan import Amount, AskedSizes, Plan, plan, require_variables
 from flint.tools.share.growing.splits import sharding_of
 from flint.tools.share.growing.structure import ring_axes, with_rings
 from flint.tools.share.growing.unrolled.repeat import unrolled_layers, with_layers
-from flint.tools.share.inputs import Source, SourceKind, read_source
+from flint.tools.share.inputs import ShareInput, ShareInputKind, read_source
 from flint.tools.share.output import refuse_place, write_shared
 from flint.tools.share.requests import GrowRequest
 from flint.tools.share.rules import broken_rules
@@ -54,9 +54,9 @@ def without_sizes(program: Program) -> Program:
 # Workloads whose sizes do not follow from rows: what cannot be grown, and what can be done instead.
 
 
-def refuse_source(source: Source) -> Workload:
+def refuse_source(source: ShareInput) -> Workload:
     """The workload of a source. Raises FlintError FL926 for profiles, and traces without a workload."""
-    if source.kind is SourceKind.PROFILE:
+    if source.kind is ShareInputKind.PROFILE:
         raise FlintError(
             "FL926",
             f"{source.path} is a profile: times of one size say nothing about another",
@@ -221,9 +221,9 @@ class Grown:
 
     workload: Workload
     original: Workload
-    variables: tuple[Entry, ...]
+    variables: tuple[SizeEntry, ...]
     assumed: tuple[str, ...]
-    source: Source | None = None
+    source: ShareInput | None = None
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
@@ -260,7 +260,7 @@ def grow(source: Workload | str | Path, **sizes: Any) -> Grown:
     return grown(workload, request, read)
 
 
-def grown(workload: Workload, wish: GrowRequest, source: Source | None = None) -> Grown:
+def grown(workload: Workload, wish: GrowRequest, source: ShareInput | None = None) -> Grown:
     """The same of a workload that was read."""
     refuse_workload(workload)
     known = known_of(workload, wish.axes)
@@ -299,7 +299,7 @@ def known_of(workload: Workload, split: Mapping[str, str] | None = None) -> Know
     return known
 
 
-def _asked(known: Known, wish: GrowRequest) -> tuple[Asked, int | None]:
+def _asked(known: Known, wish: GrowRequest) -> tuple[AskedSizes, int | None]:
     """What is asked for in numbers; and the number of layers if they are rows of their own."""
     roles = {
         name: Amount.parse("--" + name.replace("_", "-"), size) for name, size in wish.roles.items()
@@ -314,7 +314,7 @@ def _asked(known: Known, wish: GrowRequest) -> tuple[Asked, int | None]:
         if now > 1:
             unrolled = roles.pop("layers").of(now, "layers")
     mesh = _mesh(known.workload.mesh, wish.mesh)
-    return Asked(mesh, roles, values, wish.keep_global_batch), unrolled
+    return AskedSizes(mesh, roles, values, wish.keep_global_batch), unrolled
 
 
 def _mesh(own: Mesh, asked: Mesh | str | None) -> Mesh:

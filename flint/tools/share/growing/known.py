@@ -11,9 +11,9 @@ import numpy as np
 
 from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
-from flint.tools.share.growing.roles import Role, roles_of
+from flint.tools.share.growing.roles import SizeRole, roles_of
 from flint.tools.share.growing.splits import Splits, sharding_of, splits_of
-from flint.tools.share.growing.structure import Structure, variables_of
+from flint.tools.share.growing.structure import ProgramStructure, variables_of
 from flint.tools.share.growing.unrolled.repeat import unrolled_layers
 from flint.tools.share.sizes import Sizes
 
@@ -24,15 +24,15 @@ class Known:
 
     workload: Workload
     sizes: Sizes
-    structure: Structure
+    structure: ProgramStructure
     splits: Splits
-    roles: Mapping[str, Role]
+    roles: Mapping[str, SizeRole]
 
     @classmethod
     def of(cls, workload: Workload, said: Mapping[str, tuple[str, ...]] | None = None) -> Known:
         """Read a workload. `said` are splits that the user gives, by name of a variable."""
         sizes = Sizes.of(workload)
-        structure = Structure(workload, sizes)
+        structure = ProgramStructure(workload, sizes)
         numbers = {f"d{v.number}": v.number for v in sizes.variables}
         given = {numbers[name]: axes for name, axes in (said or {}).items() if name in numbers}
         roles = roles_of(structure)
@@ -50,7 +50,7 @@ class Known:
             found = replace(found, splits=splits)
         return replace(found, roles=found._with_all_experts())
 
-    def _with_all_experts(self) -> Mapping[str, Role]:
+    def _with_all_experts(self) -> Mapping[str, SizeRole]:
         """Roles in which the experts are also what is as long and is nothing else.
 
         A router's result and counts of tokens by expert are made equal to experts by no row.
@@ -163,7 +163,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SizeEntry:
     """A variable. `value` is its size on one device, `whole` that over the axes that split it.
 
     `roles` it has or is a factor of, and the same in words; `is_certain`: whether they are. `how` says what told the axes; empty for none.
@@ -187,7 +187,7 @@ class Entry:
 
 def entries_of(
     known: Known, values: Mapping[int, int], mesh: Mesh, layers: int | None
-) -> tuple[Entry, ...]:
+) -> tuple[SizeEntry, ...]:
     """All variables, with new sizes on one device where `values` has them; and layers without a loop."""
     shares = known.shares()
     found = []
@@ -197,7 +197,7 @@ def entries_of(
         roles = [r for r in known.roles.values() if number in r.variables]
         new = values.get(number, variable.value)
         found.append(
-            Entry(
+            SizeEntry(
                 f"d{number}",
                 variable.value,
                 known.whole(number),
@@ -217,7 +217,7 @@ def entries_of(
     return tuple(found)
 
 
-def _in_words(role: Role) -> str:
+def _in_words(role: SizeRole) -> str:
     """A role as it is of one of its variables: itself, a part of it, or a factor."""
     name = role.name.replace("_", " ")
     if len(role.variables) > 1 and not role.equal:
@@ -225,5 +225,5 @@ def _in_words(role: Role) -> str:
     return name if role.times == 1 else f"{name} / {role.times}"
 
 
-def _of_layers(now: int, new: int) -> Entry:
-    return Entry("layers", now, now, ("layers",), "layers", True, (), "", 0, 1.0, new, new)
+def _of_layers(now: int, new: int) -> SizeEntry:
+    return SizeEntry("layers", now, now, ("layers",), "layers", True, (), "", 0, 1.0, new, new)

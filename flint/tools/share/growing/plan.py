@@ -16,7 +16,7 @@ from fractions import Fraction
 from flint.errors import FlintError, nearest
 from flint.ir.mesh import Mesh
 from flint.tools.share.growing.known import Known
-from flint.tools.share.growing.roles import Role
+from flint.tools.share.growing.roles import SizeRole
 from flint.tools.share.growing.structure import rings_of
 
 # New sizes as users write them: `8192`, or a factor, `2x`.
@@ -64,7 +64,7 @@ _LAST = ("head_size", "kv_heads")
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedSizes:
     """What is wanted: sizes by role, whole sizes of variables by number, and a mesh.
 
     `layers` are apart: they may be rows of their own.
@@ -88,7 +88,7 @@ class Plan:
     assumed: tuple[str, ...]
 
 
-def plan(known: Known, asked: Asked) -> Plan:
+def plan(known: Known, asked: AskedSizes) -> Plan:
     """Raises FlintError FL921 to FL925."""
     planner = _Planner(known, asked)
     planner.require_axes()
@@ -101,7 +101,7 @@ def plan(known: Known, asked: Asked) -> Plan:
 
 
 class _Planner:
-    def __init__(self, known: Known, asked: Asked) -> None:
+    def __init__(self, known: Known, asked: AskedSizes) -> None:
         self.known, self.asked = known, asked
         self.old, self.new = known.workload.mesh, asked.mesh
         self.whole: dict[int, int] = {}
@@ -192,7 +192,7 @@ class _Planner:
         for name in order:
             self._set_role(roles[name], self.asked.roles[name])
 
-    def _set_role(self, role: Role, amount: Amount) -> None:
+    def _set_role(self, role: SizeRole, amount: Amount) -> None:
         if not role.is_certain:
             names = ", ".join(f"d{v}" for v in role.variables)
             self._assume(
@@ -229,7 +229,7 @@ class _Planner:
         ]
         return (max(last, default=-1), variable)
 
-    def _require_same(self, role: Role, target: int) -> None:
+    def _require_same(self, role: SizeRole, target: int) -> None:
         made = role.times * math.prod(self.whole[v] for v in role.variables)
         if made != target:
             raise FlintError(
@@ -238,7 +238,7 @@ class _Planner:
                 help="omit one of them",
             )
 
-    def _set_one(self, role: Role, number: int, amount: Amount) -> None:
+    def _set_one(self, role: SizeRole, number: int, amount: Amount) -> None:
         before = self._old_whole(number) * role.times
         if role.name == "batch" and amount.is_factor:
             before = self._kept(number)
@@ -411,7 +411,7 @@ class _Planner:
             self._assume(f"assumed to be whole on each device: {', '.join(whole)}")
 
 
-def _is_product(role: Role) -> bool:
+def _is_product(role: SizeRole) -> bool:
     return len(role.variables) > 1 and not role.equal
 
 

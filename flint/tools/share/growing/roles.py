@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from flint.tools.share.growing.structure import Powers, Structure, Sum, variables_of
+from flint.tools.share.growing.structure import Powers, ProgramStructure, Sum, variables_of
 
 #: Roles in the order in which they are told.
 ROLES = (
@@ -36,7 +36,7 @@ _MOST = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class SizeRole:
     """A role, and variables whose product it is, `times` a number. With `equal` each of them is it by itself.
 
     `is_certain`: whether two signs agree, or there is no other candidate.
@@ -49,10 +49,10 @@ class Role:
     times: int = 1
 
 
-def roles_of(structure: Structure) -> dict[str, Role]:
+def roles_of(structure: ProgramStructure) -> dict[str, SizeRole]:
     """The roles that a workload has."""
     finder = _Finder(structure)
-    found: dict[str, Role] = {}
+    found: dict[str, SizeRole] = {}
     for name in ROLES:
         role = getattr(finder, name)
         if role is not None:
@@ -60,7 +60,7 @@ def roles_of(structure: Structure) -> dict[str, Role]:
     return found
 
 
-def _times(structure: Structure, role: Role) -> int:
+def _times(structure: ProgramStructure, role: SizeRole) -> int:
     """The number that variables of a role are multiplied by where weights, or else any rows, have it."""
     if role.equal:
         return 1
@@ -79,29 +79,29 @@ def _times(structure: Structure, role: Role) -> int:
 
 
 class _Finder:
-    def __init__(self, structure: Structure) -> None:
+    def __init__(self, structure: ProgramStructure) -> None:
         self.structure = structure
         self.value = {v.number: v.value for v in structure.sizes.variables}
 
     # loops and inputs -------------------------------------------------------------------------------
 
     @cached_property
-    def layers(self) -> Role | None:
+    def layers(self) -> SizeRole | None:
         from flint.tools.share.growing.structure import layer_variables
 
         found = layer_variables(self.structure)
-        return Role("layers", found, equal=True) if found else None
+        return SizeRole("layers", found, equal=True) if found else None
 
     @cached_property
     def _loops(self) -> frozenset[int]:
         return frozenset(v.number for v in self.structure.sizes.variables if v.layers)
 
     @cached_property
-    def batch(self) -> Role | None:
+    def batch(self) -> SizeRole | None:
         found = self._of_inputs(0)
         if found is not None:
-            return Role("batch", (found,))
-        return Role("batch", tuple(self._batch), is_certain=False) if self._batch else None
+            return SizeRole("batch", (found,))
+        return SizeRole("batch", tuple(self._batch), is_certain=False) if self._batch else None
 
     def _of_inputs(self, place: int) -> int | None:
         """The one variable that a dimension of whole-numbered arguments is made of."""
@@ -133,21 +133,21 @@ class _Finder:
         ) - variables_of(one.contracted)
 
     @cached_property
-    def sequence(self) -> Role | None:
+    def sequence(self) -> SizeRole | None:
         squares = Counter(self._twice(s) - self._batch for s in self._scores)
         squares.pop(frozenset(), None)
         told = self._of_inputs(1)
         if squares:
             of_tokens = [q for q in squares if told in q]
             chosen = of_tokens[0] if of_tokens else squares.most_common(1)[0][0]
-            return Role(
+            return SizeRole(
                 "sequence", tuple(sorted(chosen)), is_certain=bool(of_tokens) or len(squares) == 1
             )
         if told is not None and told not in self._batch:
-            return Role("sequence", (told,), is_certain=False)
+            return SizeRole("sequence", (told,), is_certain=False)
         return self._longest_kept()
 
-    def _longest_kept(self) -> Role | None:
+    def _longest_kept(self) -> SizeRole | None:
         """Of a step that decodes: what scores of one query are along, and weights are not."""
         found: Counter[int] = Counter()
         for one in self.structure.sums:
@@ -157,7 +157,7 @@ class _Finder:
         if not found:
             return None
         best = max(found, key=lambda v: (self.value[v], found[v]))
-        return Role("sequence", (best,), is_certain=False)
+        return SizeRole("sequence", (best,), is_certain=False)
 
     @cached_property
     def _batch(self) -> frozenset[int]:
@@ -182,18 +182,18 @@ class _Finder:
         return frozenset(self.sequence.variables if self.sequence else ())
 
     @cached_property
-    def head_size(self) -> Role | None:
+    def head_size(self) -> SizeRole | None:
         found = Counter(v for s in self._attention for v in variables_of(s.contracted))
         for other in (*self._sequence, *self._batch):
             found.pop(other, None)
         if not found:
             return None
-        return Role("head_size", (found.most_common(1)[0][0],), is_certain=len(found) == 1)
+        return SizeRole("head_size", (found.most_common(1)[0][0],), is_certain=len(found) == 1)
 
     @cached_property
-    def kv_heads(self) -> Role | None:
+    def kv_heads(self) -> SizeRole | None:
         found = self._of_attention(lambda s: variables_of(s.batch))
-        return Role("kv_heads", found) if found and self._queries else None
+        return SizeRole("kv_heads", found) if found and self._queries else None
 
     @cached_property
     def _queries(self) -> tuple[int, ...]:
@@ -205,9 +205,9 @@ class _Finder:
         )
 
     @cached_property
-    def heads(self) -> Role | None:
+    def heads(self) -> SizeRole | None:
         found = self._of_attention(lambda s: variables_of(s.batch)) + self._queries
-        return Role("heads", found) if found else None
+        return SizeRole("heads", found) if found else None
 
     def _of_attention(self, tell: Callable[[Sum], Iterable[int]]) -> tuple[int, ...]:
         found: Counter[int] = Counter()
@@ -255,19 +255,19 @@ class _Finder:
         return found
 
     @cached_property
-    def width(self) -> Role | None:
+    def width(self) -> SizeRole | None:
         if not self._dimensions:
             return None
         whole = sum(elements for _, elements in self._weights)
         (best, elements), *_ = self._dimensions.most_common(1)
-        return Role("width", tuple(sorted(best)), is_certain=elements > _MOST * whole)
+        return SizeRole("width", tuple(sorted(best)), is_certain=elements > _MOST * whole)
 
     @cached_property
     def _width(self) -> frozenset[int]:
         return frozenset(self.width.variables if self.width else ())
 
     @cached_property
-    def vocabulary(self) -> Role | None:
+    def vocabulary(self) -> SizeRole | None:
         looked = self._looked_up()
         if not looked:
             return None
@@ -277,7 +277,7 @@ class _Finder:
             for v in self._weight_variables
             if self.value[v] == self.value[first] and not self._is_of_layers(v)
         ]
-        return Role("vocabulary", tuple(sorted({first, *equal})), equal=True)
+        return SizeRole("vocabulary", tuple(sorted({first, *equal})), equal=True)
 
     def _looked_up(self) -> Counter[int]:
         from flint.ir.op_class import OpClass
@@ -293,7 +293,7 @@ class _Finder:
         return any(variable in f and self._loops & variables_of(f) for f, _ in self._weights)
 
     @cached_property
-    def experts(self) -> Role | None:
+    def experts(self) -> SizeRole | None:
         found: Counter[int] = Counter()
         known = self._batch | self._sequence | self._width | frozenset(self._of_heads)
         for one in self.structure.sums:
@@ -302,7 +302,7 @@ class _Finder:
         if not found:
             return None
         best = max(found, key=lambda v: found[v])
-        return Role("experts", (best,), is_certain=len(found) == 1)
+        return SizeRole("experts", (best,), is_certain=len(found) == 1)
 
     def _has_weight(self, one: Sum) -> bool:
         """Whether an operand of a product has dimensions of weights alone."""
@@ -318,7 +318,7 @@ class _Finder:
         return self.heads.variables if self.heads else ()
 
     @cached_property
-    def slots(self) -> Role | None:
+    def slots(self) -> SizeRole | None:
         experts = frozenset(self.experts.variables if self.experts else ())
         known = self._batch | self._sequence | self._loops | self._weight_variables
         found = {
@@ -328,10 +328,10 @@ class _Finder:
             for v in variables_of(s.result) - known
         }
         lengths = {self.value[v] for v in found}
-        return Role("slots", tuple(sorted(found)), equal=True) if len(lengths) == 1 else None
+        return SizeRole("slots", tuple(sorted(found)), equal=True) if len(lengths) == 1 else None
 
     @cached_property
-    def ffn(self) -> Role | None:
+    def ffn(self) -> SizeRole | None:
         known = set(self._width)
         for role in (self.heads, self.head_size, self.vocabulary, self.experts):
             known |= set(role.variables if role else ())
@@ -342,7 +342,7 @@ class _Finder:
         if not found:
             return None
         (best, _), *others = found.most_common()
-        return Role("ffn", tuple(sorted(best)), is_certain=not others)
+        return SizeRole("ffn", tuple(sorted(best)), is_certain=not others)
 
     def _is_beside_width(self, variables: Iterable[int]) -> bool:
         wanted = set(variables) | self._width

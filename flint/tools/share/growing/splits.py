@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from flint.ir.mesh import AxisRef
-from flint.tools.share.growing.structure import Powers, Structure, axes_of, ring_axes, variables_of
+from flint.tools.share.growing.structure import (
+    Powers,
+    ProgramStructure,
+    axes_of,
+    ring_axes,
+    variables_of,
+)
 from flint.tools.share.sizes import Expression
 
 #: Flint's own form of a sharding: axes of each dimension, in quotes.
@@ -80,7 +86,7 @@ def sharding_of(text: str) -> tuple[tuple[str, ...], ...] | None:
 
 
 def splits_of(
-    structure: Structure,
+    structure: ProgramStructure,
     said: Mapping[int, tuple[str, ...]],
     heads: Iterable[int] = (),
     sequence: Iterable[int] = (),
@@ -110,7 +116,7 @@ def splits_of(
 
 
 class _Finder:
-    def __init__(self, structure: Structure) -> None:
+    def __init__(self, structure: ProgramStructure) -> None:
         self.structure = structure
         self.mesh = structure.workload.mesh
         self.axes: dict[int, set[str]] = {}
@@ -226,7 +232,7 @@ class _Finder:
         )
 
 
-def _whole_somewhere(structure: Structure) -> dict[int, set[str]]:
+def _whole_somewhere(structure: ProgramStructure) -> dict[int, set[str]]:
     """Axes that cannot split a variable: it is whole in an argument, or a sum over it is complete on one device."""
     found: dict[int, set[str]] = {}
     names = set(structure.workload.mesh.names)

@@ -78,7 +78,7 @@ class Sum:
         return bool(self.right)
 
 
-class Structure:
+class ProgramStructure:
     """The program of a workload with most FLOPs, with the variables of its rows."""
 
     def __init__(self, workload: Workload, sizes: Sizes) -> None:
@@ -231,7 +231,7 @@ def variables_of(factors: Powers) -> frozenset[int]:
 # Which variables are numbers of layers: trip counts of loops along stacked arrays.
 
 
-def layer_variables(structure: Structure) -> tuple[int, ...]:
+def layer_variables(structure: ProgramStructure) -> tuple[int, ...]:
     """Variables that are the trip count of loops over layers, those of most FLOPs first.
 
     A loop over microbatches stacks as well: a loop in which another stacked one lies is none over layers. Nor
@@ -241,7 +241,7 @@ def layer_variables(structure: Structure) -> tuple[int, ...]:
     return tuple(sorted(flops, key=lambda v: (-flops[v], v)))
 
 
-def _flops_of_trips(structure: Structure) -> dict[int, int]:
+def _flops_of_trips(structure: ProgramStructure) -> dict[int, int]:
     p, sizes = structure.program, structure.sizes
     columns = sizes.columns[structure.number]
     trips = [sizes.table.entries[t].variables for t in columns.trips]

@@ -18,9 +18,9 @@ from flint.ir.workload import Workload
 from flint.tools.share.leaks.fingerprints import Fingerprint, View, shares, structure_distances
 from flint.tools.share.leaks.known import (
     EQUAL,
-    Entry,
     FamilyAccuracy,
     Known,
+    KnownEntry,
     Threshold,
     member_distances,
 )
@@ -37,7 +37,7 @@ class AnonymitySet:
     """
 
     view: View
-    entries: tuple[Entry, ...]
+    entries: tuple[KnownEntry, ...]
     among: int
 
     @property
@@ -79,16 +79,16 @@ class FamilyGuess:
     """
 
     view: View
-    nearest: Entry
+    nearest: KnownEntry
     distance: float
-    second: Entry
+    second: KnownEntry
     second_distance: float
     tied: tuple[str, ...]
     accuracy: FamilyAccuracy
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class KnownMembership:
     """Whether the workload is one of the known ones: of the same model, or mesh and options too.
 
     The distance is that of op-class neighborhoods (0 to 1) and of totals (powers of two, at most
@@ -97,7 +97,7 @@ class Membership:
 
     distance: float
     threshold: Threshold
-    candidates: tuple[Entry, ...]
+    candidates: tuple[KnownEntry, ...]
 
     @property
     def is_member(self) -> bool:
@@ -114,8 +114,8 @@ class Membership:
 class Memberships:
     """The claims that it is a known workload, and that it is of a known model."""
 
-    workload: Membership
-    model: Membership
+    workload: KnownMembership
+    model: KnownMembership
 
 
 def guess_family(of: Fingerprint, known: Known, view: View) -> FamilyGuess:
@@ -148,11 +148,13 @@ def guess_membership(of: Fingerprint, totals: Float64s, known: Known) -> Members
     )
 
 
-def _membership(distances: Float64s, entries: Sequence[Entry], threshold: Threshold) -> Membership:
+def _membership(
+    distances: Float64s, entries: Sequence[KnownEntry], threshold: Threshold
+) -> KnownMembership:
     inside = np.flatnonzero(distances <= threshold.distance + EQUAL)
     order = inside[np.argsort(distances[inside], kind="stable")]
     found = tuple(entries[i] for i in order.tolist())
-    return Membership(float(distances.min()), threshold, found)
+    return KnownMembership(float(distances.min()), threshold, found)
 
 
 # Look-up of single programs: a stage of a pipeline may give away what the whole does not.

@@ -167,7 +167,7 @@ def read_known(data: bytes) -> Known:
 def _known(columns: Mapping[str, NDArray[Any]]) -> Known:
     views = {v: i for i, v in enumerate(View)}
     return Known(
-        tuple(Entry(*map(str, entry)) for entry in columns["entries"]),
+        tuple(KnownEntry(*map(str, entry)) for entry in columns["entries"]),
         {v: columns["hashes"][:, i] for v, i in views.items()},
         columns["program_entry"].astype(np.int64),
         {v: columns["program_hashes"][:, i] for v, i in views.items()},
@@ -194,7 +194,7 @@ LEAST_FAMILIES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KnownEntry:
     """A known workload: a public model, its mesh, options of the capture, and the code of the model.
 
     `code` tells apart who wrote it: the same model in other code is another program.
@@ -235,7 +235,7 @@ class Known:
     `measured` is stored: to leave out each in turn takes longer than a report may.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[KnownEntry, ...]
     hashes: Mapping[View, UInt64s]
     program_entry: NDArray[np.int64]
     program_hashes: Mapping[View, UInt64s]
@@ -262,9 +262,9 @@ class Known:
         return tuple(sorted({e.model for e in self.entries}))
 
 
-def known_of(captures: Iterable[tuple[Entry, Workload]]) -> Known:
+def known_of(captures: Iterable[tuple[KnownEntry, Workload]]) -> Known:
     """Fingerprints of captures. Raises FlintError FL931 if they are of fewer than two families."""
-    entries: list[Entry] = []
+    entries: list[KnownEntry] = []
     whole, programs, owners, totals = [], [], [], []
     for entry, workload in captures:
         own = [fingerprint_of(p) for p in workload.programs]
@@ -292,7 +292,7 @@ def known_of(captures: Iterable[tuple[Entry, Workload]]) -> Known:
 
 
 def _measured(
-    entries: Sequence[Entry], histograms: Mapping[View, NDArray[np.int64]], totals: Float64s
+    entries: Sequence[KnownEntry], histograms: Mapping[View, NDArray[np.int64]], totals: Float64s
 ) -> Measured:
     names = [[e.family for e in entries], [e.model for e in entries], [e.code for e in entries]]
     found = {view: shares(counts) for view, counts in histograms.items()}

@@ -12,7 +12,7 @@ from flint.ir.workload import Workload
 from flint.tools.share.leaks.attacks import (
     AnonymitySet,
     FamilyGuess,
-    Membership,
+    KnownMembership,
     Memberships,
     ProgramLookup,
     SharedBits,
@@ -230,7 +230,7 @@ def _shapes(found: ShapeGuess) -> Iterator[str]:
     )
 
 
-def _distance(found: Membership) -> str:
+def _distance(found: KnownMembership) -> str:
     threshold = found.threshold
     return (
         f"distance {found.distance:.4f}, threshold {threshold.distance:.4f} "

@@ -6,6 +6,6 @@ What a generator makes is held against them.
 """
 
 from flint.tools.share.rules.check import ALL_RULES, broken_rules, is_valid
-from flint.tools.share.rules.view import Broken, Rule
+from flint.tools.share.rules.view import BrokenRule, Rule
 
-__all__ = ["ALL_RULES", "Broken", "Rule", "broken_rules", "is_valid"]
+__all__ = ["ALL_RULES", "BrokenRule", "Rule", "broken_rules", "is_valid"]

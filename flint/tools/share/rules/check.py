@@ -7,7 +7,7 @@ import numpy as np
 from flint.ir.program import Program
 from flint.ir.workload import Workload
 from flint.tools.share.rules import communication, elementwise, layout, loops, products, values
-from flint.tools.share.rules.view import Broken, Rule, View
+from flint.tools.share.rules.view import BrokenRule, ProgramView, Rule
 
 #: Every rule of single programs, in the order in which they are told.
 ALL_RULES: tuple[Rule, ...] = (
@@ -22,7 +22,7 @@ ALL_RULES: tuple[Rule, ...] = (
 MOST_TOLD = 20
 
 
-def broken_rules(workload: Workload) -> tuple[Broken, ...]:
+def broken_rules(workload: Workload) -> tuple[BrokenRule, ...]:
     """What in a workload breaks the rules that captured programs keep; empty if nothing does.
 
     The workload has to `verify`. Of each rule at most `MOST_TOLD` rows of a program are told.
@@ -42,12 +42,12 @@ def is_valid(workload: Workload) -> bool:
     return not broken_rules(workload)
 
 
-def _of_program(program: Program, number: int) -> list[Broken]:
+def _of_program(program: Program, number: int) -> list[BrokenRule]:
     if not len(program):
         return []
-    view = View(program)
+    view = ProgramView(program)
     return [
-        Broken(rule.name, number, row, _message(rule, program, row))
+        BrokenRule(rule.name, number, row, _message(rule, program, row))
         for rule in ALL_RULES
         for row in np.flatnonzero(rule.tell(view).broken)[:MOST_TOLD].tolist()
     ]

@@ -10,12 +10,12 @@ from flint.ir.arrays import Mask
 from flint.ir.mesh import AxisRef
 from flint.ir.op_class import Collective, OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
-from flint.tools.share.rules.view import Broken, Rule, Told, View, is_split
+from flint.tools.share.rules.view import BrokenRule, ProgramView, Rule, Told, is_split
 
 _REDUCE = (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
 
 
-def _is(view: View, *kinds: Collective) -> Mask:
+def _is(view: ProgramView, *kinds: Collective) -> Mask:
     found = np.isin(view.program.collective, kinds)
     return np.asarray(found & (view.program.kind == Kind.COLLECTIVE))
 
@@ -26,7 +26,7 @@ def group_sizes(program: Program) -> Int64s:
     return np.array([*sizes, 1], dtype=np.int64)[program.group]
 
 
-def _axes_exist(view: View) -> Told:
+def _axes_exist(view: ProgramView) -> Told:
     """Axes of groups and routes are whole or parts of the mesh's, each longer than 1 and once."""
     p = view.program
     good = [_are_long(p, g.axes) and g.size(p.mesh) > 1 for g in p.groups]
@@ -40,14 +40,14 @@ def _are_long(program: Program, axes: Sequence[AxisRef]) -> bool:
     return all(program.mesh.axis_size(a) > 1 for a in axes) and len(set(axes)) == len(axes)
 
 
-def _payload(view: View) -> Told:
+def _payload(view: ProgramView) -> Told:
     """What a collective sends is what it reads."""
     p = view.program
     about = (p.kind == Kind.COLLECTIVE) & (p.comm_bytes > 0)
     return Told(about, p.comm_bytes == p.operand_bytes)
 
 
-def _reads_payload(view: View) -> Told:
+def _reads_payload(view: ProgramView) -> Told:
     p = view.program
     about = (p.kind == Kind.COLLECTIVE) & view.all_plain & (view.arity > 0) & ~view.launched
     about &= ~view.flagged(Flag.IN_PLACE) & ~_is(view, Collective.PERMUTE)
@@ -59,7 +59,7 @@ def _reads_payload(view: View) -> Told:
     return Told(about, view.some(whole) | (read == p.comm_bytes) | handed)
 
 
-def _result(view: View) -> Told:
+def _result(view: ProgramView) -> Told:
     """Bytes of a result by kind: as many as sent, or a group's as many, or a group's part.
 
     Where a group does not divide a dimension, parts are rounded up. What is gathered of a row with
@@ -79,7 +79,7 @@ def _result(view: View) -> Told:
     return Told(same | gathers | scatters, holds)
 
 
-def _is_rounded(view: View, row: int, size: int, *, gathers: bool) -> bool:
+def _is_rounded(view: ProgramView, row: int, size: int, *, gathers: bool) -> bool:
     """Whether one dimension of an operand is that of the result over the group, rounded up."""
     p = view.program
     own = p.shapes[p.shape[row]]
@@ -91,31 +91,31 @@ def _is_rounded(view: View, row: int, size: int, *, gathers: bool) -> bool:
     return False
 
 
-def _types(view: View) -> Told:
+def _types(view: ProgramView) -> Told:
     p = view.program
     about = (p.kind == Kind.COLLECTIVE) & view.all_plain & (view.arity > 0) & ~view.launched
     same = p.dtype[view.read] == p.dtype[view.owner]
     return Told(about & ~view.flagged(Flag.IN_PLACE), view.some(same))
 
 
-def _reads_something(view: View) -> Told:
+def _reads_something(view: ProgramView) -> Told:
     about = np.isin(view.program.kind, (Kind.COLLECTIVE, Kind.SEND))
     return Told(about, np.diff(view.program.dep_start) > 0)
 
 
-def _reduces(view: View) -> Told:
+def _reduces(view: ProgramView) -> Told:
     p = view.program
     return Told(p.kind == Kind.COLLECTIVE, _is(view, *_REDUCE) == (p.op != OpClass.MOVE))
 
 
-def _sends_read(view: View) -> Told:
+def _sends_read(view: ProgramView) -> Told:
     p = view.program
     about = (p.kind == Kind.SEND) & view.all_plain & (view.arity > 0)
     large = view.largest(view.type_bytes) >= p.comm_bytes
     return Told(about, large)
 
 
-def _receives(view: View) -> Told:
+def _receives(view: ProgramView) -> Told:
     p = view.program
     return Told(p.kind == Kind.RECV, p.result_bytes == p.comm_bytes)
 
@@ -141,7 +141,7 @@ RULES = (
 )
 
 
-def broken_messages(programs: Sequence[Program]) -> list[Broken]:
+def broken_messages(programs: Sequence[Program]) -> list[BrokenRule]:
     """Channels whose SEND and RECV rows do not agree in bytes, route, type and runs of a step."""
     found: dict[int, tuple[list[_End], list[_End]]] = {}
     for number, p in enumerate(programs):
@@ -155,10 +155,10 @@ def broken_messages(programs: Sequence[Program]) -> list[Broken]:
         number, row = (sends or receives)[0]
         if not sends or not receives:
             what = "received and never sent" if receives else "sent and never received"
-            broken.append(Broken("messages", number, row, f"channel {channel} is {what}"))
+            broken.append(BrokenRule("messages", number, row, f"channel {channel} is {what}"))
         elif len(told) > 1:
             what = f"ends of channel {channel} differ in bytes, route or runs"
-            broken.append(Broken("messages", number, row, what))
+            broken.append(BrokenRule("messages", number, row, what))
     return broken
 
 

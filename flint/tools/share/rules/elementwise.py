@@ -7,7 +7,14 @@ import numpy as np
 from flint.ir.arrays import Mask
 from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.ir.program import Flag
-from flint.tools.share.rules.view import Rule, Told, View, has_equal_elements, is_equal, spreads
+from flint.tools.share.rules.view import (
+    ProgramView,
+    Rule,
+    Told,
+    has_equal_elements,
+    is_equal,
+    spreads,
+)
 
 ONE = frozenset(
     {
@@ -37,14 +44,14 @@ MORE = frozenset({OpClass.ARITHMETIC, OpClass.FUNCTION})
 _FREE_OF_ARITHMETIC = frozenset({OpClass.CONVERT, OpClass.REDUCE_PRECISION})
 
 
-def _arity(view: View) -> Told:
+def _arity(view: ProgramView) -> Told:
     holds = np.zeros(len(view), dtype=np.bool_)
     for classes, most in ((ONE, 1), (TWO, 2), (MORE, 3)):
         holds |= view.of(classes) & (view.arity >= 1) & (view.arity <= most)
     return Told(view.of(ELEMENTWISE) & ~view.launched, holds)
 
 
-def _shapes(view: View) -> Told:
+def _shapes(view: ProgramView) -> Told:
     """A framework's row is one operation on what it depends on if the bytes that it reads say so."""
     exact = view.program.operand_bytes == view.summed(view.type_bytes)
     about = view.of(ELEMENTWISE) & view.all_plain & (view.arity > 0) & (~view.launched | exact)
@@ -57,7 +64,7 @@ def _shapes(view: View) -> Told:
     return Told(about, view.every(fits) & whole)
 
 
-def _takes_bits(view: View) -> Mask:
+def _takes_bits(view: ProgramView) -> Mask:
     """Views of the same bytes as another type, of which there may be more or fewer elements."""
     other = view.program.dtype[view.read] != view.program.dtype[view.owner]
     same = view.type_bytes[view.read] == view.type_bytes[view.owner]
@@ -65,7 +72,7 @@ def _takes_bits(view: View) -> Mask:
     return np.asarray(~view.works & is_view)
 
 
-def _dtypes(view: View) -> Told:
+def _dtypes(view: ProgramView) -> Told:
     """Frameworks promote types, and gradients are summed in a wider one; others have one type."""
     p = view.program
     same = p.dtype[view.read] == p.dtype[view.owner]
@@ -75,7 +82,7 @@ def _dtypes(view: View) -> Told:
     return Told(about & (view.arity > 0), holds)
 
 
-def _chosen(view: View) -> Told:
+def _chosen(view: ProgramView) -> Told:
     """Other functions choose by truth values; what they are of has the result's type.
 
     Complex numbers are made of real ones, and real ones are parts of them.
@@ -87,7 +94,7 @@ def _chosen(view: View) -> Told:
     return Told(about, view.every(same | _is_bool(view)[view.read]) & view.some(same))
 
 
-def _compared(view: View) -> Told:
+def _compared(view: ProgramView) -> Told:
     p = view.program
     about = view.of(OpClass.COMPARE) & view.all_plain & ~view.launched & (view.arity == 2)
     types = p.dtype.astype(np.int64) + 1
@@ -95,23 +102,23 @@ def _compared(view: View) -> Told:
     return Told(about, view.every(2 * types[view.read] == twice[view.owner]))
 
 
-def _is_bool(view: View) -> Mask:
+def _is_bool(view: ProgramView) -> Mask:
     names = [d in ("bool", "pred", "i1") for d in view.program.dtypes]
     return np.asarray(np.array(names, dtype=np.bool_)[view.program.dtype])
 
 
-def _compare(view: View) -> Told:
+def _compare(view: ProgramView) -> Told:
     return Told(view.of(OpClass.COMPARE), _is_bool(view))
 
 
-def _flops(view: View) -> Told:
+def _flops(view: ProgramView) -> Told:
     p = view.program
     about = view.of(ELEMENTWISE - _FREE_OF_ARITHMETIC) & view.works & view.is_plain
     elements = np.maximum(view.elements, 1)
     return Told(about, (p.flops > 0) & (p.flops % elements == 0) | (view.elements == 0))
 
 
-def _operand_bytes(view: View) -> Told:
+def _operand_bytes(view: ProgramView) -> Told:
     """Operands that are read twice are one link: then bytes of one of them come on top."""
     p = view.program
     about = view.of(ELEMENTWISE) & view.works & view.all_plain & ~view.launched
@@ -120,7 +127,7 @@ def _operand_bytes(view: View) -> Told:
     return Told(about, (over == 0) | view.some(again))
 
 
-def _launched_bytes(view: View) -> Told:
+def _launched_bytes(view: ProgramView) -> Told:
     """What a framework's operation reads are some of the rows that it depends on."""
     p = view.program
     about = view.launched & view.works & view.of(ELEMENTWISE | {OpClass.MATMUL}) & view.is_plain

@@ -10,10 +10,10 @@ from flint.ir.arrays import Mask
 from flint.ir.dims import ReductionDims
 from flint.ir.op_class import DATA_MOVEMENT, LAYOUT, OpClass
 from flint.tools.share.rules.view import (
+    ProgramView,
     Rule,
     Shape,
     Told,
-    View,
     has_equal_elements,
     is_broadcast,
     is_equal,
@@ -27,10 +27,10 @@ from flint.tools.share.rules.view import (
 _COPIES = (LAYOUT | DATA_MOVEMENT) - {OpClass.UNPACK, OpClass.MOVE}
 
 
-def _of_one(op: OpClass, holds: Callable[[Shape, Shape], bool]) -> Callable[[View], Told]:
+def _of_one(op: OpClass, holds: Callable[[Shape, Shape], bool]) -> Callable[[ProgramView], Told]:
     """The rule that the one operand of a class has a shape that fits to that of the result."""
 
-    def tell(view: View) -> Told:
+    def tell(view: ProgramView) -> Told:
         about = view.of(op) & view.all_plain & ~view.launched & view.is_plain
         about &= ~_takes_bits(view)
         links = view.links_of(about)
@@ -39,17 +39,17 @@ def _of_one(op: OpClass, holds: Callable[[Shape, Shape], bool]) -> Callable[[Vie
     return tell
 
 
-def _takes_bits(view: View) -> Mask:
+def _takes_bits(view: ProgramView) -> Mask:
     """Values that are the same bits as another type: their elements need not be as many."""
     p = view.program
     other = p.dtype[view.read] != p.dtype[view.owner]
     return view.some(other) & view.of(OpClass.RESHAPE)
 
 
-def _some(op: OpClass, holds: Callable[[Shape, Shape], bool]) -> Callable[[View], Told]:
+def _some(op: OpClass, holds: Callable[[Shape, Shape], bool]) -> Callable[[ProgramView], Told]:
     """The rule that one operand of a class has a shape that fits to that of the result."""
 
-    def tell(view: View) -> Told:
+    def tell(view: ProgramView) -> Told:
         about = view.of(op) & view.works & view.all_plain & ~view.launched & view.is_plain
         links = view.links_of(about)
         return Told(about, view.some(view.related(holds, links)))
@@ -57,7 +57,7 @@ def _some(op: OpClass, holds: Callable[[Shape, Shape], bool]) -> Callable[[View]
     return tell
 
 
-def _concatenates(view: View) -> Told:
+def _concatenates(view: ProgramView) -> Told:
     """An operand that is there twice is one link: then the bytes that are read tell.
 
     A rotation over several devices is one as well: there parts are rounded up.
@@ -71,7 +71,7 @@ def _concatenates(view: View) -> Told:
     return Told(about, fits & whole & (view.summed(view.elements) <= view.elements))
 
 
-def _types(view: View) -> Told:
+def _types(view: ProgramView) -> Told:
     p = view.program
     about = view.of(_COPIES) & view.all_plain & (view.arity > 0) & view.is_plain
     about &= ~(view.launched & view.of(OpClass.COPY))
@@ -79,18 +79,18 @@ def _types(view: View) -> Told:
     return Told(about & ~_is_view_of_bits(view), view.some(same))
 
 
-def _is_view_of_bits(view: View) -> Mask:
+def _is_view_of_bits(view: ProgramView) -> Mask:
     """A row of VALUE kind whose operand has other types: a bit cast."""
     return ~view.works & view.of(OpClass.RESHAPE)
 
 
-def _parts_read(view: View) -> Told:
+def _parts_read(view: ProgramView) -> Told:
     p = view.program
     about = view.of(frozenset({OpClass.SLICE, OpClass.DYNAMIC_SLICE})) & view.works & view.is_plain
     return Told(about & ~view.launched, p.operand_bytes == p.result_bytes)
 
 
-def _whole_read(view: View) -> Told:
+def _whole_read(view: ProgramView) -> Told:
     p = view.program
     classes = frozenset({OpClass.TRANSPOSE, OpClass.REVERSE, OpClass.BROADCAST, OpClass.PAD})
     about = view.of(classes) & view.works & view.all_plain & ~view.launched & (view.arity > 0)
@@ -98,7 +98,7 @@ def _whole_read(view: View) -> Told:
     return Told(about, p.operand_bytes == read)
 
 
-def _updates(view: View) -> Told:
+def _updates(view: ProgramView) -> Told:
     """Written are the elements of an operand, which are read as well."""
     p = view.program
     about = view.of(OpClass.UPDATE_SLICE) & view.works & view.all_plain & ~view.launched
@@ -108,7 +108,7 @@ def _updates(view: View) -> Told:
     return Told(about, whole & view.some(part) & (p.operand_bytes == p.result_bytes))
 
 
-def _gathers(view: View) -> Told:
+def _gathers(view: ProgramView) -> Told:
     """Rows of elements and indices are read, at most as much as is returned and one index each."""
     p = view.program
     about = view.of(OpClass.GATHER) & view.works & view.all_plain & ~view.launched
@@ -117,7 +117,7 @@ def _gathers(view: View) -> Told:
     return Told(about & (p.result_bytes > 0), index)
 
 
-def _indices(view: View) -> Told:
+def _indices(view: ProgramView) -> Told:
     """A part of an array is where whole numbers say: the other operands, of one element each."""
     p = view.program
     places = view.of(frozenset({OpClass.DYNAMIC_SLICE, OpClass.UPDATE_SLICE}))
@@ -129,14 +129,14 @@ def _indices(view: View) -> Told:
     return Told(about, (others <= needed) & (view.arity > needed))
 
 
-def _index_sizes(view: View) -> Told:
+def _index_sizes(view: ProgramView) -> Told:
     """Look-ups return rows of elements."""
     d = ReductionDims.of(view.program.dims)
     about = view.of(OpClass.GATHER) & view.works & (d.rows > 0) & view.is_plain
     return Told(about, d.rows * d.reduced == view.elements)
 
 
-def _scatters(view: View) -> Told:
+def _scatters(view: ProgramView) -> Told:
     """Rows of elements are written: they are an operand, and so are the indices that are read."""
     p = view.program
     d = ReductionDims.of(p.dims)

@@ -6,13 +6,13 @@ import numpy as np
 
 from flint.ir.arrays import Mask
 from flint.ir.program import Phase, Program, RegionKind
-from flint.tools.share.rules.view import Rule, Told, View
+from flint.tools.share.rules.view import ProgramView, Rule, Told
 
 #: Phases that are over when the optimizer begins.
 _BEFORE_THE_OPTIMIZER = (Phase.FORWARD, Phase.BACKWARD, Phase.REMAT)
 
 
-def _carries_agree(view: View) -> Told:
+def _carries_agree(view: ProgramView) -> Told:
     """Carried value, first value and produced value have one type and shape."""
     p = view.program
     about, holds = _nothing(p), np.ones(len(p), dtype=np.bool_)
@@ -27,7 +27,7 @@ def _carries_agree(view: View) -> Told:
     return Told(about, holds)
 
 
-def _carries_begin(view: View) -> Told:
+def _carries_begin(view: ProgramView) -> Told:
     """A carried value has a first value, from before the loop."""
     p = view.program
     about = view.is_carried & view.is_typed
@@ -35,7 +35,7 @@ def _carries_begin(view: View) -> Told:
     return Told(about, view.some(view.read < start[view.owner]))
 
 
-def _loops_run(view: View) -> Told:
+def _loops_run(view: ProgramView) -> Told:
     """The first row of each loop stands for it: it runs, and has work in it."""
     p = view.program
     about, holds = _nothing(p), np.ones(len(p), dtype=np.bool_)
@@ -46,7 +46,7 @@ def _loops_run(view: View) -> Told:
     return Told(about, holds)
 
 
-def _loops_change(view: View) -> Told:
+def _loops_change(view: ProgramView) -> Told:
     """A loop that runs again changes a value that it carries, or communicates."""
     p = view.program
     about, holds = _nothing(p), np.ones(len(p), dtype=np.bool_)
@@ -57,7 +57,7 @@ def _loops_change(view: View) -> Told:
     return Told(about, holds)
 
 
-def _phases_in_order(view: View) -> Told:
+def _phases_in_order(view: ProgramView) -> Told:
     """Nothing before the optimizer reads what the optimizer makes."""
     p = view.program
     about = np.isin(p.phase, _BEFORE_THE_OPTIMIZER) & view.works & ~view.launched
@@ -65,7 +65,7 @@ def _phases_in_order(view: View) -> Told:
     return Told(about, view.every(~late))
 
 
-def _forward_first(view: View) -> Told:
+def _forward_first(view: ProgramView) -> Told:
     """The forward pass reads nothing of the backward pass."""
     p = view.program
     about = (p.phase == Phase.FORWARD) & view.works & ~view.launched

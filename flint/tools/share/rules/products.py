@@ -11,7 +11,7 @@ from flint.ir.dims import AttentionDims, ProductDims, ReductionDims
 from flint.ir.op_class import OpClass
 from flint.ir.product_types import groups_of
 from flint.ir.program import Int64s, Kind
-from flint.tools.share.rules.view import Rule, Told, View
+from flint.tools.share.rules.view import ProgramView, Rule, Told
 
 #: Algorithms of so many products of rounded numbers, as `flint.ir.product_types` names them.
 _ALGORITHM = re.compile(r"(bf16|tf32|f16|f32|f64):[0-9]+$")
@@ -19,16 +19,16 @@ _SCORES = frozenset({OpClass.ATTENTION, OpClass.ATTENTION_BACKWARD})
 _REDUCED = frozenset({OpClass.REDUCE, OpClass.SORT, OpClass.TOP_K, OpClass.SOFTMAX, OpClass.NORM})
 
 
-def _has_dims(view: View) -> Mask:
+def _has_dims(view: ProgramView) -> Mask:
     return np.asarray((view.program.dims > 0).all(axis=1))
 
 
-def _product_dims(view: View) -> Told:
+def _product_dims(view: ProgramView) -> Told:
     about = view.of(OpClass.MATMUL) & view.works
     return Told(about & (view.elements > 0), _has_dims(view))
 
 
-def _product_flops(view: View) -> Told:
+def _product_flops(view: ProgramView) -> Told:
     """What is added to a product is at most one operation an element."""
     d = ProductDims.of(view.program.dims)
     about = view.of(OpClass.MATMUL) & view.works & _has_dims(view)
@@ -37,13 +37,13 @@ def _product_flops(view: View) -> Told:
     return Told(about, (extra >= 0) & (extra <= most))
 
 
-def _product_result(view: View) -> Told:
+def _product_result(view: ProgramView) -> Told:
     d = ProductDims.of(view.program.dims)
     about = view.of(OpClass.MATMUL) & view.works & _has_dims(view)
     return Told(about, view.elements == d.batch * d.m * d.n * _groups(view, sums=True))
 
 
-def _product_operands(view: View) -> Told:
+def _product_operands(view: ProgramView) -> Told:
     """Of (b, m, k) and (b, k, n) each is an operand, or both are the same one."""
     d = ProductDims.of(view.program.dims)
     about = view.of(OpClass.MATMUL) & view.works & _has_dims(view) & view.all_plain
@@ -53,19 +53,19 @@ def _product_operands(view: View) -> Told:
     return Told(about, found[0] & found[1] & few)
 
 
-def _groups(view: View, *, sums: bool) -> Int64s:
+def _groups(view: ProgramView, *, sums: bool) -> Int64s:
     """How many matrices each product has as its result (`sums`) or as its second operand."""
     groups = [groups_of(name) for name in view.program.products]
     table = [g.number if g is not None and g.sums == sums else 1 for g in groups]
     return np.array(table, dtype=np.int64)[view.program.product]
 
 
-def _reads(view: View, elements: Int64s) -> Mask:
+def _reads(view: ProgramView, elements: Int64s) -> Mask:
     """Rows with an operand of so many elements."""
     return view.some(view.elements[view.read] == elements[view.owner])
 
 
-def _product_bytes(view: View) -> Told:
+def _product_bytes(view: ProgramView) -> Told:
     p = view.program
     about = view.of(OpClass.MATMUL) & view.works & view.all_plain & ~view.launched
     read = view.summed(view.type_bytes)
@@ -73,7 +73,7 @@ def _product_bytes(view: View) -> Told:
     return Told(about, (p.operand_bytes == read) | again)
 
 
-def _product_type(view: View) -> Told:
+def _product_type(view: ProgramView) -> Told:
     """The type in which a product multiplies is that of an operand, or an algorithm's.
 
     Complex ones name none.
@@ -90,7 +90,7 @@ def _product_type(view: View) -> Told:
     return Told(about, named & (of_operand | ~view.all_plain | view.launched))
 
 
-def _attention(view: View) -> Told:
+def _attention(view: ProgramView) -> Told:
     """Queries are an operand, and FLOPs are a whole number for each score."""
     d = AttentionDims.of(view.program.dims)
     about = view.of(_SCORES) & view.works & _has_dims(view) & view.all_plain
@@ -99,7 +99,7 @@ def _attention(view: View) -> Told:
     return Told(about, holds & (view.program.flops >= scores * d.size))
 
 
-def _convolution(view: View) -> Told:
+def _convolution(view: ProgramView) -> Told:
     """m positions of n features in each of `batch` groups are the result."""
     d = ProductDims.of(view.program.dims)
     about = view.of(OpClass.CONVOLUTION) & view.works & _has_dims(view) & view.is_plain
@@ -108,20 +108,20 @@ def _convolution(view: View) -> Told:
     return Told(about, holds)
 
 
-def _reduction_dims(view: View) -> Told:
+def _reduction_dims(view: ProgramView) -> Told:
     """Lists of norms that a framework launches have none."""
     about = view.of(OpClass.REDUCE) & view.works & (view.elements > 0) & (view.arity > 0)
     about &= ~view.launched | view.is_plain
     return Told(about, _has_dims(view))
 
 
-def _reduction_result(view: View) -> Told:
+def _reduction_result(view: ProgramView) -> Told:
     d = ReductionDims.of(view.program.dims)
     about = view.of(OpClass.REDUCE) & view.works & _has_dims(view)
     return Told(about, d.rows == view.elements)
 
 
-def _reduction_operand(view: View) -> Told:
+def _reduction_operand(view: ProgramView) -> Told:
     """Windows keep the number of dimensions; then they may overlap or leave elements out."""
     d = ReductionDims.of(view.program.dims)
     about = view.of(OpClass.REDUCE) & view.works & _has_dims(view) & view.all_plain
@@ -129,21 +129,21 @@ def _reduction_operand(view: View) -> Told:
     return Told(about & ~view.launched, windows | _reads(view, d.rows * d.reduced))
 
 
-def _reduction_flops(view: View) -> Told:
+def _reduction_flops(view: ProgramView) -> Told:
     d = ReductionDims.of(view.program.dims)
     about = view.of(OpClass.REDUCE) & view.works & _has_dims(view)
     elements = np.maximum(d.rows * d.reduced, 1)
     return Told(about, (view.program.flops > 0) & (view.program.flops % elements == 0))
 
 
-def _reduction_types(view: View) -> Told:
+def _reduction_types(view: ProgramView) -> Told:
     p = view.program
     about = view.of(OpClass.REDUCE) & view.works & view.all_plain & ~view.launched
     same = p.dtype[view.read] == p.dtype[view.owner]
     return Told(about & (view.arity > 0), view.some(same))
 
 
-def _work_has_flops(view: View) -> Told:
+def _work_has_flops(view: ProgramView) -> Told:
     classes = frozenset({OpClass.MATMUL, OpClass.REDUCE, OpClass.CONVOLUTION}) | _SCORES
     about = view.of(classes) & (view.program.kind == Kind.COMPUTE) & (view.elements > 0)
     return Told(about & (view.program.operand_bytes > 0), view.program.flops > 0)

@@ -12,7 +12,7 @@ from flint.ir.op_class import (
 )
 from flint.ir.program import Collective, Flag, Kind
 from flint.passes.work.formulas import NO_ARITHMETIC
-from flint.tools.share.rules.view import Rule, Told, View
+from flint.tools.share.rules.view import ProgramView, Rule, Told
 
 #: Classes of rows that can have several results: then `result_bytes` are those of all.
 SEVERAL_RESULTS = (
@@ -49,13 +49,13 @@ IN_PART = frozenset({OpClass.UPDATE_SLICE, OpClass.SCATTER})
 NO_VALUE = frozenset({OpClass.RESULT, OpClass.TURN, OpClass.EFFECT, OpClass.HOST})
 
 
-def _types(view: View) -> Told:
+def _types(view: ProgramView) -> Told:
     p = view.program
     about = (p.result_bytes > 0) & (p.kind != Kind.SEND)
     return Told(about, view.is_typed)
 
 
-def _result_bytes(view: View) -> Told:
+def _result_bytes(view: ProgramView) -> Told:
     p = view.program
     several = view.of(SEVERAL_RESULTS) | (p.kind == Kind.COLLECTIVE) | view.launched
     in_part = view.of(IN_PART) | view.flagged(Flag.IN_PLACE)
@@ -67,25 +67,25 @@ def _result_bytes(view: View) -> Told:
     return Told(about, holds)
 
 
-def _used(view: View) -> Told:
+def _used(view: ProgramView) -> Told:
     """What a framework launches runs, whether the program reads it or the host."""
     p = view.program
     about = (p.kind == Kind.COMPUTE) & ~view.of(NO_VALUE) & ~view.launched & (not view.is_pipelined)
     return Told(about, (view.readers > 0) | view.is_yielded | view.flagged(Flag.IN_PLACE))
 
 
-def _no_flops(view: View) -> Told:
+def _no_flops(view: ProgramView) -> Told:
     about = view.of(NO_ARITHMETIC - {OpClass.RANDOM, OpClass.SCATTER}) & ~view.launched
     return Told(about, view.program.flops == 0)
 
 
-def _views(view: View) -> Told:
+def _views(view: ProgramView) -> Told:
     p = view.program
     about = view.flagged(Flag.VIEW)
     return Told(about, (p.operand_bytes == 0) & (p.alias >= 0) & (p.flops == 0))
 
 
-def _in_place(view: View) -> Told:
+def _in_place(view: ProgramView) -> Told:
     """Frameworks write parts of buckets, and what is received is a part."""
     p = view.program
     about = view.flagged(Flag.IN_PLACE) & (p.alias >= 0) & view.works & ~view.launched
@@ -94,13 +94,13 @@ def _in_place(view: View) -> Told:
     return Told(about & view.is_typed & view.is_plain[alias], same)
 
 
-def _parameters_first(view: View) -> Told:
+def _parameters_first(view: ProgramView) -> Told:
     p = view.program
     is_parameter = p.kind == Kind.PARAMETER
     return Told(is_parameter, np.cumsum(p.kind >= Kind.COMPUTE) == 0)
 
 
-def _sources(view: View) -> Told:
+def _sources(view: ProgramView) -> Told:
     p = view.program
     about = (p.kind == Kind.PARAMETER) | view.of(frozenset({OpClass.CONSTANT, OpClass.IOTA}))
     return Told(about, (view.arity == 0) & (p.operand_bytes == 0))

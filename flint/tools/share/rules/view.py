@@ -19,7 +19,7 @@ from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, Program
 Shape: TypeAlias = tuple[int, ...]
 
 
-class View:
+class ProgramView:
     """Columns that rules share, each made when it is first asked for.
 
     "Rows" are masks or numbers by row, "links" by dependency: entry i of `owner` reads entry i of
@@ -251,11 +251,11 @@ class Rule:
 
     name: str
     says: str
-    tell: Callable[[View], Told]
+    tell: Callable[[ProgramView], Told]
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenRule:
     """A row that breaks a rule: `row` of `program`, -1 for what is of no single row."""
 
     rule: str

@@ -14,13 +14,13 @@ from flint.ir.program import MOST_INT64, Int64s, Program
 from flint.tools.share.sizes.expression import Expression, Factor
 from flint.tools.share.sizes.rows import Rows
 from flint.tools.share.sizes.symbols import Symbols, Term
-from flint.tools.share.sizes.work import Sum, Work
+from flint.tools.share.sizes.work import SizedWork, Sum
 
 #: Columns that follow from sizes.
 NUMBERS = ("result_bytes", "operand_bytes", "flops", "comm_bytes")
 
 
-class Table:
+class SizeTable:
     """Different expressions, each once. Numbers of all of them are computed at once."""
 
     def __init__(self, symbols: Symbols, numbers: dict[int, int]) -> None:
@@ -70,7 +70,7 @@ class Columns:
     trips: tuple[int, ...]
 
     @classmethod
-    def of(cls, rows: Rows, works: Iterable[Work], table: Table) -> Columns:
+    def of(cls, rows: Rows, works: Iterable[SizedWork], table: SizeTable) -> Columns:
         """Columns of rows whose numbers come about as `works` say."""
         shapes: dict[tuple[int, ...], int] = {}
         shape = [shapes.setdefault(tuple(map(table.term, dims)), len(shapes)) for dims in rows.dims]

@@ -12,7 +12,7 @@ import numpy as np
 from flint.ir.columns import bytes_of_type
 from flint.ir.mesh import AxisRef
 from flint.ir.program import Kind, Phase, Program, RegionKind
-from flint.tools.share.rules.view import Shape, View
+from flint.tools.share.rules.view import ProgramView, Shape
 from flint.tools.share.sizes.symbols import Symbols, Term, joined
 
 # Ways to place the dimensions of one shape among those of another, by their sizes alone.
@@ -122,7 +122,7 @@ class Rows:
     def __init__(self, program: Program, symbols: Symbols, microbatches: int = 1) -> None:
         self.program = program
         self.symbols = symbols
-        self.view = View(program)
+        self.view = ProgramView(program)
         self.shapes: list[Shape] = [program.shapes[s] for s in program.shape.tolist()]
         self.bits = [bytes_of_type(d, (8,)) for d in program.dtypes] + [0]
         self.batches = _batches(self.view, microbatches)
@@ -230,7 +230,7 @@ class Rows:
         return Outcome.DONE
 
 
-def _batches(view: View, microbatches: int) -> list[int]:
+def _batches(view: ProgramView, microbatches: int) -> list[int]:
     """Arguments of a pipeline's stage that it reads a microbatch of at a time."""
     p = view.program
     if not view.is_pipelined or microbatches < 2:
@@ -240,7 +240,7 @@ def _batches(view: View, microbatches: int) -> list[int]:
     return [row for row, shape in shapes.items() if shape and shape[0] % microbatches == 0]
 
 
-def _reads(view: View) -> list[list[int]]:
+def _reads(view: ProgramView) -> list[list[int]]:
     """What each row reads, without what it only waits for."""
     start = np.searchsorted(view.owner, np.arange(len(view) + 1)).tolist()
     read = view.read.tolist()

@@ -14,7 +14,7 @@ from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.op_class import Collective
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
-from flint.tools.share.sizes.columns import Columns, Table
+from flint.tools.share.sizes.columns import Columns, SizeTable
 from flint.tools.share.sizes.expression import Expression, Factor
 from flint.tools.share.sizes.infer import freeze_other_trips, freeze_saved, inferred, saved_terms
 from flint.tools.share.sizes.rows import Rows
@@ -100,7 +100,7 @@ class Sizes:
 
     workload: Workload
     variables: tuple[Variable, ...]
-    table: Table
+    table: SizeTable
     columns: tuple[Columns, ...]
     pinned: frozenset[AxisRef]
     saved: Mapping[tuple[int, int], int]
@@ -115,7 +115,7 @@ class Sizes:
         for rows in programs:
             rows.end_microbatches()
         numbers = _numbers(symbols, programs)
-        table = Table(symbols, numbers)
+        table = SizeTable(symbols, numbers)
         columns = tuple(
             Columns.of(rows, of_rows, table) for rows, of_rows in zip(programs, works, strict=True)
         )
@@ -242,7 +242,7 @@ def _numbers(symbols: Symbols, programs: Iterable[Rows]) -> dict[int, int]:
 
 
 def _variables(
-    values: Mapping[int, int], columns: Iterable[Columns], table: Table
+    values: Mapping[int, int], columns: Iterable[Columns], table: SizeTable
 ) -> tuple[Variable, ...]:
     uses = dict.fromkeys(values, 0)
     loops: set[int] = set()

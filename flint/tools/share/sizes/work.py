@@ -44,7 +44,7 @@ _PER_ELEMENT = (
 _OF_WHOLE = frozenset({OpClass.REDUCE, OpClass.SCATTER, OpClass.NORM, OpClass.TOP_K})
 
 
-class Work(NamedTuple):
+class SizedWork(NamedTuple):
     """Numbers of a row, each as a sum of terms."""
 
     result_bytes: Sum
@@ -54,7 +54,7 @@ class Work(NamedTuple):
     comm_bytes: Sum
 
 
-def work_of(rows: Rows, row: int) -> Work:
+def work_of(rows: Rows, row: int) -> SizedWork:
     """How the numbers of a row come about. It freezes what it does not find out."""
     finder = _Finder(rows, row)
     found = finder.found()
@@ -72,7 +72,7 @@ class _Finder:
         self._op = OpClass(int(rows.program.op[row]))
         self._read = [rows.bytes(r) for r in rows.reads[row]]
 
-    def found(self) -> Work | None:
+    def found(self) -> SizedWork | None:
         p, row = self._program, self._row
         dims = self._dims()
         result = self._first(int(p.result_bytes[row]), self._results())
@@ -81,12 +81,12 @@ class _Finder:
         comm = self._first(int(p.comm_bytes[row]), self._payloads(operands))
         if dims is None or result is None or operands is None or flops is None or comm is None:
             return None
-        return Work(result, operands, flops, dims, comm)
+        return SizedWork(result, operands, flops, dims, comm)
 
-    def constant(self) -> Work:
+    def constant(self) -> SizedWork:
         p, row = self._program, self._row
         a, b, c, d = (((int(x), ()),) for x in p.dims[row])
-        return Work(
+        return SizedWork(
             ((int(p.result_bytes[row]), ()),),
             ((int(p.operand_bytes[row]), ()),),
             ((int(p.flops[row]), ()),),

@@ -26,7 +26,7 @@ FEWEST_BLOCKS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class LayerSegment:
     """`blocks` blocks of `period` rows, from row `start` on."""
 
     start: int
@@ -50,7 +50,7 @@ class _Run:
         return self.length // self.period + 1
 
 
-def segments_of(program: Program) -> tuple[Segment, ...]:
+def segments_of(program: Program) -> tuple[LayerSegment, ...]:
     """Repeated blocks of a program, by row; empty where less than three layers repeat.
 
     The longest stretch says how many blocks there are; others have as many, or one more or less, where
@@ -61,20 +61,20 @@ def segments_of(program: Program) -> tuple[Segment, ...]:
     if not runs:
         return ()
     whole = runs[0].blocks
-    found: list[Segment] = []
+    found: list[LayerSegment] = []
     for run in runs:
         times = max(round(run.blocks / whole), 1)
         period = run.period * times
         blocks = (run.length + run.period) // period
         if abs(blocks - whole) > 1 or blocks < FEWEST_BLOCKS:
             continue
-        segment = Segment(run.start, period, blocks)
+        segment = LayerSegment(run.start, period, blocks)
         if all(segment.stop <= s.start or s.stop <= segment.start for s in found):
             found.append(segment)
     return tuple(sorted(found, key=lambda s: s.start))
 
 
-def layers_of(program: Program, segments: tuple[Segment, ...]) -> tuple[int, int]:
+def layers_of(program: Program, segments: tuple[LayerSegment, ...]) -> tuple[int, int]:
     """The number of layers, and how many of them are one block.
 
     Parameters say it, of which each layer has its own (the fewest, as each may have several moments); without
@@ -118,10 +118,10 @@ def _runs(labels: Int64s) -> Iterator[_Run]:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedRow:
     """A segment whose block `b` is of layer `first + step * b`; `step` is 1 or -1."""
 
-    segment: Segment
+    segment: LayerSegment
     first: int
     step: int
 
@@ -137,11 +137,11 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Layers:
+class AlignedLayers:
     """Segments with the layers of their blocks. Rows that are in no segment have segment -1."""
 
     program: Program
-    placed: tuple[Placed, ...]
+    placed: tuple[PlacedRow, ...]
 
     @cached_property
     def segment(self) -> Int64s:
@@ -177,25 +177,25 @@ class Layers:
         return range(low, max(min(p.layers.stop for p in self.placed), low))
 
 
-def aligned(program: Program, segments: Sequence[Segment]) -> Layers:
+def aligned(program: Program, segments: Sequence[LayerSegment]) -> AlignedLayers:
     """Segments by layers, counted along the largest of parameters alone, else along the largest.
 
     Segments that no dependency ties to it are omitted.
     """
     own = [s for s in segments if (program.kind[s.start : s.stop] == Kind.PARAMETER).all()]
     largest = max(own or segments, key=lambda s: s.blocks * s.period)
-    placed = {segments.index(largest): Placed(largest, 0, 1)}
+    placed = {segments.index(largest): PlacedRow(largest, 0, 1)}
     links = _Links(program, segments)
     while (found := next(_ties(links, placed), None)) is not None:
         number, place = found
         placed[number] = place
-    return Layers(program, tuple(placed[i] for i in sorted(placed)))
+    return AlignedLayers(program, tuple(placed[i] for i in sorted(placed)))
 
 
 class _Links:
     """Dependencies between blocks of two segments, by the places of their rows."""
 
-    def __init__(self, program: Program, segments: Sequence[Segment]) -> None:
+    def __init__(self, program: Program, segments: Sequence[LayerSegment]) -> None:
         self.segments = segments
         number = np.full(len(program), -1, dtype=np.int64)
         block, offset = np.zeros_like(number), np.zeros_like(number)
@@ -219,7 +219,7 @@ class _Links:
         return blocks[:, 0], blocks[:, 1], places
 
 
-def _ties(links: _Links, placed: dict[int, Placed]) -> Iterator[tuple[int, Placed]]:
+def _ties(links: _Links, placed: dict[int, PlacedRow]) -> Iterator[tuple[int, PlacedRow]]:
     """Segments that links tie to one that has its place."""
     for number, segment in enumerate(links.segments):
         if number in placed:
@@ -227,7 +227,7 @@ def _ties(links: _Links, placed: dict[int, Placed]) -> Iterator[tuple[int, Place
         for known, place in placed.items():
             own, other, places = links.between(number, known)
             if found := _tied(own, place.first + place.step * other, places):
-                yield number, Placed(segment, *found)
+                yield number, PlacedRow(segment, *found)
                 break
 
 

@@ -19,8 +19,8 @@ from flint.errors import FlintError
 from flint.ir.columns import ROW_COLUMNS, compact_tables, rewired
 from flint.ir.program import COLUMN_TYPES, Int64s, Program, Region
 from flint.tools.share.growing.unrolled.alignment import (
-    Layers,
-    Placed,
+    AlignedLayers,
+    PlacedRow,
     aligned,
     layers_of,
     segments_of,
@@ -64,7 +64,7 @@ def moved(text: str, steps: tuple[int, ...], layers: int) -> str:
 # Where layers may be put in, or taken out: between layers that read the same of their neighbors.
 
 
-def cut_of(layers: Layers, more: int) -> int:
+def cut_of(layers: AlignedLayers, more: int) -> int:
     """The layer after which layers come, or go: one that is like its neighbors. The middle is tried first.
 
     Layers come as copies of it, so it has to read what the one before or after it reads. Layers go between
@@ -85,7 +85,7 @@ def _twice_the_middle(common: range) -> int:
     return common.start + common.stop - 1
 
 
-def _codes(layers: Layers) -> Int64s:
+def _codes(layers: AlignedLayers) -> Int64s:
     """For each dependency, what is read as seen from the layer: a place and how many layers away, or a row.
 
     Numbers of rows outside layers are negative.
@@ -95,7 +95,7 @@ def _codes(layers: Layers) -> Int64s:
     return _coded(layers, owner, read)
 
 
-def _coded(layers: Layers, owner: Int64s, read: Int64s) -> Int64s:
+def _coded(layers: AlignedLayers, owner: Int64s, read: Int64s) -> Int64s:
     rows = len(layers.program) + 1
     starts = np.array([q.segment.start for q in layers.placed], dtype=np.int64)
     number = layers.segment[read]
@@ -105,13 +105,15 @@ def _coded(layers: Layers, owner: Int64s, read: Int64s) -> Int64s:
     return np.where(inside, (away + rows) * rows + place, -1 - read)
 
 
-def _are_alike(layers: Layers, placed: Placed, codes: Int64s, which: tuple[int, ...]) -> bool:
+def _are_alike(
+    layers: AlignedLayers, placed: PlacedRow, codes: Int64s, which: tuple[int, ...]
+) -> bool:
     """Whether rows of these layers read the same, as seen from the layer, and share the same storage."""
     told = [_told(layers, placed, codes, layer) for layer in which]
     return all(len(t) == len(told[0]) and (t == told[0]).all() for t in told[1:])
 
 
-def _told(layers: Layers, placed: Placed, codes: Int64s, layer: int) -> Int64s:
+def _told(layers: AlignedLayers, placed: PlacedRow, codes: Int64s, layer: int) -> Int64s:
     """All that rows of a block read, and the storage that they share, in one row of numbers."""
     p = layers.program
     start = placed.segment.start + placed.block(layer) * placed.segment.period
@@ -124,7 +126,7 @@ def _told(layers: Layers, placed: Placed, codes: Int64s, layer: int) -> Int64s:
     return np.concatenate([owner, codes[links][order], shared])
 
 
-def _crossings_fit(layers: Layers, cut: int, removed: int) -> bool:
+def _crossings_fit(layers: AlignedLayers, cut: int, removed: int) -> bool:
     """Whether all that crosses the cut goes from a layer to the next, or is of rows that read all layers."""
     p = layers.program
     owner, read = p.dep_owner.astype(np.int64), p.deps.astype(np.int64)
@@ -140,7 +142,7 @@ def _crossings_fit(layers: Layers, cut: int, removed: int) -> bool:
     )
 
 
-def read_from_outside(layers: Layers) -> dict[tuple[int, int, int], set[int]]:
+def read_from_outside(layers: AlignedLayers) -> dict[tuple[int, int, int], set[int]]:
     """Layers that rows outside layers read, by row, segment and place in the block."""
     p = layers.program
     links = np.flatnonzero((layers.segment[p.dep_owner] < 0) & (layers.segment[p.deps] >= 0))
@@ -205,7 +207,7 @@ class _Rows:
 class _Repeated:
     """A program with `more` layers after layer `cut` (fewer: those after it go)."""
 
-    def __init__(self, layers: Layers, cut: int, more: int) -> None:
+    def __init__(self, layers: AlignedLayers, cut: int, more: int) -> None:
         self.layers, self.cut, self.more = layers, cut, more
         self.rows = self._rows()
         p, rows = layers.program, self.rows
