@@ -27,7 +27,7 @@ from flint.ir.made_by import MeasuredBy, MeasuredClass
 from flint.ir.program import Int64s, Kind, Program
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
-from flint.rewrite import kernels_for
+from flint.passes.profiles import kernels_for
 
 #: What the machine's driver calls its chips.
 DEVICE = "NVIDIA H100 80GB HBM3"

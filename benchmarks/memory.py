@@ -92,7 +92,7 @@ def captured_bytes(case: str) -> dict[str, int]:
     from flint.backends.cost.memory.memory import memory_use, step_memory
     from flint.frontends.jax_step.meshes import abstract_mesh
     from flint.ir.mesh import Mesh
-    from flint.rewrite import rewrite
+    from flint.passes.profiles import rewrite
 
     found = CASES[case]()
     mesh = Mesh.parse(found.axes)

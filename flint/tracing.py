@@ -97,7 +97,7 @@ class Trace:
 
     def rewritten(self, profile: str) -> Trace:
         """The trace after the rewrites of a target profile ("xla-gpu", ...; FL405 if unknown)."""
-        from flint.rewrite import rewrite
+        from flint.passes.profiles import rewrite
 
         with stage("rewrite", timings := dict(self.timings)):
             workload = rewrite(self.workload, profile=profile)
@@ -240,23 +240,16 @@ def trace(
     Raises FlintError for what the user can mend; see docs/errors.md.
     """
     lowered = taken_fields(TRACED, kwargs)
-    if against := lowered.pop("cross_check", ""):
-        given = {
-            "in_shardings": in_shardings,
-            "out_shardings": out_shardings,
-            "shardings": shardings,
-            "donate_argnums": donate_argnums,
-            "static_argnums": static_argnums,
-            "platform": platform,
-        }
-        return _cross_checked(partial(trace, fn, mesh, *args, **given, **kwargs), against, lowered)
-    of_jax = {
-        "in_shardings": (in_shardings, in_shardings is not None),
-        "out_shardings": (out_shardings, out_shardings is not None),
-        "donate_argnums": (donate_argnums, donate_argnums != ()),
-        "static_argnums": (static_argnums, static_argnums != ()),
+    of_jax: dict[str, Any] = {
+        "in_shardings": in_shardings,
+        "out_shardings": out_shardings,
+        "donate_argnums": donate_argnums,
+        "static_argnums": static_argnums,
     }
-    given = {name: is_given for name, (_, is_given) in of_jax.items()}
+    if against := lowered.pop("cross_check", ""):
+        more = {**of_jax, "shardings": shardings, "platform": platform, **kwargs}
+        return _cross_checked(partial(trace, fn, mesh, *args, **more), against, lowered)
+    given = {name: value is not None and value != () for name, value in of_jax.items()}
     own = {"arguments": bool(args), "shardings": bool(shardings), **given}
     own |= dict.fromkeys(kwargs, True)
     if isinstance(fn, AnyStep):
@@ -271,8 +264,7 @@ def trace(
         module = TorchStep(fn, args, kwargs, shardings=dict(shardings or {}), platform=platform)
         return trace_step(module, Mesh.parse(mesh), **lowered)
     _refuse({"shardings": bool(shardings)}, "a JAX function, which takes in_shardings")
-    options = {name: value for name, (value, _) in of_jax.items()}
-    step = Step(fn, args, kwargs, **options, platform=platform)
+    step = Step(fn, args, kwargs, **of_jax, platform=platform)
     return trace_step(step, _jax_mesh(mesh, (args, kwargs, in_shardings)), **lowered)
 
 

@@ -14,7 +14,14 @@ import numpy as np
 from flint.backends.chakra.reading.captured import workload_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.model import model_of
-from flint.backends.cost.estimate_numbers import ClassEstimate, EstimateNumbers
+from flint.backends.cost.estimate_numbers import (
+    ClassEstimate,
+    EstimateNumbers,
+    ProductFlops,
+    executed_flops,
+    main_type_and_peak,
+    needed_flops,
+)
 from flint.backends.cost.kernel_times import MEASURED
 from flint.backends.cost.notes import (
     attention_notes,
@@ -34,12 +41,6 @@ from flint.backends.cost.routing import BALANCED
 from flint.backends.cost.setting import Setting, Timed, setting_of
 from flint.backends.cost.simulate.exposure import Share, shares
 from flint.backends.cost.simulate.timeline import Timeline
-from flint.backends.cost.utilisation import (
-    ProductFlops,
-    executed_flops,
-    main_type_and_peak,
-    needed_flops,
-)
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.io.documents import as_object

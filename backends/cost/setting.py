@@ -41,8 +41,8 @@ from flint.ir.program import Int64s
 from flint.ir.workload import Workload
 from flint.log import stage
 from flint.passes.base import run_passes
+from flint.passes.profiles import kernels_for
 from flint.requests.estimate import EstimateRequest
-from flint.rewrite import kernels_for
 
 if TYPE_CHECKING:
     from flint.backends.cost.memory.memory import MemoryUse

@@ -11,7 +11,7 @@ from flint.cluster.stack import Stack, shipped_stacks
 from flint.errors import FlintError, nearest
 from flint.ir.program import Flag
 from flint.ir.workload import Workload
-from flint.rewrite import RECORDED as RECORDED_PROFILE
+from flint.passes.profiles import RECORDED as RECORDED_PROFILE
 
 
 def stack_of(

@@ -11,12 +11,12 @@ import numpy as np
 from flint.backends.chakra.writing.simulator_files import Timing, placeholder_hardware
 from flint.backends.cost.astrasim.files import simulated_hardware
 from flint.backends.cost.estimate import estimate
+from flint.backends.cost.estimate_numbers import main_type_and_peak
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.setting import price_kernels
 from flint.backends.cost.simulate.layers import prepared_apart
 from flint.backends.cost.simulate.timeline import POLICIES
 from flint.backends.cost.software import default_profile, stack_for, with_stack
-from flint.backends.cost.utilisation import main_type_and_peak
 from flint.cluster.devices import cluster_of_device
 from flint.cluster.models import Cluster
 from flint.cluster.named import load_cluster
@@ -24,9 +24,9 @@ from flint.errors import FlintError
 from flint.ir.arrays import Float64s
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
+from flint.passes.profiles import RECORDED, kernels_for
 from flint.passes.rewrites.small_kernels import MergeSmallKernels
 from flint.requests.estimate import EstimateRequest
-from flint.rewrite import RECORDED, kernels_for
 
 
 def timed_nodes(

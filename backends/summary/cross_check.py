@@ -17,9 +17,9 @@ from flint.ir.made_by import CompiledBy
 from flint.ir.program import Program
 from flint.ir.workload import Workload
 from flint.passes.compilers.sides import Side, relative, side
+from flint.passes.profiles import rewrite
 from flint.passes.work.totals import matmul_flops
 from flint.requests.estimate import EstimateRequest
-from flint.rewrite import rewrite
 from flint.text import Column, format_bytes, format_duration, format_flops, text_table
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 import typer
 
 from flint.cli.console import print_error, print_note, print_traceback
-from flint.cli.paths import refuse_outputs
+from flint.cli.options import refuse_outputs
 from flint.cli.signals import INTERRUPTED, TERMINATED, Terminated, signals
 from flint.errors import FlintError, nearest
 from flint.frontends.contained import contained, keep_descriptor_1_clean

@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from flint.cli.paths import READS
+from flint.cli.options import READS
 from flint.requests.option import Form, Option, Request
 
 
@@ -22,6 +22,13 @@ class Without:
     """Fields of a request that a command does not take, beside the request in its annotation."""
 
     fields: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Said:
+    """The help of fields that have a meaning of their own in a command, beside the request."""
+
+    help: Mapping[str, str]
 
 
 def takes_requests(command: Callable[..., None]) -> Callable[..., None]:
@@ -59,7 +66,11 @@ def _request_in(hint: Any) -> tuple[type[Request], dict[str, Option]] | None:
     if not (isinstance(request, type) and issubclass(request, Request)):
         return None
     without = [name for m in more if isinstance(m, Without) for name in m.fields]
-    return request, {n: o for n, o in request.options().items() if n not in without}
+    said = {name: text for m in more if isinstance(m, Said) for name, text in m.help.items()}
+    options = request.options().items()
+    return request, {
+        n: replace(o, help=said.get(n, o.help)) for n, o in options if n not in without
+    }
 
 
 def _parameter(option: Option) -> inspect.Parameter:

@@ -47,7 +47,7 @@ class Option:
     words: tuple[str, ...] = ()
     names: str = ""
     reads: bool = False
-    role: Any = None  #: what else becomes of the file, as `flint.cli.paths` says it
+    role: Any = None  #: what else becomes of the file, as `flint.cli.options` says it
     word: str = ""
     least: int | None = None
     swept: bool = False

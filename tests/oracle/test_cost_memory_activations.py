@@ -27,7 +27,7 @@ import pytest
 import flint
 from flint.frontends.jax_step.meshes import abstract_mesh
 from flint.ir.mesh import Mesh
-from flint.rewrite import rewrite
+from flint.passes.profiles import rewrite
 from tests.saved_activations import saved_activation_bytes
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from flint.cluster.models import Cluster, Quantity, SourceKind
 from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.ir.workload import Workload
-from flint.rewrite import RECORDED as RECORDED_PROFILE
+from flint.passes.profiles import RECORDED as RECORDED_PROFILE
 
 if TYPE_CHECKING:
     from flint.backends.cost.replay.table import MeasuredTable

@@ -23,8 +23,8 @@ from flint.errors import FlintError
 from flint.ir.arrays import Mask
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
-from flint.rewrite import RECORDED as RECORDED_PROFILE
-from flint.rewrite import kernels_for
+from flint.passes.profiles import RECORDED as RECORDED_PROFILE
+from flint.passes.profiles import kernels_for
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from flint.ir.arrays import Mask
 from flint.ir.columns import consumers
 from flint.ir.program import Collective, Int64s, Kind, Program, RegionKind
 from flint.ir.workload import Workload
-from flint.rewrite import nodes_of
+from flint.passes.profiles import nodes_of
 
 # Kernels that only prepare communication: slices and casts of parameters before they are gathered.
 #

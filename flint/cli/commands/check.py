@@ -9,8 +9,7 @@ import typer
 
 from flint.cli.console import print_json, print_text, progress_bar
 from flint.cli.exits import FOUND
-from flint.cli.options import Json, Quiet, Verbose
-from flint.cli.paths import READS
+from flint.cli.options import READS, Json, Quiet, Verbose
 
 if TYPE_CHECKING:
     from flint.backends.chakra import CheckReport

@@ -9,8 +9,7 @@ import typer
 
 from flint.cli.console import print_json, print_result, print_text
 from flint.cli.exits import guarded
-from flint.cli.options import Json, Quiet, Verbose
-from flint.cli.paths import READS
+from flint.cli.options import READS, Json, Quiet, Verbose
 from flint.cluster.constants import numbers
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import typer
 
 from flint.backends.chakra.reading.captured import load_workload
 from flint.cli.console import print_json, print_note, print_result
-from flint.cli.options import Json, Quiet, Verbose
-from flint.cli.paths import READS, Force, Writes
+from flint.cli.options import READS, Force, Json, Quiet, Verbose, Writes
 from flint.cli.progress import stages_shown
 from flint.cli.requests import refuse, takes_requests
 from flint.errors import FlintError

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from flint.cli.console import print_json, print_text
-from flint.cli.options import Json, Quiet, Rank, Verbose
-from flint.cli.paths import READS
+from flint.cli.options import READS, Json, Quiet, Rank, Verbose
 
 if TYPE_CHECKING:
     from flint.backends.summary.explain import ExplainDocument, Explanation

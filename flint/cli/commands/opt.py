@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flint.cli.console import print_json, print_note, print_text
-from flint.cli.options import Json, Quiet, Verbose
-from flint.cli.paths import READS, Force, Writes
+from flint.cli.options import READS, Force, Json, Quiet, Verbose, Writes
 from flint.io.outputs import OutputKind, write_output
 
 if TYPE_CHECKING:

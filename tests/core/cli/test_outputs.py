@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from flint.backends.summary.graph import FORMATS
 from flint.cli.command_line import app
-from flint.cli.paths import Reads, Writes, roles_of
+from flint.cli.options import Reads, Writes, roles_of
 from flint.errors import FlintError
 from flint.io.outputs import OutputKind, refuse_same_place, refuse_to_replace, write_output
 from flint.ir.text.printer import print_program

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flint.cli.paths import Reads, Writes, roles_of
+from flint.cli.options import Reads, Writes, roles_of
 from tests.core.cli.test_outputs import REPOSITORY, arguments_of, commands
 
 ROW = re.compile(r"^\| `([a-z ]+)` \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)

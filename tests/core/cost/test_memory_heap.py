@@ -13,8 +13,8 @@ from flint.cluster.stack import Stack
 from flint.ir.program import Kind, Program, RegionKind
 from flint.ir.workload import Workload
 from flint.passes.base import run_passes
+from flint.passes.profiles import kernels_for
 from flint.passes.rewrites.delay_past_loops import DelayPastLoops
-from flint.rewrite import kernels_for
 from tests.program_text import Rows
 
 KB = 1024

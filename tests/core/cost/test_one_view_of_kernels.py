@@ -13,8 +13,7 @@ from flint.backends.chakra import read
 from flint.backends.chakra.schema import NodeType
 from flint.frontends.model_file import Target, importable, load_step
 from flint.ir.program import Kind
-from flint.passes.profiles import PROFILES
-from flint.rewrite import kernels_for
+from flint.passes.profiles import PROFILES, kernels_for
 from flint.tracing import Trace, trace_step
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

@@ -12,7 +12,7 @@ import pytest
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.model import peak_type, tf32_kinds
-from flint.backends.cost.utilisation import (
+from flint.backends.cost.estimate_numbers import (
     ProductFlops,
     executed_flops,
     main_type_and_peak,

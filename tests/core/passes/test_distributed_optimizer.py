@@ -10,7 +10,7 @@ import pytest
 import flint
 from flint.frontends.model_file import Target, importable, load_step
 from flint.ir.program import Collective, Kind, Phase
-from flint.rewrite import rewrite
+from flint.passes.profiles import rewrite
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "llama_jax.py"
 SMALL = {"num_layers": "2", "seq": "256", "parallel": "tp"}

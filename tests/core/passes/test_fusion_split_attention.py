@@ -16,8 +16,8 @@ from flint.backends.cost.estimate import Estimate, estimate
 from flint.cluster.models import Cluster
 from flint.ir.program import Kind
 from flint.ir.workload import Workload
+from flint.passes.profiles import kernels_for
 from flint.requests.estimate import EstimateRequest
-from flint.rewrite import kernels_for
 
 SEQ, HEADS, KEYS, SIZE, LAYERS, MICRO = 256, 4, 2, 16, 4, 4
 WIDTH = HEADS * SIZE

@@ -13,8 +13,8 @@ from flint.cluster.models import Cluster
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind, Phase
 from flint.ir.workload import Kept, Workload
+from flint.passes.profiles import kernels_for
 from flint.requests.estimate import EstimateRequest
-from flint.rewrite import kernels_for
 from tests.program_rows import ProgramBuilder
 
 MESH = Mesh(("data", "model"), (4, 2))

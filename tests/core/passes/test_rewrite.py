@@ -6,7 +6,7 @@ from flint.errors import FlintError
 from flint.ir.mesh import Mesh
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
-from flint.rewrite import rewrite
+from flint.passes.profiles import rewrite
 from tests.program_rows import ProgramBuilder
 
 MESH = Mesh.parse("data=4")

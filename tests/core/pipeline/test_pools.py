@@ -19,8 +19,8 @@ from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import Flag, Kind
 from flint.ir.workload import Workload
 from flint.passes.pools.transfer import CacheLayout, Exchange
+from flint.passes.profiles import rewrite
 from flint.passes.work.totals import totals
-from flint.rewrite import rewrite
 from flint.steps.step import Step
 from flint.tracing_pools import trace_pools
 from tests.pool_steps import LAYERS, WIDTH, Case, rows, trips

@@ -18,8 +18,8 @@ from flint.frontends.torch_world.record.recording import Comm, CommKind, DeviceM
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import Collective, Flag, Kind, Phase
 from flint.ir.workload import Workload
+from flint.passes.profiles import rewrite
 from flint.passes.work.totals import totals
-from flint.rewrite import rewrite
 from tests.recordings import collective, event, part, recording, stored, tensor, update
 
 MESH = Mesh(("dp", "tp"), (2, 2))

@@ -8,10 +8,9 @@ import typer
 
 from flint.cli.console import print_json, print_text
 from flint.cli.exits import FOUND
-from flint.cli.options import Json, MeshText, Quiet, Settings, Verbose
-from flint.cli.paths import READS
+from flint.cli.options import READS, Json, MeshText, Quiet, Settings, Verbose
 from flint.cli.progress import stages_shown
-from flint.cli.requests import takes_requests
+from flint.cli.requests import Said, takes_requests
 from flint.errors import FlintError
 from flint.log import stage
 from flint.requests.estimate import EstimateRequest
@@ -53,6 +52,14 @@ Markdown = Annotated[
 ]
 
 
+_SAID = Said(
+    {
+        "cluster": "Estimate both on this cluster, and compare times and memory: a preset ({clusters}), a TOML "
+        "file, or ASTRA-sim's network.yml (default: as flint.toml says, and the device of what was measured).",
+    }
+)
+
+
 @takes_requests
 def diff(
     before: SideText,
@@ -61,7 +68,7 @@ def diff(
     mesh: MeshText = None,
     set_: Settings = None,
     *,
-    estimated: EstimateRequest,
+    estimated: Annotated[EstimateRequest, _SAID],
     fail_over: FailOver = None,
     exit_code: ExitCode = False,
     markdown: Markdown = False,

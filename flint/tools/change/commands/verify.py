@@ -10,8 +10,7 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_text
 from flint.cli.exits import FOUND
-from flint.cli.options import CaptureNames, Jobs, Json, Quiet, Verbose
-from flint.cli.paths import Force, Writes
+from flint.cli.options import CaptureNames, Force, Jobs, Json, Quiet, Verbose, Writes
 from flint.io.outputs import OutputKind
 
 if TYPE_CHECKING:

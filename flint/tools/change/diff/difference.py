@@ -11,7 +11,7 @@ import numpy as np
 
 from flint.io.documents import as_object
 from flint.ir.workload import Workload
-from flint.rewrite import nodes_of
+from flint.passes.profiles import nodes_of
 from flint.tools.change.diff.cause import GIVEN, CauseKind, Causes
 from flint.tools.change.diff.causes import causes
 from flint.tools.change.diff.difference_numbers import DifferenceNumbers

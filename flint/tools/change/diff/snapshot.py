@@ -29,8 +29,8 @@ from flint.io.records import (
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, Program
 from flint.ir.workload import Workload
+from flint.passes.profiles import nodes_of
 from flint.passes.work.totals import total, totals
-from flint.rewrite import nodes_of
 from flint.tools.change.diff.structure import structure_of
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import typer
 
 from flint.cli.console import print_json, print_text
 from flint.cli.exits import FOUND
-from flint.cli.options import Json, Quiet, Verbose
-from flint.cli.paths import Force
+from flint.cli.options import Force, Json, Quiet, Verbose
 from flint.cli.requests import Without, refuse, takes_requests
 from flint.errors import FlintError
 from flint.requests.capture import CaptureRequest

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from flint.cli.paths import READS, Writes
+from flint.cli.options import READS, Writes
 from flint.errors import FlintError
 from flint.io.outputs import OutputKind
 from flint.requests.option import Form, Request, option

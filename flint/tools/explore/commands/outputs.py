@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flint.cli.console import print_note, print_text
-from flint.cli.paths import Writes
+from flint.cli.options import Writes
 from flint.errors import FlintError
 from flint.io.outputs import OutputKind, write_output
 from flint.requests.option import Form, Request, option

@@ -9,10 +9,9 @@ import typer
 
 from flint.cli.console import print_json, print_text
 from flint.cli.inputs import load_workload
-from flint.cli.options import Json, Quiet, Verbose
-from flint.cli.paths import READS
+from flint.cli.options import READS, Json, Quiet, Verbose
 from flint.cli.progress import stages_shown
-from flint.cli.requests import takes_requests
+from flint.cli.requests import Said, takes_requests
 from flint.io.bounded import is_directory
 from flint.log import stage
 from flint.requests.estimate import EstimateRequest
@@ -40,11 +39,21 @@ StepNumber = Annotated[
 ]
 
 
+_SAID = Said(
+    {
+        "cluster": "Price the capture on this cluster: a preset ({clusters}), a TOML file, or ASTRA-sim's "
+        "network.yml (default: that of the measured device).",
+        "policy": "When communication of the capture begins: {policies} (default: overlap; astra-sim: "
+        "estimate alone).",
+    }
+)
+
+
 @takes_requests
 def compare(
     measurement: MeasuredPath,
     captured: CapturedPath,
-    request: EstimateRequest,
+    request: Annotated[EstimateRequest, _SAID],
     rank: ProfiledRank = None,
     step: StepNumber = None,
     json_: Json = False,

@@ -10,8 +10,7 @@ from typing_extensions import TypedDict
 
 from flint.cli.console import print_json, print_note
 from flint.cli.inputs import load_workload
-from flint.cli.options import Json, Quiet, Verbose
-from flint.cli.paths import READS, Force, Writes
+from flint.cli.options import READS, Force, Json, Quiet, Verbose, Writes
 from flint.cli.progress import stages_shown
 from flint.cli.requests import takes_requests
 from flint.io.outputs import OutputKind

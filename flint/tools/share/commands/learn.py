@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flint.cli.console import print_json, print_note, print_text
-from flint.cli.options import Json, Quiet, Verbose
-from flint.cli.paths import READS, Writes
+from flint.cli.options import READS, Json, Quiet, Verbose, Writes
 from flint.cli.progress import stages_shown
 
 if TYPE_CHECKING:

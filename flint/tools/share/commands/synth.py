@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flint.cli.console import print_json, print_note, print_text
-from flint.cli.options import Json, Quiet, Verbose
-from flint.cli.paths import Writes
+from flint.cli.options import Json, Quiet, Verbose, Writes
 from flint.cli.progress import stages_shown
 from flint.cli.requests import takes_requests
 from flint.text import Column, format_bytes, format_flops, text_table

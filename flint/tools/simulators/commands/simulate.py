@@ -20,9 +20,8 @@ from flint.cli.console import (
     progress_bar,
 )
 from flint.cli.exits import FOUND
-from flint.cli.options import Json, Quiet, Verbose
-from flint.cli.paths import READS
-from flint.cli.requests import refuse, takes_requests
+from flint.cli.options import READS, Json, Quiet, Verbose
+from flint.cli.requests import Said, refuse, takes_requests
 from flint.errors import FlintError
 from flint.requests.estimate import EstimateRequest
 
@@ -113,6 +112,14 @@ MemoryLimit = Annotated[
 ]
 
 
+_SAID = Said(
+    {
+        "cluster": "The cluster of the estimate that astra-sim is compared with (default: that of the traces), "
+        "or the array of scalesim: a preset ({clusters}) or a TOML file.",
+    }
+)
+
+
 @takes_requests
 def simulate(
     path: Traces,
@@ -122,7 +129,7 @@ def simulate(
     system: System = None,
     memory: Memory = None,
     *,
-    request: EstimateRequest,
+    request: Annotated[EstimateRequest, _SAID],
     stragglers: Stragglers = None,
     jitter: Jitter = None,
     seed: Seed = None,
@@ -268,7 +275,7 @@ def _products(
     from flint.backends.cost.software import default_profile
     from flint.cli.inputs import load_workload
     from flint.cluster.named import load_cluster
-    from flint.rewrite import kernels_for
+    from flint.passes.profiles import kernels_for
     from flint.tools.simulators.products import array_of, products_of
     from flint.tools.simulators.scale_sim import ScaleSim, find_interpreter
 
