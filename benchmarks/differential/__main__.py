@@ -27,6 +27,7 @@ from benchmarks.differential.programs import BY_NAME, program
 from benchmarks.differential.table import as_json, by_cause, by_family, rates, shown
 from flint.errors import FlintError
 from flint.passes.compilers.plugins import installed
+from flint.passes.compilers.target import find_target
 
 #: Programs that are tried for a smaller one of one cause.
 MOST_TRIES = 80
@@ -36,7 +37,8 @@ def main() -> None:
     """Compare programs of a range of seeds, or the one of a list of choices."""
     options = _options()
     try:
-        version = installed(options.compiler).version
+        target = find_target(options.compiler, CHIPS[options.compiler])
+        version = installed(target.platform).version
     except FlintError as error:
         print(f"SKIPPED: {error}")
         return

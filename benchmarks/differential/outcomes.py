@@ -22,6 +22,7 @@ from flint.passes.compilers.child import compile_module
 from flint.passes.compilers.compiled import compile_captured, program_of
 from flint.passes.compilers.process import compile_in_child
 from flint.passes.compilers.sides import Traffic, side
+from flint.passes.compilers.target import find_target
 from flint.passes.mlir import module_text
 from flint.passes.partition import partitioner
 from flint.passes.profiles import profile
@@ -95,11 +96,12 @@ class Judge:
         cluster, self.stack = PRICES[self.compiler]
         self.cluster: Cluster = load_cluster(cluster)
         self.lowering = Lowering("shardy", self.compiler, CHIPS[self.compiler])
+        self.platform = find_target(self.compiler, CHIPS[self.compiler]).platform
 
     def outcome(self, program: Program) -> Outcome:
         """Both sides of one program."""
         try:
-            step = replace(program.step, platform=self.lowering.platform(""))
+            step = replace(program.step, platform=self.platform)
             captured = capture_jax(step, program.mesh)
             # Without lines of source: what was compiled before is found again when they move.
             plain = replace(captured, module=module_text(captured.module).encode())
