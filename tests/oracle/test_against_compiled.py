@@ -35,6 +35,7 @@ RECORDED = Path(__file__).parent / "compiled_xla_gpu.json"
 #: Of every kind of parallelism, quick ones. What differs stays in its class, and has a reason.
 CHECKED = (
     "gpt2 fsdp untied", "gpt2 tp", "ssm scan", "lstm", "mixer tp", "clip", "decode cache", "muon",
+    "context parallel",
     "llama_fsdp", "llama_tp_sp", "llama_dp_tp_sp", "llama_fsdp_tp", "llama_hsdp",
     "llama_3_axes_pinned", "llama_few_kv_heads", "moe_einsum_tp", "ring_attention_dp",
     "manual_partial", "embed_vocab", "op_fft", "op_gathered", "op_map_sharded",

@@ -4,6 +4,7 @@ import pytest
 
 import flint
 from flint.ir.program import Collective, Kind
+from flint.passes.partition.as_xla.product_plan import Product, settled
 from flint.tracing import trace_file
 from tests.auto_mesh import auto_mesh
 
@@ -80,3 +81,45 @@ def test_modules_of_several_meshes(other: str, tmp_path) -> None:
     found = [program.row(int(i)) for i in (program.kind == Kind.COLLECTIVE).nonzero()[0]]
     sent = [(r.collective, r.comm_bytes) for r in found]
     assert sent == [(Collective.ALL_GATHER, 512 * 512 * 2)]
+
+
+ROWS, SUMMED, COLUMNS = 0, 2, 1
+PLACES = {
+    # lhs, rhs and result by factor; afterwards, the result as it is made
+    "summed by two axes of one size: one operand moves": (
+        ({SUMMED: "x"}, {SUMMED: "y"}, {}),
+        ({SUMMED: "y"}, {SUMMED: "y"}, {}),
+    ),
+    "a weight goes to an idle axis of the same size": (
+        ({ROWS: "x"}, {SUMMED: "x"}, {ROWS: "x"}),
+        ({ROWS: "x", SUMMED: "y"}, {SUMMED: "y"}, {ROWS: "x"}),
+    ),
+    "rows stay, parts are summed": (
+        ({ROWS: "x", SUMMED: "y"}, {SUMMED: "y"}, {ROWS: "x"}),
+        ({ROWS: "x", SUMMED: "y"}, {SUMMED: "y"}, {ROWS: "x"}),
+    ),
+    "the result is elsewhere: operands follow": (
+        ({ROWS: "x"}, {COLUMNS: "x"}, {COLUMNS: "x"}),
+        ({}, {COLUMNS: "x"}, {COLUMNS: "x"}),
+    ),
+    "summed over all, kept in part": (
+        ({SUMMED: "xy"}, {SUMMED: "xy"}, {ROWS: "x"}),
+        ({SUMMED: "xy"}, {SUMMED: "xy"}, {}),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_two_axes(case: str) -> None:
+    factors = ((ROWS, SUMMED), (SUMMED, COLUMNS), (ROWS, COLUMNS))
+
+    def layouts(places):
+        return tuple(
+            tuple(tuple((name, 1, 4) for name in held.get(f, "")) for f in dims)
+            for dims, held in zip(factors, places, strict=True)
+        )
+
+    before, after = PLACES[case]
+    product = Product((64, 64, 64), factors, (32, 32, 32))
+    found = settled(product, layouts(before), (("x", 1, 4), ("y", 1, 4)))
+    assert found == layouts(after)
