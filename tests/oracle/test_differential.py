@@ -50,6 +50,13 @@ def test_the_simplest_choices_are_a_program(family: str) -> None:
     assert capture_jax(example.step, example.mesh).module
 
 
+@pytest.mark.parametrize("seed", [133, 9036])
+def test_programs_that_stopped_once_are_partitioned(seed: int) -> None:
+    """Slices of no elements; parts of an axis that a gather brings together."""
+    example = program(Choices(seed))
+    assert len(partitioner("shardy")(capture_jax(example.step, example.mesh)))
+
+
 def test_choices_are_shrunk_to_what_fails() -> None:
     made = [3, 0, 5, 2, 9, 1, 4]
     small = shrunk(made, lambda given: len(given) > 4 and given[2] >= 2 and given[4] >= 7, 100)

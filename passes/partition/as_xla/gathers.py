@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from flint.passes.mlir import operations_named
+from flint.passes.partition.as_xla.layouts import Axis
+from flint.passes.partition.as_xla.placed import axes_of_dimension, axis_sizes, dimension_at
 
 _AXES = "gathering_axes"
 
@@ -17,13 +19,14 @@ def split_gathers(module: Any) -> None:
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import sdy
 
+    sizes = axis_sizes(module)
     for op in operations_named(module, "sdy.all_gather"):
         if str(op.attributes[_AXES]).count('{"') < 2:
             continue
         goal = sdy.TensorShardingAttr(op.attributes["out_sharding"])
         lists = [str(a) for a in _lists(op.attributes[_AXES])]
         ends = list(goal.dimension_shardings)
-        starts = [_with(end, text) for end, text in zip(ends, lists, strict=True)]
+        starts = [_with(end, text, sizes) for end, text in zip(ends, lists, strict=True)]
         value = op.operands[0]
         for dim in reversed(range(len(lists))):
             if lists[dim] == "{}":
@@ -47,21 +50,16 @@ def _lists(attribute: Any) -> list[str]:
     return [part.strip(", ") + "}" for part in inner.split("}")[:-1]]
 
 
-def _with(end: Any, text: str) -> Any:
+def _with(end: Any, text: str, sizes: dict[str, int]) -> Any:
     """A dimension's sharding with more axes, minor to those that it has."""
-    from jaxlib.mlir.dialects import sdy
-
-    names = [a for a in text.strip("{}").split(", ") if a]
-    more = [_axis(name) for name in names]
-    axes = [*sdy.DimensionShardingAttr(end).axes, *more]
-    return sdy.DimensionShardingAttr.get(axes, is_closed=True)
+    more = (_axis(name, sizes) for name in text.strip("{}").split(", ") if name)
+    return dimension_at((*axes_of_dimension(end, sizes), *more), sizes)
 
 
-def _axis(text: str) -> Any:
-    from jaxlib.mlir.dialects import sdy
-
+def _axis(text: str, sizes: dict[str, int]) -> Axis:
     name, _, part = text.partition(":")
+    name = name.strip('"')
     if not part:
-        return sdy.AxisRefAttr.get(name.strip('"'))
+        return name, 1, sizes.get(name, 0)
     before, size = part.strip("(").split(")")
-    return sdy.AxisRefAttr.get(name.strip('"'), sdy.SubAxisInfoAttr.get(int(before), int(size)))
+    return name, int(before), int(size)

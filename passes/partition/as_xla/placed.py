@@ -143,14 +143,16 @@ def manual_axes(op: Any) -> frozenset[str]:
 
 def layout_of(sharding: Any, rank: int, sizes: dict[str, int]) -> Layout:
     """The axes of a sharding (None: whole) of a tensor of `rank` dimensions."""
-    from jaxlib.mlir.dialects import sdy
-
     if sharding is None:
         return ((),) * rank
-    return tuple(
-        tuple(_axis(sdy.AxisRefAttr(a), sizes) for a in sdy.DimensionShardingAttr(d).axes)
-        for d in sharding.dimension_shardings
-    )
+    return tuple(axes_of_dimension(d, sizes) for d in sharding.dimension_shardings)
+
+
+def axes_of_dimension(dim: Any, sizes: dict[str, int]) -> tuple[Axis, ...]:
+    """The axes of the sharding of one dimension, major to minor."""
+    from jaxlib.mlir.dialects import sdy
+
+    return tuple(_axis(sdy.AxisRefAttr(a), sizes) for a in sdy.DimensionShardingAttr(dim).axes)
 
 
 def _axis(axis: Any, sizes: dict[str, int]) -> Axis:
@@ -158,7 +160,7 @@ def _axis(axis: Any, sizes: dict[str, int]) -> Axis:
 
     part = axis.sub_axis_info
     if part is None:
-        return axis.name, 1, sizes[axis.name]
+        return axis.name, 1, sizes.get(axis.name, 0)
     info = sdy.SubAxisInfoAttr(part)
     return axis.name, info.pre_size, info.size
 
@@ -167,18 +169,27 @@ def sharding_at(layout: Layout, mesh: Any, sizes: dict[str, int]) -> Any:
     """The closed `#sdy.sharding` of a layout."""
     from jaxlib.mlir.dialects import sdy
 
-    dims = [
-        sdy.DimensionShardingAttr.get([_axis_attribute(a, sizes) for a in dim], is_closed=True)
-        for dim in layout
-    ]
-    return sdy.TensorShardingAttr.get(mesh, dims)
+    return sdy.TensorShardingAttr.get(mesh, [dimension_at(dim, sizes) for dim in layout])
+
+
+def dimension_at(dim: Iterable[Axis], sizes: dict[str, int]) -> Any:
+    """The closed sharding of one dimension. Parts of an axis in order are one: Shardy wants that."""
+    from jaxlib.mlir.dialects import sdy
+
+    found: list[Axis] = []
+    for name, before, size in dim:
+        if found and found[-1][0] == name and found[-1][1] * found[-1][2] == before:
+            found[-1] = (name, found[-1][1], found[-1][2] * size)
+        else:
+            found.append((name, before, size))
+    return sdy.DimensionShardingAttr.get([_axis_attribute(a, sizes) for a in found], is_closed=True)
 
 
 def _axis_attribute(axis: Axis, sizes: dict[str, int]) -> Any:
     from jaxlib.mlir.dialects import sdy
 
     name, before, size = axis
-    if size == sizes[name]:
+    if size == sizes.get(name, 0):  # 0: no size is known
         return sdy.AxisRefAttr.get(name)
     return sdy.AxisRefAttr.get(name, sdy.SubAxisInfoAttr.get(before, size))
 
