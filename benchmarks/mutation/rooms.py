@@ -110,7 +110,7 @@ ROOMS = {
             "tests/*/test_recorded*",
             "tests/compat/test_torch*",
             "tests/oracle/test_torch_accounting*",
-            "tests/oracle/test_torch_gloo*",
+            "tests/oracle/test_torch_real_ranks*",
         ),
     ),
 }

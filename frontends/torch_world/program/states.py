@@ -75,6 +75,8 @@ class States:
         for name, parameter in parameters.values():
             if isinstance(gradient := getattr(parameter, "main_grad", None), torch.Tensor):
                 self._name(found, gradient, "gradient", name)  # Megatron's, in one buffer
+        for number, bucket in enumerate(self._modules.buckets()):
+            self._name(found, bucket, "buffer", f"ddp.bucket{number}")
         for parameter, gradient, _ in self._gradients.values():
             name = parameters.get(id(parameter), ("", None))[0]
             self._name(found, gradient, "gradient", name, like=parameter)

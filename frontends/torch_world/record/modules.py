@@ -7,7 +7,7 @@ import sys
 import sysconfig
 import types
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -114,6 +114,11 @@ class ModulePaths:
             for name, buffer in root.named_buffers():
                 found.setdefault(clean_path(name, wraps), buffer)
         return found
+
+    def buckets(self) -> list[torch.Tensor]:
+        """The memory of DDP for sums of gradients, which it keeps."""
+        reducers: list[Any] = [m.reducer for m in self._outermost() if hasattr(m, "reducer")]
+        return [b.buffer for r in reducers if not r.as_views for b in r.buckets]
 
     def _outermost(self) -> list[nn.Module]:
         """Models that are not part of another one, the largest first."""

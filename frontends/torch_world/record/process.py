@@ -78,6 +78,8 @@ class RankProcesses:
 
     def record(self, jobs: Sequence[Job]) -> list[Recording]:
         """See the function `record`."""
+        if not jobs:
+            return []
         check_version()
         if any(job.call is not None for job in jobs):
             outcomes = [_forked(job) for job in jobs]
