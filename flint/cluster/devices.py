@@ -21,6 +21,8 @@ _PRESETS = (
     ("RTX PRO 6000 Blackwell Server", "rtx-pro-6000"),
     ("Instinct MI300X", "mi300x"),
     ("MI300X", "mi300x"),
+    ("Instinct MI325X", "mi325x"),
+    ("Instinct MI355X", "mi355x"),
     ("TPU7x", "v7"),
     ("TPU v7", "v7"),
     ("TPU v6 lite", "v6e"),

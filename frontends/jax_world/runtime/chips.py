@@ -24,6 +24,8 @@ _KINDS = {
     "GB200-186GB": "NVIDIA GB200",
     "L40S-48GB": "NVIDIA L40S",
     "MI300X-192GB": "AMD Instinct MI300X",
+    "MI325X-256GB": "AMD Instinct MI325X",
+    "MI355X-288GB": "AMD Instinct MI355X",
     "TPU v4": "TPU v4",
     "TPU v5e": "TPU v5 lite",
     "TPU v5p": "TPU v5",

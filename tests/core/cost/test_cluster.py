@@ -41,6 +41,8 @@ PRESET_NAMES = [
     "h200-dgx",
     "l40s",
     "mi300x",
+    "mi325x",
+    "mi355x",
     "rtx-pro-6000",
     "trn2",
     "v4",
@@ -127,7 +129,7 @@ def test_the_peak_of_systolic_arrays_is_that_of_their_cells(name):
     "name",
     [
         *("a100-80-dgx", "h100-dgx", "h100-500w", "h200-dgx", "b200-dgx", "b300-hgx"),
-        *("gb200-nvl72", "gb300-nvl72", "l40s", "rtx-pro-6000", "mi300x"),
+        *("gb200-nvl72", "gb300-nvl72", "l40s", "rtx-pro-6000", "mi300x", "mi325x"),
     ],
 )
 def test_the_peak_of_tensor_cores_is_that_of_their_clock(name):

@@ -81,7 +81,17 @@ def test_compilers_are_named_and_bring_their_partitioner() -> None:
 
 
 @pytest.mark.parametrize(
-    "preset", ["a100-40-dgx", "a100-80-dgx", "h100-dgx", "h200-dgx", "b200-dgx", "mi300x"]
+    "preset",
+    [
+        "a100-40-dgx",
+        "a100-80-dgx",
+        "h100-dgx",
+        "h200-dgx",
+        "b200-dgx",
+        "mi300x",
+        "mi325x",
+        "mi355x",
+    ],
 )
 def test_descriptions_of_gpus_are_those_of_the_presets(preset: str) -> None:
     """Memory of the datasheet is decimal, and drivers keep some: 12 % between."""
