@@ -54,16 +54,15 @@ def installed(platform: str) -> Installed:
     version than jaxlib.
     """
     plugin = PLUGINS[platform]
-    found = next((p for p in plugin.packages if _version(p)), "")
-    if not found or not any(map(_importable, plugin.modules)):
-        raise _missing(plugin, found)
+    found = next((p for p in plugin.packages if _version(p)), plugin.packages[0])
+    parts = (found, found.replace("-plugin", "-pjrt"))
+    missing = [part for part in parts if not _version(part)]
+    if missing or not any(map(_importable, plugin.modules)):
+        raise _missing(plugin, (missing or parts)[0])
     if platform == "tpu":
         return Installed(f"{found} {_version(found)}", _odd(found))
-    client = found.replace("-plugin", "-pjrt")
-    if not _version(client):
-        raise _missing(plugin, client)
-    _require_same(found)
-    _require_same(client)
+    for part in parts:
+        _require_same(part)
     return Installed(f"{found} {_version(found)}")
 
 
@@ -97,11 +96,10 @@ def _begins(version: str, beginning: str) -> bool:
     return (version + ".").startswith(beginning + ".")
 
 
-def _missing(plugin: Plugin, found: str) -> FlintError:
-    what = found or plugin.packages[0]
+def _missing(plugin: Plugin, package: str) -> FlintError:
     return FlintError(
         "FL411",
-        f"{plugin.asked} needs {what}, which is not installed",
+        f"{plugin.asked} needs {package}, which is not installed",
         help=f'pip install "flint-ir[{plugin.extra}]"',
     )
 

@@ -35,7 +35,7 @@ def load_without_rocm(packages: Iterable[str]) -> None:
         raise FlintError(
             "FL417",
             f"JAX's ROCm plugin cannot be loaded here: {error}",
-            help="its libraries are for Linux on x86-64; capture there, or leave out --compiler",
+            help="its libraries are for Linux on x86-64: capture there, or install it anew there",
         ) from error
     pretend_amd_gpus()
 
