@@ -160,8 +160,7 @@ def simulate(
             others = (("--network", networks), ("--system", system), ("--memory", memory))
             lateness = (("--straggler", stragglers), ("--jitter", jitter), ("--seed", seed))
             _refuse((*others, *lateness), name)
-            estimated = [n for n in request.options() if n != "cluster"]
-            refuse(request, estimated, _this_run(name))
+            refuse(request, [n for n in request.options() if n != "cluster"], _this_run(name))
             found = _products(path, binary, request, limits, progress)
         elif name is SimulatorName.RULES:
             limits_given = (("--limit", limit), ("--memory-limit", memory_limit))
