@@ -20,9 +20,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
-from flint.passes.partition.as_xla.layouts import Axis, Layout, axes_of, count, merged, without
+from flint.passes.partition.as_xla.layouts import (
+    Axis,
+    Layout,
+    axes_of,
+    count,
+    joined,
+    merged,
+    without,
+)
+from flint.passes.partition.as_xla.reshard_plan import way
 
 #: Bytes of the largest operation, and bytes sent.
 Cost = tuple[int, int]
@@ -67,7 +76,10 @@ class Lookup:
 
 @dataclass(frozen=True)
 class LookupState:
-    """Layouts that are still to be reconciled on `free` axes. `result` is what is asked for."""
+    """Layouts that are still to be reconciled on `free` axes. `result` is what is asked for.
+
+    All axes are in parts of which no further part is needed (`layouts.split`).
+    """
 
     table: Layout
     indices: Layout
@@ -97,7 +109,7 @@ def regrouped(
     """Layouts on the way to one that leaves the axes `group` to others; None: no such way is known.
 
     As many parts stay as fit into what is left of `free`; dimensions in order of `priority` (those
-    that are gathered first) give up theirs.
+    that are gathered first) give up theirs. Where these are not enough, all do.
     """
     if not set(axes_of(layout)) & set(group):
         return (layout,)
@@ -105,9 +117,11 @@ def regrouped(
     needed = count(axes_of(layout)) * count(group) // count(free)  # parts too many
     tiles = [count(a for a in dim if a in free) for dim in layout]
     whole = list(tiles)
-    for dim in [*priority, *range(len(layout))]:
+    for dim in priority:
         shared = math.gcd(tiles[dim], max(needed, 1))
         tiles[dim], needed = tiles[dim] // shared, needed // shared
+    if needed > 1:
+        tiles = [1] * len(layout)
     placed = _placed(layout, tiles, left, free)
     if placed is None:
         return None
@@ -128,16 +142,22 @@ def _placed(
     kept = [axes if count(axes) == tiles[d] else () for d, axes in enumerate(kept)]
     others = [a for a in left if all(a not in axes for axes in kept)]
     for d, tile in enumerate(tiles):
-        if count(kept[d]) == tile:
-            continue
-        for axis in others:
-            if axis[2] == tile:
-                kept[d] = (axis,)
-                others.remove(axis)
-                break
-        else:
-            return None
+        if count(kept[d]) != tile:
+            taken = _taken(others, tile)
+            if taken is None:
+                return None
+            kept[d], others = taken
     return tuple((*f, *k) for f, k in zip(fixed, kept, strict=True))
+
+
+def _taken(axes: Sequence[Axis], parts: int) -> tuple[tuple[Axis, ...], list[Axis]] | None:
+    """Axes that make so many parts, and those that are left."""
+    taken: list[Axis] = []
+    for axis in axes:
+        if parts % axis[2] == 0 and parts > 1:
+            taken.append(axis)
+            parts //= axis[2]
+    return (tuple(taken), [a for a in axes if a not in taken]) if parts == 1 else None
 
 
 def _between(
@@ -150,11 +170,10 @@ def _between(
         more = before // after
         if more == 1:
             continue
-        axis = next((a for a in spare if a[2] % more == 0), None)
-        if axis is None:
+        taken = _taken(spare, more)
+        if taken is None:
             return None
-        spare.remove(axis)
-        found[d] = (*found[d], (axis[0], axis[1], more))
+        found[d], spare = (*found[d], *taken[0]), taken[1]
     return tuple(found)
 
 
@@ -168,10 +187,10 @@ def plan(lookup: Lookup, state: LookupState) -> LookupPlan | None:
         if made is not None:
             return made
     found: list[tuple[Cost, _Way]] = []
-    for way in (_passthrough, _trivial, _by_index):
-        dry = way(lookup, state, _whole)
+    for method in (_passthrough, _trivial, _by_index):
+        dry = method(lookup, state, _whole)
         if dry is not None:
-            found.append((_cost(lookup, dry), way))
+            found.append((_cost(lookup, dry, state.free), method))
     if not found:
         return _whole(lookup, state)
     _, best = min(found, key=lambda f: f[0])
@@ -397,19 +416,8 @@ def _wrapped(
 
 
 def _chain(layouts: tuple[Layout, ...], end: Layout) -> tuple[Layout, ...]:
-    """Layouts and where they end; what is exchanged and gathered at once XLA gathers first."""
-    last = layouts[-1]
-    if last == end:
-        return layouts
-    gone = set(axes_of(last)) - set(axes_of(end))
-    stays = tuple(_common(b, e) for b, e in zip(last, end, strict=True))
-    moves = set(axes_of(last)) - gone - set(axes_of(stays))
-    return (*layouts, stays, end) if gone and moves else (*layouts, end)
-
-
-def _common(first: tuple[Axis, ...], second: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    both = list(takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
-    return tuple(a for a, _ in both)
+    """Layouts and where they end."""
+    return layouts if layouts[-1] == end else (*layouts, end)
 
 
 def _carried(
@@ -435,11 +443,13 @@ def _joined(first: Layout, second: Layout) -> Layout:
 
 
 def _index_dims(lookup: Lookup) -> list[int]:
-    return [d for d in range(len(lookup.indices.sizes)) if d not in _vector_dims(lookup)]
-
-
-def _vector_dims(lookup: Lookup) -> list[int]:
-    return [d for d, f in enumerate(lookup.indices.factors) if f not in lookup.index]
+    """Dimensions of the indices: the columns, those of no named batch, and the others."""
+    implied = frozenset().union(*lookup.batches) & lookup.trivial
+    ranks = [
+        1 if f in lookup.index | implied else 2 if any(f in b for b in lookup.batches) else 0
+        for f in lookup.indices.factors
+    ]
+    return sorted(range(len(ranks)), key=ranks.__getitem__)
 
 
 def _table_dims(lookup: Lookup) -> list[int]:
@@ -454,7 +464,7 @@ def _moved_dims(lookup: Lookup) -> list[int]:
 # what a way costs ---------------------------------------------------------------------------------
 
 
-def _cost(lookup: Lookup, made: LookupPlan) -> Cost:
+def _cost(lookup: Lookup, made: LookupPlan, free: Sequence[Axis]) -> Cost:
     """The largest operation of a dry run and bytes sent."""
     result = lookup.table if lookup.is_scatter else lookup.moved
     chains = [(lookup.table, made.table), (lookup.indices, made.indices), (result, made.result)]
@@ -466,10 +476,19 @@ def _cost(lookup: Lookup, made: LookupPlan) -> Cost:
     written = 0 if lookup.is_scatter else result.bytes_of(made.result[0])  # a scatter is in place
     found = [(work + written, 0)]
     for tensor, chain in chains:
-        for before, after in pairwise(chain):
+        for before, after in pairwise(_steps(chain, free)):
             found.append(_move_cost(tensor.bytes_of(before), tensor.bytes_of(after), before, after))
     found += [(result.bytes_of(s), 2 * result.bytes_of(s)) for s in made.summed]  # in place
     return max(memory for memory, _ in found), sum(sent for _, sent in found)
+
+
+def _steps(chain: tuple[Layout, ...], free: Sequence[Axis]) -> list[Layout]:
+    """Layouts of a chain, and those on the way between them."""
+    fixed = [a for a in dict.fromkeys(x for at in chain for x in axes_of(at)) if a not in free]
+    found = [tuple(map(joined, chain[0]))]
+    for before, after in pairwise(chain):
+        found += way(before, after, (*fixed, *free))
+    return found
 
 
 def _move_cost(before_bytes: int, after_bytes: int, before: Layout, after: Layout) -> Cost:

@@ -12,7 +12,7 @@ from typing import Any
 
 from flint.passes.mlir import defining_operation, element_bits
 from flint.passes.partition.as_xla.batches import Dimensions, batched_rules
-from flint.passes.partition.as_xla.layouts import Layout, axes_of
+from flint.passes.partition.as_xla.layouts import Layout, axes_of, joined, split
 from flint.passes.partition.as_xla.lookup_plan import (
     Lookup,
     LookupPlan,
@@ -22,7 +22,6 @@ from flint.passes.partition.as_xla.lookup_plan import (
     plan,
 )
 from flint.passes.partition.as_xla.placed import (
-    axis_lists,
     axis_sizes,
     factors_of,
     is_annotated_here,
@@ -32,6 +31,8 @@ from flint.passes.partition.as_xla.placed import (
     sharding_of,
     used_axes,
 )
+from flint.passes.partition.as_xla.reshard_plan import way
+from flint.passes.partition.as_xla.reshards import kept, step
 
 #: A value, a layout and a block to the value in that layout, made in that block.
 Moved = dict[tuple[Any, Layout, Any], Any]
@@ -76,7 +77,11 @@ def _planned(
     made = plan(*asked) if asked is not None else None
     if asked is None or made is None:
         return None, asked is None
-    chains = (made.table, made.indices, made.moved, made.result)
+    chains = [
+        tuple(tuple(map(joined, at)) for at in chain)
+        for chain in (made.table, made.indices, made.moved, made.result)
+    ]
+    made = LookupPlan(*chains)
     return made if any(len(chain) > 1 for chain in chains) else None, in_step(asked[0], made)
 
 
@@ -90,11 +95,14 @@ def _asked(
     tensors = [lookup.table, lookup.indices, lookup.moved]
     if lookup.is_scatter:
         tensors.append(lookup.table)
-    layouts = [layout_of(s, len(t.sizes), sizes) for s, t in zip(shardings, tensors, strict=True)]
+    layouts = [
+        tuple(split(dim, ()) for dim in layout_of(s, len(t.sizes), sizes))
+        for s, t in zip(shardings, tensors, strict=True)
+    ]
     result = layouts[3] if lookup.is_scatter else layouts[2]
-    free = tuple((name, 1, size) for name, size in sizes.items() if size > 1 and name in used)
+    free = split(((name, 1, size) for name, size in sizes.items() if name in used), ())
     if any(a not in free for layout in layouts for a in axes_of(layout)):
-        return None  # parts of axes
+        return None
     return lookup, LookupState(layouts[0], layouts[1], layouts[2], result, free)
 
 
@@ -195,40 +203,20 @@ def _moved(
     `made` has what earlier lookups of the same block moved already: nothing merges these later.
     """
     from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import sdy
 
-    for before, after in pairwise(chain):
+    axes = sorted({a[0] for at in chain for a in axes_of(at)}, key=list(sizes).index)
+    for number, (before, after) in enumerate(pairwise(chain)):
         key = (value, after, ir.InsertionPoint.current.block)
         if key not in made:
-            sharding = sharding_at(after, mesh, sizes)
-            if _permutes(before, after):
-                step = sdy.CollectivePermuteOp(value, sharding)
-            elif len(chain) > 2 and _gathers(before, after):
-                step = sdy.AllGatherOp(value, axis_lists(before, after, sizes), sharding)
-            elif len(chain) > 2 and _gathers(after, before):
-                step = sdy.AllSliceOp(value, axis_lists(after, before, sizes), sharding)
-            else:
-                step = sdy.ReshardOp(value, sharding)
-            made[key] = step.result
+            next_to = way(before, after, [(name, 1, sizes[name]) for name in axes])[0]
+            if number and not _takes_back(chain[number - 1], before, next_to):
+                value = kept(value)
+            made[key] = step(value, before, after, mesh, sizes, is_own=len(chain) > 2)
         value = made[key]
     return value
 
 
-def _permutes(before: Layout, after: Layout) -> bool:
-    """Whether every dimension stays in as many parts."""
-
-    def tiles(layout: Layout) -> list[int]:
-        found = []
-        for dim in layout:
-            parts = 1
-            for _, _, size in dim:
-                parts *= size
-            found.append(parts)
-        return found
-
-    return tiles(before) == tiles(after)
-
-
-def _gathers(before: Layout, after: Layout) -> bool:
-    """Whether the last axes of dimensions go and nothing else changes."""
-    return all(b[: len(a)] == a for b, a in zip(before, after, strict=True))
+def _takes_back(first: Layout, before: Layout, after: Layout) -> bool:
+    """Whether a step from `before` cuts what the one from `first` gathered: compilers drop both."""
+    both = zip(first, before, after, strict=True)
+    return all(a[: len(b)] == b and set(a[len(b) :]) <= set(f) for f, b, a in both)
