@@ -3,7 +3,7 @@
 - A Fourier transform: on all of the operand, its batch included. By Shardy's rule only the
   dimensions that it works along must be whole.
 - A slice at a place known at run time: where its result is, of dimensions that are whole where it
-  cuts them. An update of one: where its result is.
+  cuts them. An update of one: where its result is, or of dimensions that are whole.
 - A concatenation: along a dimension that is whole, but for a rotation.
 - A result of a branch leaves it as the conditional has it, which Shardy does not see to.
 """
@@ -15,6 +15,7 @@ from typing import Any
 
 from flint.passes.extract.windows import rotation_of
 from flint.passes.partition.as_xla.layouts import Layout, axes_of
+from flint.passes.partition.as_xla.lines import line_of
 from flint.passes.partition.as_xla.placed import (
     axis_sizes,
     is_annotated_here,
@@ -92,7 +93,25 @@ def _squeeze(op: Any, sizes: dict[str, int]) -> None:
 
 
 def _updated(op: Any, sizes: dict[str, int]) -> None:
-    """An update is made where the result is; it is whole along what it is a part of."""
+    """An update is made where the result is; it is whole along what it is a part of.
+
+    Of several elements at a place known at run time, all of the dimension is gathered, written and
+    cut again; one element is written by whoever has its place.
+    """
+    base, wanted = _layout(op.operands[0], sizes), _layout(op.results[0], sizes)
+    both = list(zip(_shape(op.operands[1]), _shape(op.results[0]), strict=True))
+    cut = [d for d, (size, all_of_it) in enumerate(both) if size != all_of_it]
+    known = [d for d in cut if both[d][0] == 1 or line_of(op.operands[d + 2]) is not None]
+    if base is not None and wanted is not None and any(wanted[d] for d in cut if d not in known):
+        sharding = next(
+            s for s in map(sharding_of, (op.results[0], op.operands[0])) if s is not None
+        )
+        stay = tuple(axes if wanted[d] and d not in cut else () for d, axes in enumerate(base))
+        made = sharding_at(stay, sharding.mesh_or_ref, sizes)
+        for number in (0, 1):
+            op.operands[number] = reshard(op.operands[number], made, op)
+        make_at(op, made)
+        return
     for number in (0, 1):
         _bring(op, number, sizes)
 
