@@ -336,6 +336,8 @@ class PlainOperations:
         """Where the first user of a gathered value comes from: its reason to exist."""
         for use in op.results[0].uses:
             user = use.owner.operation
+            if user.name in _SERVES_CONSUMER or user.name == "sdy.all_slice":
+                return self._consumer_origin(user)  # a step of the same reshard
             if user.name not in RETURNS:
                 return self.origins.of(user.location)
         return None
