@@ -32,14 +32,13 @@ REASONS: dict[str, str] = {
         (
             "gpt2 fsdp table by rows",
             "gpt2 fsdp tp",
-            "gpt2 fsdp tp table by hidden",
             "gqa tp sp",
             "llama_3_axes",
         ),
         _TABLES,
     ),
-    **dict.fromkeys(("gpt2 fsdp tp sp", "llama_fsdp_tp_sp"), _SEQUENCE),
-    **dict.fromkeys(("moe top-2", "moe top-2 pinned", "moe top-2 fsdp"), _EXPERTS),
+    "gpt2 fsdp tp sp": _SEQUENCE,
+    **dict.fromkeys(("moe top-2 pinned", "moe top-2 fsdp"), _EXPERTS),
     **dict.fromkeys(
         (
             "vit data",
