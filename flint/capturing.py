@@ -50,8 +50,9 @@ def _cross_checked(o: CaptureRequest, guard: Guard) -> Trace:
     alone = o.but(cross_check="", profile="none")
 
     def capture_by(compiler: str) -> Trace:
-        by = {"compiler": compiler, "partitioner": SHARDY} if compiler else {}
-        return capture(alone.but(**by), guard)
+        if compiler:
+            return capture(alone.but(compiler=compiler, partitioner=SHARDY), guard)
+        return capture(alone if o.world else alone.but(chip=None), guard)
 
     cluster = next(iter(o.clusters), None)
     trace, found = cross_checked(capture_by, o.cross_check, o.chip or cluster or "", cluster)

@@ -318,7 +318,11 @@ def _flops(workload: Workload, kernels: Workload) -> Sequence[ProductFlops]:
         return [ProductFlops(flops - again, flops, again) for flops, again in done]
     needed = workload.kept.get("needed", None, lambda: list(map(needed_flops, workload.programs)))
     done = kernels.kept.get("executed", None, lambda: list(map(executed_flops, kernels.programs)))
-    return [ProductFlops(n, *e) for n, e in zip(needed, done, strict=True)]
+    # What a model needs is executed, also where kernels of a product with a vector sum elements.
+    return [
+        ProductFlops(n, max(flops, n + again), again)
+        for n, (flops, again) in zip(needed, done, strict=True)
+    ]
 
 
 def _exact(

@@ -97,7 +97,7 @@ def test_what_is_no_cluster(trace: Trace, cluster: Any) -> None:
         ({"profile": 3}, "FL405", "unknown target profile 3"),
         ({"profile": ["xla-gpu"]}, "FL405", "unknown target profile ['xla-gpu']"),
         ({"mapping": "model=nvlnk"}, "FL703", "'nvlnk'; did you mean 'nvlink'?"),
-        ({"mapping": 3}, "FL703", "no int"),
+        ({"mapping": 3}, "FL703", "cannot have type int"),
     ],
 )
 def test_options_that_are_none(trace: Trace, options: dict[str, Any], code: str, said: str) -> None:
@@ -123,7 +123,7 @@ def test_defaults_may_be_named(trace: Trace) -> None:
 def test_help_names_what_there_is() -> None:
     estimate = " ".join(flint("estimate", "--help").stdout.split())
     capture = " ".join(flint("capture", "--help").stdout.split())
-    assert f"Whose kernels: {', '.join(PROFILES)}" in estimate
+    assert f"Compiler whose kernels are used: {', '.join(PROFILES)}" in estimate
     assert f"make its kernels: {', '.join(PROFILES)}." in capture
     assert f"When communication begins: {', '.join(POLICIES)}, astra-sim (default" in estimate
     assert f"A preset ({', '.join(Cluster.names())})" in estimate
