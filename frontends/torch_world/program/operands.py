@@ -71,11 +71,13 @@ def results(event: Event) -> tuple[TensorInfo, ...]:
 
 
 def corrected(event: Event) -> Event:
-    """The event with the writes that its operator omits."""
+    """The event with the writes that its operator omits, and without the memory that it is given."""
     if event.op not in _SILENT_WRITES:
         return event
     first = event.outputs[:1]
-    return replace(event, outputs=first, writes=tuple(t.storage for t in first), is_view=False)
+    writes = tuple(t.storage for t in first)
+    given = tuple(t for t in event.inputs if t.storage not in writes)
+    return replace(event, inputs=given, outputs=first, writes=writes, is_view=False)
 
 
 def does_nothing(event: Event) -> bool:
