@@ -9,12 +9,18 @@ from collections.abc import Iterable
 Axis = tuple[str, int, int]
 Axes = tuple[Axis, ...]
 #: Axes of every dimension of a tensor, major to minor.
-Layout = tuple[tuple[Axis, ...], ...]
+Layout = tuple[Axes, ...]
 
 
 def count(axes: Iterable[Axis]) -> int:
     """Devices along axes."""
     return math.prod(size for _, _, size in axes)
+
+
+def leading(axes: Axes, parts: int) -> Axes | None:
+    """The first of some axes that make so many parts."""
+    ends = (n for n in range(len(axes) + 1) if count(axes[:n]) == parts)
+    return next((axes[:n] for n in ends), None)
 
 
 def axes_of(layout: Layout, dims: Iterable[int] | None = None) -> tuple[Axis, ...]:
@@ -27,6 +33,11 @@ def without(layout: Layout, axes: Iterable[Axis]) -> Layout:
     """The layout with these axes whole again."""
     gone = set(axes)
     return tuple(tuple(a for a in dim if a not in gone) for dim in layout)
+
+
+def is_cut_from(layout: Layout, whole: Layout) -> bool:
+    """Whether `layout` is `whole` with more axes inside of dimensions, or with none."""
+    return all(axes[: len(w)] == w for axes, w in zip(layout, whole, strict=True))
 
 
 def merged(first: Layout, second: Layout) -> Layout | None:

@@ -18,7 +18,7 @@ tests/oracle/test_lookups_against_xla.py holds outcomes against XLA's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -27,6 +27,7 @@ from flint.passes.partition.as_xla.layouts import (
     Layout,
     axes_of,
     count,
+    is_cut_from,
     joined,
     merged,
     without,
@@ -86,6 +87,10 @@ class LookupState:
     moved: Layout
     result: Layout
     free: tuple[Axis, ...]
+
+    def beside(self, lookup: Lookup) -> Layout:
+        """What the updates of a scatter have, else what is asked for."""
+        return self.moved if lookup.is_scatter else self.result
 
 
 @dataclass(frozen=True)
@@ -267,11 +272,11 @@ def _aligned(
 
 
 def _on_factors(
-    tensor: LookupTensor, layout: Layout, factors: frozenset[int], free: Sequence[Axis]
+    tensor: LookupTensor, layout: Layout, factors: frozenset[int], chosen: Collection[Axis]
 ) -> dict[int, tuple[Axis, ...]]:
-    """The free axes of a tensor on each of some factors."""
+    """Of `chosen`, the axes of a tensor on each of some factors."""
     return {
-        factor: tuple(a for a in axes if a in free)
+        factor: tuple(a for a in axes if a in chosen)
         for factor, axes in zip(tensor.factors, layout, strict=True)
         if factor in factors
     }
@@ -313,10 +318,10 @@ def _passthrough(lookup: Lookup, state: LookupState, rest: _Rest) -> LookupPlan 
     indices = regrouped(state.indices, group, state.free, _index_dims(lookup))
     if not group or indices is None:
         return None
-    beside = state.moved if lookup.is_scatter else state.result
+    beside = state.beside(lookup)
     divided = _carried(lookup.table, state.table, lookup.moved, lookup.passthrough, group)
-    kept = _joined(divided, without(beside, state.free))
-    divided = merged(kept, beside) or kept
+    divided = _joined(divided, without(beside, state.free))
+    divided = merged(divided, beside) or divided
     after = replace(state, indices=indices[-1], free=tuple(a for a in state.free if a not in group))
     if lookup.is_scatter:
         made = rest(lookup, replace(after, moved=divided))
@@ -329,7 +334,7 @@ def _trivial(lookup: Lookup, state: LookupState, rest: _Rest) -> LookupPlan | No
     """Every device looks up what it has; the results are summed."""
     at = lookup.table.dims(lookup.trivial)
     group = [a for a in axes_of(state.table, at) if a in state.free]
-    beside = state.moved if lookup.is_scatter else state.result
+    beside = state.beside(lookup)
     ends = _shared_in_groups(lookup, state, beside, group) if group else None
     if ends is None:
         return None
@@ -370,17 +375,18 @@ def _by_index(lookup: Lookup, state: LookupState, rest: _Rest) -> LookupPlan | N
     """Every device looks up its indices: in all of the table, or adds to all of it."""
     if not lookup.is_sum:
         return None
-    beside = state.moved if lookup.is_scatter else state.result
+    beside = state.beside(lookup)
     used = axes_of(beside, lookup.moved.dims(lookup.index))
     wished = _carried(lookup.moved, beside, lookup.indices, lookup.index, used)
     start = merged(state.indices, wished) or state.indices
     group = [a for a in axes_of(start, lookup.indices.dims(lookup.index)) if a in state.free]
-    table = regrouped(state.table, group, state.free, _table_dims(lookup))
+    dims = [d for f in (lookup.trivial, lookup.passthrough) for d in lookup.table.dims(f)]
+    table = regrouped(state.table, group, state.free, dims)
     if not group or table is None:
         return None
     divided = _carried(lookup.indices, start, lookup.moved, lookup.index, group)
-    kept = _joined(divided, without(beside, state.free))
-    divided = merged(kept, beside) or kept
+    divided = _joined(divided, without(beside, state.free))
+    divided = merged(divided, beside) or divided
     free = tuple(a for a in state.free if a not in group)
     after = replace(state, table=table[-1], indices=start, free=free)
     indices = _chain((state.indices,), start)
@@ -428,12 +434,7 @@ def _carried(
     axes: Iterable[Axis],
 ) -> Layout:
     """Of `axes`, those of `source` on `factors`, on the dimensions of `target` that are the same."""
-    chosen = set(axes)
-    by_factor = {
-        factor: tuple(a for a in dim if a in chosen)
-        for factor, dim in zip(source.factors, layout, strict=True)
-        if factor in factors
-    }
+    by_factor = _on_factors(source, layout, factors, set(axes))
     return tuple(by_factor.get(factor, ()) for factor in target.factors)
 
 
@@ -452,10 +453,6 @@ def _index_dims(lookup: Lookup) -> list[int]:
     return sorted(range(len(ranks)), key=ranks.__getitem__)
 
 
-def _table_dims(lookup: Lookup) -> list[int]:
-    return [*lookup.table.dims(lookup.trivial), *lookup.table.dims(lookup.passthrough)]
-
-
 def _moved_dims(lookup: Lookup) -> list[int]:
     last = lookup.moved.dims(lookup.passthrough)
     return [*(d for d in range(len(lookup.moved.sizes)) if d not in last), *last]
@@ -467,15 +464,13 @@ def _moved_dims(lookup: Lookup) -> list[int]:
 def _cost(lookup: Lookup, made: LookupPlan, free: Sequence[Axis]) -> Cost:
     """The largest operation of a dry run and bytes sent."""
     result = lookup.table if lookup.is_scatter else lookup.moved
-    chains = [(lookup.table, made.table), (lookup.indices, made.indices), (result, made.result)]
     inputs = [(lookup.table, made.table), (lookup.indices, made.indices)]
     if lookup.is_scatter:
-        chains.append((lookup.moved, made.moved))
         inputs.append((lookup.moved, made.moved))
     work = sum(tensor.bytes_of(chain[-1]) for tensor, chain in inputs)
     written = 0 if lookup.is_scatter else result.bytes_of(made.result[0])  # a scatter is in place
     found = [(work + written, 0)]
-    for tensor, chain in chains:
+    for tensor, chain in (*inputs, (result, made.result)):
         for before, after in pairwise(_steps(chain, free)):
             found.append(_move_cost(tensor.bytes_of(before), tensor.bytes_of(after), before, after))
     found += [(result.bytes_of(s), 2 * result.bytes_of(s)) for s in made.summed]  # in place
@@ -493,11 +488,7 @@ def _steps(chain: tuple[Layout, ...], free: Sequence[Axis]) -> list[Layout]:
 
 def _move_cost(before_bytes: int, after_bytes: int, before: Layout, after: Layout) -> Cost:
     """Of a gather, an exchange, or a slice (which is none of either)."""
-    if set(axes_of(before)) <= set(axes_of(after)) and _is_refined(before, after):
+    if set(axes_of(before)) <= set(axes_of(after)) and is_cut_from(after, before):
         return 0, 0
     sent = after_bytes - before_bytes if after_bytes > before_bytes else after_bytes
     return before_bytes + after_bytes, sent
-
-
-def _is_refined(before: Layout, after: Layout) -> bool:
-    return all(a[: len(b)] == b for b, a in zip(before, after, strict=True))

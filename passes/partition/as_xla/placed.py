@@ -176,13 +176,8 @@ def dimension_at(dim: Iterable[Axis], sizes: dict[str, int]) -> Any:
     """The closed sharding of one dimension. Parts of an axis in order are one: Shardy wants that."""
     from jaxlib.mlir.dialects import sdy
 
-    found: list[Axis] = []
-    for name, before, size in dim:
-        if found and found[-1][0] == name and found[-1][1] * found[-1][2] == before:
-            found[-1] = (name, found[-1][1], found[-1][2] * size)
-        else:
-            found.append((name, before, size))
-    return sdy.DimensionShardingAttr.get([_axis_attribute(a, sizes) for a in found], is_closed=True)
+    axes = [_axis_attribute(a, sizes) for a in joined(dim)]
+    return sdy.DimensionShardingAttr.get(axes, is_closed=True)
 
 
 def _axis_attribute(axis: Axis, sizes: dict[str, int]) -> Any:

@@ -78,12 +78,6 @@ class Part:
         return (*used, *(a for a in group if a not in own and a not in used))
 
 
-def leading(axes: Axes, parts: int) -> Axes | None:
-    """The first of some axes that make so many parts."""
-    ends = (n for n in range(len(axes) + 1) if count(axes[:n]) == parts)
-    return next((axes[:n] for n in ends), None)
-
-
 def aligned(
     part: Part, own: Axes, group: Axes, reference: Part, held: Axes, keep: Places
 ) -> Places:

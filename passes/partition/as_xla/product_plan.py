@@ -20,14 +20,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from flint.passes.partition.as_xla.layouts import Axes, Layout, axes_of, count, joined, split
-from flint.passes.partition.as_xla.product_parts import (
-    Part,
-    Places,
-    aligned,
+from flint.passes.partition.as_xla.layouts import (
+    Axes,
+    Layout,
+    axes_of,
+    count,
+    joined,
     leading,
-    matching_factors,
+    split,
 )
+from flint.passes.partition.as_xla.product_parts import Part, Places, aligned, matching_factors
 
 #: Axes of lhs and rhs, and of the result as the product makes it.
 Plan = tuple[Places, Places, Places]
@@ -142,7 +144,7 @@ def _of_whole_operands(group: _Group) -> Plan | None:
 
 def _on_all_devices(group: _Group, *, moves: bool) -> Plan | None:
     """`moves`: to where the result is, too."""
-    left, right, out = group.left, group.right, group.out
+    out = group.out
     if out.places and group.copies(out) > 1:
         return None
     return (
@@ -151,7 +153,7 @@ def _on_all_devices(group: _Group, *, moves: bool) -> Plan | None:
         or _one_operand_stays(group)
         or _swapped(_one_operand_stays(group.swapped))
         or (_at_result(group) if moves else None)
-        or (None if out.places else _sum_of_larger(left, right, group))
+        or (None if out.places else _sum_of_larger(group))
     )
 
 
@@ -191,8 +193,8 @@ def _at_result(group: _Group) -> Plan | None:
     return _followed(group) if is_whole else None
 
 
-def _sum_of_larger(left: Part, right: Part, group: _Group) -> Plan | None:
-    for one, other in ((right, left), (left, right)):
+def _sum_of_larger(group: _Group) -> Plan | None:
+    for one, other in ((group.right, group.left), (group.left, group.right)):
         is_summed = one.count(group.summed) == group.devices and not other.places
         if is_summed and one.elements > group.out.elements:
             return one.places, one.places, {}

@@ -17,7 +17,15 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 
-from flint.passes.partition.as_xla.layouts import Axis, Layout, axes_of, count, joined, split
+from flint.passes.partition.as_xla.layouts import (
+    Axis,
+    Layout,
+    axes_of,
+    count,
+    joined,
+    leading,
+    split,
+)
 
 
 def way(source: Layout, target: Layout, axes: Sequence[Axis]) -> tuple[Layout, ...]:
@@ -82,18 +90,10 @@ def _exchanged(source: Layout, before: tuple[int, ...], after: tuple[int, ...]) 
         if more < 2 or before[d] != more * after[d] or before[e] * more != after[e]:
             continue
         ones = (before[d], before[e], after[d], after[e]).count(1)
-        cut = _cut(source[d], after[d]) if ones == 1 or (is_same and not ones) else None
-        if cut is not None:
-            stays, goes = cut
+        stays = leading(source[d], after[d]) if ones == 1 or (is_same and not ones) else None
+        if stays is not None:
+            goes = source[d][len(stays) :]
             return _with(_with(source, d, stays), e, (*source[e], *goes))
-    return None
-
-
-def _cut(axes: tuple[Axis, ...], parts: int) -> tuple[tuple[Axis, ...], tuple[Axis, ...]] | None:
-    """Axes of the first `parts` parts, and of what is inside of each."""
-    for number in range(len(axes) + 1):
-        if count(axes[:number]) == parts:
-            return axes[:number], axes[number:]
     return None
 
 

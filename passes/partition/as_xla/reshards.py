@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from flint.passes.mlir import operations_named
-from flint.passes.partition.as_xla.layouts import Layout, axes_of, count
+from flint.passes.partition.as_xla.layouts import Layout, axes_of, count, is_cut_from
 from flint.passes.partition.as_xla.placed import (
     axis_lists,
     axis_sizes,
@@ -81,13 +81,8 @@ def step(
     sharding = sharding_at(after, mesh, sizes)
     if [count(dim) for dim in before] == [count(dim) for dim in after]:
         return sdy.CollectivePermuteOp(value, sharding).result
-    if is_own and _gathers(before, after):
+    if is_own and is_cut_from(before, after):
         return sdy.AllGatherOp(value, axis_lists(before, after, sizes), sharding).result
-    if is_own and _gathers(after, before):
+    if is_own and is_cut_from(after, before):
         return sdy.AllSliceOp(value, axis_lists(after, before, sizes), sharding).result
     return sdy.ReshardOp(value, sharding).result
-
-
-def _gathers(before: Layout, after: Layout) -> bool:
-    """Whether the last axes of dimensions go and nothing else changes."""
-    return all(b[: len(a)] == a for b, a in zip(before, after, strict=True))
