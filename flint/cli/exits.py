@@ -19,7 +19,6 @@ from flint.cli.console import print_error, print_note, print_traceback
 from flint.cli.options import refuse_outputs
 from flint.cli.signals import INTERRUPTED, TERMINATED, Terminated, signals
 from flint.errors import FlintError, nearest
-from flint.frontends.contained import contained, keep_descriptor_1_clean
 from flint.io.locks import endings
 
 #: A check or a comparison found something.
@@ -80,6 +79,8 @@ def _ended(error: BaseException) -> FlintError:
 @contextlib.contextmanager
 def user_process() -> Iterator[None]:
     """The user's code runs inside, `contained`; in a process of ours, compiled code is, too."""
+    from flint.frontends.contained import contained
+
     if signals().taken:  # else the process is somebody else's
         no_exit_of_compiled_code()
     with contained():
@@ -109,6 +110,8 @@ def no_exit_of_compiled_code() -> bool:
 
 def end_process(status: int) -> NoReturn:
     """End the process as Python would, without the exit handlers of C and the user's threads."""
+    from flint.frontends.contained import keep_descriptor_1_clean
+
     keep_descriptor_1_clean()
     endings().end()
     atexit._run_exitfuncs()

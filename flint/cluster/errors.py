@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flint.cluster.load import Location, key_lines, line_of
 from flint.errors import FlintError, nearest
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
-    from pydantic_core import PydanticCustomError
 
 
 _NUMBER = 'write { value = 1e12, kind = "datasheet", source = "where it is from" }'
@@ -38,29 +38,6 @@ _SHOWS_INPUT = (
     *("string_type", "int_type", "float_type", "bool_type", "enum", "literal_error"),
     *("greater_than_equal", "less_than_equal", "finite_number"),
 )
-
-
-def wrong(said: str, *at: str | int, help: str = "") -> PydanticCustomError:
-    """What a validator of the models raises: `said` follows the key, which is `at` below its own."""
-    from pydantic_core import PydanticCustomError
-
-    return PydanticCustomError("wrong", "{said}", {"said": said, "at": at, "help": help})
-
-
-def unknown(name: str, known: Sequence[str], value: Any = None) -> PydanticCustomError:
-    """What a validator of a table raises for a name, with a `value`, that is not one of `known`.
-
-    TOML takes dots in names for tables, unless the names are quoted.
-    """
-    from pydantic_core import PydanticCustomError
-
-    below = [f"{name}.{k}" for k in value] if isinstance(value, dict) else []
-    quoted = next((b for b in below if b in known), "")
-    help_ = f"the names there are {', '.join(known)}"
-    if quoted:
-        help_ = f'write the name in quotes: "{quoted}" = ...'
-    context = {"said": nearest(name, list(known)), "at": (name,), "help": help_}
-    return PydanticCustomError("unknown_name", "{said}", context)
 
 
 def cluster_error(
@@ -194,55 +171,6 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
         return typing.cast("type[BaseModel]", annotation)
     found = (_model_in(a) for a in typing.get_args(annotation))
     return next((m for m in found if m is not None), None)
-
-
-#: Where something is in a TOML document: table names, keys and positions in arrays of tables.
-Location = tuple[str | int, ...]
-
-_PART = r"""(?:"[^"]*"|'[^']*'|[\w-]+)"""
-_DOTTED = rf"(?P<name>{_PART}(?:\s*\.\s*{_PART})*)"
-_TABLE = re.compile(rf"\s*\[(?P<array>\[)?\s*{_DOTTED}\s*\]")
-_KEY = re.compile(rf"\s*{_DOTTED}\s*=")
-
-
-def key_lines(text: str) -> dict[Location, int]:
-    """The line (from 1) of every table and key of a TOML document."""
-    lines: dict[Location, int] = {}
-    counts: dict[Location, int] = {}
-    table: Location = ()
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := _TABLE.match(line):
-            table = _resolve(_parts(header["name"]), counts, is_array=bool(header["array"]))
-            if header["array"]:
-                lines.setdefault(table[:-1], number)
-            lines.setdefault(table, number)
-        elif key := _KEY.match(line):
-            lines.setdefault((*table, *_parts(key["name"])), number)
-    return lines
-
-
-def line_of(location: Location, lines: Mapping[Location, int]) -> int:
-    """The line of a location, or of the nearest table around it; 0 if there is none."""
-    for length in range(len(location), 0, -1):
-        if location[:length] in lines:
-            return lines[location[:length]]
-    return 0
-
-
-def _parts(dotted: str) -> tuple[str, ...]:
-    return tuple(p.strip("\"'") for p in re.findall(_PART, dotted))
-
-
-def _resolve(names: tuple[str, ...], counts: dict[Location, int], *, is_array: bool) -> Location:
-    """A table's location, with the position of each array of tables on the way to it."""
-    where: Location = ()
-    for i, name in enumerate(names):
-        where = (*where, name)
-        if is_array and i == len(names) - 1:
-            counts[where] = counts.get(where, -1) + 1
-        if where in counts:
-            where = (*where, counts[where])
-    return where
 
 
 def networks_of(document: Mapping[str, Any]) -> list[str]:

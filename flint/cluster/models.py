@@ -17,7 +17,6 @@ from pydantic import (
     model_validator,
 )
 
-from flint.cluster.errors import changed_error, cluster_error, wrong
 from flint.cluster.kernel_times import KernelTable
 from flint.cluster.load import document_of, find_cluster_file, preset_names
 from flint.cluster.tables import (
@@ -33,6 +32,7 @@ from flint.cluster.tables import (
     SourceKind,
     refuse_unusable,
     with_families,
+    wrong,
 )
 
 __all__ = [  # Quantity and SourceKind too: models are made of them
@@ -266,6 +266,8 @@ class Cluster(Model):
         try:
             cls.model_validate(document)
         except ValidationError as error:
+            from flint.cluster.errors import cluster_error
+
             raise cluster_error(error, cls, path, text, document) from error
 
     def checked(self) -> Cluster:
@@ -277,6 +279,8 @@ class Cluster(Model):
         try:
             type(self).model_validate(document)
         except ValidationError as error:
+            from flint.cluster.errors import changed_error
+
             raise changed_error(error, type(self), str(self.name)) from error
         return self
 

@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from flint.cluster.errors import cluster_error, wrong
 from flint.cluster.load import read_toml
-from flint.cluster.tables import Model, NotNegative, Positive
+from flint.cluster.tables import Model, NotNegative, Positive, wrong
 from flint.errors import FlintError, nearest
 
 STACKS = Path(__file__).resolve().parent / "stacks"
@@ -106,6 +105,8 @@ def _checked(path: Path) -> Stack:
     try:
         return Stack.model_validate(document)
     except ValidationError as error:
+        from flint.cluster.errors import cluster_error
+
         raise cluster_error(error, Stack, path, text, document) from error
 
 

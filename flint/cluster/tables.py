@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic_core import PydanticCustomError
 
-from flint.cluster.errors import unknown, wrong
+from flint.errors import nearest
 from flint.plugins import CHIP_FAMILIES, blamed, load, of_others, registered, usable
 
 #: Beyond these nothing is a quantity of hardware, and times overflow.
@@ -180,6 +181,25 @@ def constant_of(known: Constants, name: str) -> Constant | None:
     head, _, tail = name.rpartition(".")
     numbered = known.get(head + _NUMBERED) if _NUMBER.fullmatch(tail) else None
     return known.get(name, numbered)
+
+
+def wrong(said: str, *at: str | int, help: str = "") -> PydanticCustomError:
+    """What a validator of the models raises: `said` follows the key, which is `at` below its own."""
+    return PydanticCustomError("wrong", "{said}", {"said": said, "at": at, "help": help})
+
+
+def unknown(name: str, known: Sequence[str], value: Any = None) -> PydanticCustomError:
+    """What a validator of a table raises for a name, with a `value`, that is not one of `known`.
+
+    TOML takes dots in names for tables, unless the names are quoted.
+    """
+    below = [f"{name}.{k}" for k in value] if isinstance(value, dict) else []
+    quoted = next((b for b in below if b in known), "")
+    help_ = f"the names there are {', '.join(known)}"
+    if quoted:
+        help_ = f'write the name in quotes: "{quoted}" = ...'
+    context = {"said": nearest(name, list(known)), "at": (name,), "help": help_}
+    return PydanticCustomError("unknown_name", "{said}", context)
 
 
 def names_of(known: Constants) -> list[str]:

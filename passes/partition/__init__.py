@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from flint.errors import FlintError, nearest
 from flint.ir.program import Program
-from flint.steps.captured import Captured
+
+if TYPE_CHECKING:
+    from flint.steps.captured import Captured
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class Partitioned:
 
 
 #: A partitioner turns a whole program into the program of one device.
-Partitioner = Callable[[Captured], Partitioned]
+Partitioner = Callable[["Captured"], Partitioned]
 
 #: Name to `module:function`; imported when it is used.
 PARTITIONERS: dict[str, str] = {

@@ -17,8 +17,7 @@ from flint.backends.cost.chips.families.gpu.constants import (
 from flint.backends.cost.chips.families.systolic.constants import CONSTANTS as SYSTOLIC
 from flint.backends.cost.chips.kernel_table import element_type
 from flint.backends.cost.collectives.algorithm import Speed
-from flint.cluster.errors import key_lines
-from flint.cluster.load import PRESETS
+from flint.cluster.load import PRESETS, key_lines
 from flint.cluster.models import Cluster, SourceKind
 from flint.cluster.tables import ELEMENT_TYPES, NETWORK, OF_ALGORITHMS
 from flint.errors import FlintError

@@ -18,8 +18,8 @@ from pydantic import (
     create_model,
 )
 
-from flint.cluster.errors import help_of, key_lines, line_of, said_of, where_of
-from flint.cluster.load import merged
+from flint.cluster.errors import help_of, said_of, where_of
+from flint.cluster.load import key_lines, line_of, merged
 from flint.errors import FlintError, nearest
 from flint.io.bounded import FileKind, is_directory, is_file, read_bounded
 from flint.requests.capture import CaptureRequest

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from flint.cluster.errors import unknown, wrong
 from flint.cluster.load import chips_with_constants
 from flint.cluster.stack import LIBRARIES, SUSTAINED
 from flint.cluster.tables import (
@@ -23,6 +22,8 @@ from flint.cluster.tables import (
     limited,
     named,
     share,
+    unknown,
+    wrong,
 )
 from flint.errors import FlintError, nearest
 
