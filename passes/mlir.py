@@ -50,6 +50,13 @@ def make_context() -> Any:
     return context
 
 
+def shape_of(value: Any) -> tuple[int, ...]:
+    """The shape of an MLIR value, which is a ranked tensor."""
+    from jaxlib.mlir import ir
+
+    return tuple(ir.RankedTensorType(value.type).shape)
+
+
 def defining_operation(value: Any) -> Any:
     """The `ir.Operation` that defines an MLIR value, or None for a block argument."""
     from jaxlib.mlir import ir

@@ -274,3 +274,10 @@ def last_words(stderr: bytes) -> str:
     fatal = [line for line in lines if re.match(r"F\d{4} ", line)]
     said = [line for line in lines if not line.startswith(_FRAMES)]
     return _LOG_PREFIX.sub("", (fatal or said or ["it printed nothing"])[-1])[:400]
+
+
+def processors() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

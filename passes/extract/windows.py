@@ -15,7 +15,7 @@ import numpy as np
 from flint.ir.mesh import AxisRef, Mesh
 from flint.passes.extract.halo import Indices
 from flint.passes.extract.tensors import Operation, Tensor
-from flint.passes.mlir import defining_operation
+from flint.passes.mlir import defining_operation, shape_of
 
 #: From first and last element that each shard makes to the range [low, high) that it reads.
 Range = Callable[[Indices, Indices], tuple[Indices, Indices]]
@@ -220,12 +220,10 @@ def feeds_only_rotations(op: Any) -> bool:
 
 def _slice_along(value: Any, dimension: int) -> tuple[Any, int, int, int] | None:
     """(source, start, limit, size) of a stride-1 slice that is whole in all other dimensions."""
-    from jaxlib.mlir import ir
-
     op = defining_operation(value)
     if op is None or op.name != "stablehlo.slice":
         return None
-    shape = list(ir.RankedTensorType(op.operands[0].type).shape)
+    shape = list(shape_of(op.operands[0]))
     starts, limits = _numbers(op, "start_indices"), _numbers(op, "limit_indices")
     whole = all(
         starts[d] == 0 and limits[d] == size for d, size in enumerate(shape) if d != dimension

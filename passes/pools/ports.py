@@ -15,6 +15,7 @@ from flint.passes.extract.walk import extract_with_results
 from flint.passes.locations import decode_location
 from flint.passes.mlir import make_context
 from flint.passes.partition.worker import the_worker
+from flint.passes.pipeline.split.reach import outermost_region
 from flint.steps.captured import Captured
 
 
@@ -139,7 +140,7 @@ def where_made(program: Program, port: TensorPort, *, stacked: bool) -> MadeResu
             return MadeResult(row, layers, PortPlace(row + 1, region))
     after = max(row, _last_parameter(program)) + 1
     if region >= 0:
-        after = program.regions[_outermost(program, region)].stop
+        after = program.regions[outermost_region(program, region)].stop
     return MadeResult(row, 0, PortPlace(after, -1))
 
 
@@ -157,7 +158,7 @@ def where_read(program: Program, port: TensorPort, layers: int) -> tuple[PortPla
             return PortPlace(found[0], int(program.region[first[0]]), tuple(found)), True
     rows = first or [len(program) - 1]  # an argument that nothing reads: at the step's return
     region = int(program.region[rows[0]])
-    before = rows[0] if region < 0 else program.regions[_outermost(program, region)].start
+    before = rows[0] if region < 0 else program.regions[outermost_region(program, region)].start
     return PortPlace(before, -1, tuple(rows)), False
 
 
@@ -210,12 +211,6 @@ def _behind_views(program: Program, row: int) -> int:
 
 def _shape(program: Program, row: int) -> tuple[int, ...]:
     return program.shapes[program.shape[row]]
-
-
-def _outermost(program: Program, region: int) -> int:
-    while program.regions[region].parent >= 0:
-        region = program.regions[region].parent
-    return region
 
 
 def _last_parameter(program: Program) -> int:

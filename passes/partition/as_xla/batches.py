@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flint.passes.mlir import defining_operation
+from flint.passes.mlir import defining_operation, shape_of
 from flint.passes.partition.as_xla.lines import IndexLine, line_of
 from flint.passes.partition.as_xla.placed import factors_of
 
@@ -56,7 +56,7 @@ def _of_scatter(op: Any) -> Dimensions:
     from jaxlib.mlir.dialects import stablehlo
 
     numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
-    updates = ir.RankedTensorType(op.operands[2].type).shape
+    updates = shape_of(op.operands[2])
     left = [updates[d] for d in numbers.update_window_dims]
     single = {*numbers.inserted_window_dims, *numbers.input_batching_dims}
     rank = ir.RankedTensorType(op.operands[0].type).rank
@@ -70,9 +70,7 @@ def _of_scatter(op: Any) -> Dimensions:
 
 def implied_batches(op: Any, numbers: Dimensions) -> dict[int, int]:
     """The table's dimensions that an iota of their size goes through, and of which dimension."""
-    from jaxlib.mlir import ir
-
-    table, indices = (ir.RankedTensorType(v.type).shape for v in op.operands[:2])
+    table, indices = (shape_of(v) for v in op.operands[:2])
     found: dict[int, int] = {}
     for dim, line in zip(numbers.index_map, columns(op.operands[1], numbers), strict=True):
         if line is None or not line.is_iota or line.dimension == numbers.vector_dim:
@@ -88,15 +86,13 @@ def implied_batches(op: Any, numbers: Dimensions) -> dict[int, int]:
 
 def columns(indices: Any, numbers: Dimensions) -> Sequence[IndexLine | None]:
     """What each column of the indices holds."""
-    from jaxlib.mlir import ir
-
     maker = defining_operation(indices)
     if (
         maker is not None
         and maker.name == "stablehlo.concatenate"
         and int(maker.attributes["dimension"].value) == numbers.vector_dim
     ):
-        widths = [ir.RankedTensorType(v.type).shape[numbers.vector_dim] for v in maker.operands]
+        widths = [shape_of(v)[numbers.vector_dim] for v in maker.operands]
         return [
             line
             for value, width in zip(maker.operands, widths, strict=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from flint.passes.mlir import defining_operation
+from flint.passes.mlir import defining_operation, shape_of
 
 #: Operations that are followed before a value counts as unknown.
 _DEPTH = 24
@@ -126,7 +126,7 @@ def _iota(op: Any, depth: int) -> IndexLine | None:
     from jaxlib.mlir import ir
 
     dimension = int(ir.IntegerAttr(op.attributes["iota_dimension"]).value)
-    size = ir.RankedTensorType(op.results[0].type).shape[dimension]
+    size = shape_of(op.results[0])[dimension]
     return IndexLine(0, 1, dimension, size) if size > 1 else IndexLine(0)
 
 
@@ -177,13 +177,11 @@ def _transpose(op: Any, depth: int) -> IndexLine | None:
 
 def _reshape(op: Any, depth: int) -> IndexLine | None:
     """The dimension goes on where one of its size has as many elements before it."""
-    from jaxlib.mlir import ir
-
     found = line_of(op.operands[0], depth)
     if found is None or not found.step:
         return found
-    before = ir.RankedTensorType(op.operands[0].type).shape
-    after = ir.RankedTensorType(op.results[0].type).shape
+    before = shape_of(op.operands[0])
+    after = shape_of(op.results[0])
     major = math.prod(before[: found.dimension])
     for d, size in enumerate(after):
         if size == found.count and math.prod(after[:d]) == major:

@@ -12,6 +12,7 @@ from typing import Any
 
 from flint.ir.op_class import ELEMENTWISE
 from flint.passes.extract.op_classes import STABLEHLO
+from flint.passes.mlir import shape_of
 from flint.passes.partition.as_xla.placed import (
     axis_sizes,
     is_annotated_here,
@@ -61,10 +62,8 @@ def _agrees(op: Any) -> bool:
 
 
 def _follow(op: Any, sizes: dict[str, int]) -> None:
-    from jaxlib.mlir import ir
-
     result = op.results[0]
-    shape = ir.RankedTensorType(result.type).shape
+    shape = shape_of(result)
     values = [*op.operands, result]
     if not shape or not all(map(is_annotated_here, values)):
         return
@@ -75,5 +74,5 @@ def _follow(op: Any, sizes: dict[str, int]) -> None:
     mesh = next(s for s in shardings if s is not None).mesh_or_ref
     wanted = sharding_at(layouts[-1], mesh, sizes)
     for number, value in enumerate(op.operands):
-        if layouts[number] != layouts[-1] and ir.RankedTensorType(value.type).shape == shape:
+        if layouts[number] != layouts[-1] and shape_of(value) == shape:
             op.operands[number] = reshard(value, wanted, op)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from flint.passes.extract.tensors import axis_refs
-from flint.passes.mlir import defining_operation, operations_named
+from flint.passes.mlir import defining_operation, operations_named, shape_of
 from flint.passes.partition.as_xla.layouts import Axis, Layout, axes_of
 from flint.passes.partition.as_xla.placed import (
     axis_list,
@@ -170,11 +170,7 @@ def _sliced_before(op: Any, layout: Any, sizes: dict[str, int]) -> Any | None:
 
 def _places(layout: Any) -> list[int | None]:
     """The dimension of the result that each one of the operand is; None: it is reshaped."""
-    from jaxlib.mlir import ir
-
-    before, after = (
-        ir.RankedTensorType(v.type).shape for v in (layout.operands[0], layout.results[0])
-    )
+    before, after = (shape_of(v) for v in (layout.operands[0], layout.results[0]))
     if layout.name == "stablehlo.transpose":
         order = list(layout.attributes["permutation"])
         return [order.index(n) for n in range(len(before))]

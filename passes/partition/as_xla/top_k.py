@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from flint.passes.extract.op_classes import TOP_K, key_of
+from flint.passes.mlir import shape_of
 from flint.passes.partition.as_xla.layouts import Layout, axes_of, count
 from flint.passes.partition.as_xla.placed import (
     axis_sizes,
@@ -40,21 +41,19 @@ def split_top_ks(module: Any) -> None:
 
 
 def _split(op: Any, sizes: dict[str, int], used: frozenset[str]) -> None:
-    from jaxlib.mlir import ir
-
     value = op.operands[0]
     given = sharding_of(value) if is_annotated_here(value) else None
     if given is None:
         return
-    shape = ir.RankedTensorType(value.type).shape
+    shape = shape_of(value)
     layout = layout_of(given, len(shape), sizes)
     if not axes_of(layout):
         return
-    found = ir.RankedTensorType(op.results[0].type).shape[-1]
+    found = shape_of(op.results[0])[-1]
     if not found:
         return
     mesh = given.mesh_or_ref
-    if _is_searched_in_parts(layout, tuple(shape), found, sizes, used):
+    if _is_searched_in_parts(layout, shape, found, sizes, used):
         op.attributes[RULE] = _in_parts(op.attributes[RULE])
         made: Layout = (*layout[:-1], ())
     else:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flint.passes.extract.windows import rotation_of
+from flint.passes.mlir import shape_of
 from flint.passes.partition.as_xla.layouts import Layout, axes_of
 from flint.passes.partition.as_xla.lines import line_of
 from flint.passes.partition.as_xla.placed import (
@@ -62,7 +63,7 @@ def _whole(op: Any, sizes: dict[str, int]) -> None:
 def _uncut(op: Any, sizes: dict[str, int]) -> None:
     """A slice is taken where the result is, of dimensions that are whole where they are cut."""
     wanted = _layout(op.results[0], sizes)
-    both = zip(_shape(op.operands[0]), _shape(op.results[0]), strict=True)
+    both = zip(shape_of(op.operands[0]), shape_of(op.results[0]), strict=True)
     cut = [d for d, (before, after) in enumerate(both) if before != after]
     if wanted is not None and any(wanted[d] for d in cut):
         _whole(op, sizes)  # parts of what is cut are not known to be divided
@@ -72,9 +73,9 @@ def _uncut(op: Any, sizes: dict[str, int]) -> None:
 
 def _follow(op: Any, sizes: dict[str, int]) -> None:
     """What shifts or slides is done where the result is."""
-    rank = len(_shape(op.results[0]))
+    rank = len(shape_of(op.results[0]))
     for number, value in enumerate(op.operands):
-        if len(_shape(value)) == rank > 0:
+        if len(shape_of(value)) == rank > 0:
             _bring(op, number, sizes, is_cut=False)
 
 
@@ -85,7 +86,7 @@ def _squeeze(op: Any, sizes: dict[str, int]) -> None:
     if given is None or wanted is None:
         return
     stay = set(axes_of(wanted))
-    pairs = zip(given, _shape(value), strict=True)
+    pairs = zip(given, shape_of(value), strict=True)
     whole = tuple(() if size == 1 and not set(axes) <= stay else axes for axes, size in pairs)
     if whole != given:
         mesh = sharding_of(value).mesh_or_ref
@@ -99,7 +100,7 @@ def _updated(op: Any, sizes: dict[str, int]) -> None:
     cut again; one element is written by whoever has its place.
     """
     base, wanted = _layout(op.operands[0], sizes), _layout(op.results[0], sizes)
-    both = list(zip(_shape(op.operands[1]), _shape(op.results[0]), strict=True))
+    both = list(zip(shape_of(op.operands[1]), shape_of(op.results[0]), strict=True))
     cut = [d for d, (size, all_of_it) in enumerate(both) if size != all_of_it]
     known = [d for d in cut if both[d][0] == 1 or line_of(op.operands[d + 2]) is not None]
     if base is not None and wanted is not None and any(wanted[d] for d in cut if d not in known):
@@ -145,7 +146,7 @@ def _bring(op: Any, number: int, sizes: dict[str, int], *, is_cut: bool = True) 
     if given is None or wanted is None:
         return
     if is_cut:
-        both = zip(wanted, _shape(value), _shape(result), strict=True)
+        both = zip(wanted, shape_of(value), shape_of(result), strict=True)
         wanted = tuple(() if before != after else axes for axes, before, after in both)
     mesh = next((s for s in map(sharding_of, (value, result)) if s is not None), None)
     if given != wanted and mesh is not None:
@@ -162,19 +163,13 @@ def _work_on(op: Any, wanted: Layout, sizes: dict[str, int]) -> None:
     make_at(op, made)
 
 
-def _shape(value: Any) -> tuple[int, ...]:
-    from jaxlib.mlir import ir
-
-    return tuple(ir.RankedTensorType(value.type).shape)
-
-
 def _layout(value: Any, sizes: dict[str, int]) -> Layout | None:
     """Axes of a value's dimensions; None where it has none or they are not known here."""
     from jaxlib.mlir import ir
 
     if not isinstance(value.type, ir.RankedTensorType) or not is_annotated_here(value):
         return None
-    return layout_of(sharding_of(value), len(ir.RankedTensorType(value.type).shape), sizes)
+    return layout_of(sharding_of(value), len(shape_of(value)), sizes)
 
 
 _RULE = "sdy.sharding_rule"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flint.passes.mlir import defining_operation, operations_named
+from flint.passes.mlir import defining_operation, operations_named, shape_of
 
 
 def drop_added_zeros(module: Any) -> None:
@@ -83,9 +83,7 @@ _ACTS = frozenset(
 def _is_empty(value: Any) -> bool:
     from jaxlib.mlir import ir
 
-    return (
-        isinstance(value.type, ir.RankedTensorType) and 0 in ir.RankedTensorType(value.type).shape
-    )
+    return isinstance(value.type, ir.RankedTensorType) and 0 in shape_of(value)
 
 
 def is_zero(value: Any) -> bool:

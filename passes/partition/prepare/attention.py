@@ -10,6 +10,7 @@ from flint.passes.mlir import (
     is_attention_backward,
     is_heads_first,
     operations_named,
+    shape_of,
 )
 
 Shape = tuple[int, ...]
@@ -45,11 +46,10 @@ class _Factors:
 
 
 def _attention_rule(op: Any, backward: bool) -> Any:
-    from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import sdy
 
-    operands = [tuple(ir.RankedTensorType(v.type).shape) for v in op.operands]
-    results = [tuple(ir.RankedTensorType(v.type).shape) for v in op.results]
+    operands = [shape_of(v) for v in op.operands]
+    results = [shape_of(v) for v in op.results]
     factors = _Factors()
     q_dims, k_dims, v_dims = (_heads_first(s, op) for s in operands[:3])
     batch, heads, q_len, size = q_dims

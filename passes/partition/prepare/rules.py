@@ -17,6 +17,7 @@ from typing import Any
 from flint.errors import FlintError
 from flint.ir.op_class import ELEMENTWISE
 from flint.passes.extract.op_classes import CHLO, TOP_K, key_of
+from flint.passes.mlir import shape_of
 from flint.passes.partition.prepare.attention import attention_rule
 from flint.passes.work.formulas import SCALED_DOT
 from flint.passes.work.host_copies import CALLBACK_TARGET, ON_SHARDS, PLACEMENTS
@@ -350,9 +351,7 @@ def factors_of(attribute: Any) -> list[list[int]]:
 
 
 def _shapes(values: Any) -> list[Shape]:
-    from jaxlib.mlir import ir
-
-    return [tuple(ir.RankedTensorType(v.type).shape) for v in values]
+    return [shape_of(v) for v in values]
 
 
 def _attribute(rule: FactorRule, *, is_custom: bool) -> Any:
@@ -383,10 +382,9 @@ def _scaled_dot_rule(call: Any) -> Any | None:
     """
     if call.attributes["call_target_name"].value != SCALED_DOT:
         return None
-    from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import sdy
 
-    lhs, rhs, scales = (tuple(ir.RankedTensorType(v.type).shape) for v in list(call.operands)[:3])
+    lhs, rhs, scales = (shape_of(v) for v in list(call.operands)[:3])
     (batch, m, k), n, blocks = lhs, rhs[1], scales[2]
     sizes, inside = [batch, m, n, blocks], k // max(blocks, 1)
     whole: list[int] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flint.passes.mlir import operations_named
+from flint.passes.mlir import operations_named, shape_of
 
 
 def scans_as_windows(module: Any) -> None:
@@ -61,7 +61,7 @@ def _rewrite(op: Any, combines: str, start: Any) -> None:
     from jaxlib.mlir import ir
 
     operand, result = op.operands[0], op.results[0]
-    shape = ir.RankedTensorType(operand.type).shape
+    shape = shape_of(operand)
     dimension = int(ir.IntegerAttr(op.attributes["dimension"]).value)
     window = [1] * len(shape)
     window[dimension] = shape[dimension]

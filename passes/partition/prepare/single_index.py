@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from flint.passes.mlir import operations_named
+from flint.passes.mlir import operations_named, shape_of
 from flint.passes.partition.as_xla.batches import Dimensions, columns
 from flint.passes.partition.as_xla.lines import line_of
 
@@ -43,9 +43,9 @@ def expand_single_indices(module: Any) -> None:
 def _fixed(op: Any) -> Any | None:
     """The slice that one at a place known before it runs is; None for others."""
     places = [line_of(v) for v in list(op.operands)[1:]]
-    value, sizes = op.operands[0], _shape(op.results[0])
+    value, sizes = op.operands[0], shape_of(op.results[0])
     found = []
-    for place, whole, size in zip(places, _shape(value), sizes, strict=True):
+    for place, whole, size in zip(places, shape_of(value), sizes, strict=True):
         if whole == size:
             found.append(0)
         elif place is None or place.step:
@@ -59,7 +59,7 @@ def _has_one_index(op: Any) -> bool:
     if len(op.results) != 1:
         return False
     numbers = Dimensions.of(op)
-    sizes = [size for d, size in enumerate(_shape(op.operands[1])) if d != numbers.vector_dim]
+    sizes = [size for d, size in enumerate(shape_of(op.operands[1])) if d != numbers.vector_dim]
     return math.prod(sizes) == 1 and bool(numbers.index_map) and not numbers.explicit
 
 
@@ -67,7 +67,7 @@ def _gather(op: Any, numbers: Dimensions) -> Any:
     """A slice, which begins early enough to end in the table."""
     table = op.operands[0]
     starts = _starts(op, numbers)
-    most = [size - w for size, w in zip(_shape(table), numbers.window, strict=True)]
+    most = [size - w for size, w in zip(shape_of(table), numbers.window, strict=True)]
     known = [
         min(max(s, 0), m) if isinstance(s, int) else s for s, m in zip(starts, most, strict=True)
     ]
@@ -80,7 +80,7 @@ def _scatter(op: Any, numbers: Dimensions) -> Any | None:
     if combine is None:
         return None
     table, starts = op.operands[0], _starts(op, numbers)
-    most = [size - w for size, w in zip(_shape(table), numbers.window, strict=True)]
+    most = [size - w for size, w in zip(shape_of(table), numbers.window, strict=True)]
     if any(isinstance(s, int) and not 0 <= s <= m for s, m in zip(starts, most, strict=True)):
         return None
     new = _reshaped(op.operands[2], _like(table, numbers.window))
@@ -130,7 +130,7 @@ def _starts(op: Any, numbers: Dimensions) -> Starts:
 
 def _column(indices: Any, number: int, vector_dim: int) -> Any:
     """One number of the only index, as a scalar."""
-    shape = _shape(indices)
+    shape = shape_of(indices)
     begin = [number if d == vector_dim else 0 for d in range(len(shape))]
     one = _slice(indices, begin, [1] * len(shape)) if shape else indices
     return _reshaped(one, _like(indices, []))
@@ -242,9 +242,3 @@ def _like(value: Any, shape: Sequence[int]) -> Any:
     from jaxlib.mlir import ir
 
     return ir.RankedTensorType.get(list(shape), ir.RankedTensorType(value.type).element_type)
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    from jaxlib.mlir import ir
-
-    return tuple(ir.RankedTensorType(value.type).shape)

@@ -12,6 +12,7 @@ from typing import Any
 from flint.errors import FlintError
 from flint.ir.program import MOST_INT64
 from flint.passes.locations import decode_location
+from flint.passes.mlir import shape_of
 
 
 def refuse_huge_tensors(module: Any) -> bool:
@@ -31,7 +32,7 @@ def refuse_huge_tensors(module: Any) -> bool:
         small.add(value.type)
         nonlocal is_any_empty
         if isinstance(value.type, ir.RankedTensorType):
-            elements = math.prod(ir.RankedTensorType(value.type).shape)
+            elements = math.prod(shape_of(value))
             is_any_empty |= not elements
             huge.extend([value] * (elements > MOST_INT64))
 
@@ -53,7 +54,7 @@ def refuse_huge_tensors(module: Any) -> bool:
 def _too_large(value: Any) -> FlintError:
     from jaxlib.mlir import ir
 
-    shape = ir.RankedTensorType(value.type).shape
+    shape = shape_of(value)
     is_argument = isinstance(value, ir.BlockArgument)
     what = "an argument" if is_argument else f"the result of {value.owner.name}"
     name, place = decode_location(value.location)

@@ -116,12 +116,13 @@ def whole_row(program: Program, row: int) -> Row:
 def region_rows(program: Program) -> Int64s:
     """For each row, the outermost region that holds it, or -1."""
     outermost = np.array(
-        [_outermost(program, i) for i in range(len(program.regions))] + [-1], dtype=np.int64
+        [outermost_region(program, i) for i in range(len(program.regions))] + [-1], dtype=np.int64
     )
     return outermost[program.region]
 
 
-def _outermost(program: Program, region: int) -> int:
+def outermost_region(program: Program, region: int) -> int:
+    """The region around a region that no other is around."""
     while program.regions[region].parent >= 0:
         region = program.regions[region].parent
     return region

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from flint.errors import FlintError
 from flint.io.inputs import RECORD, ROOT, recorded
-from flint.io.processes import Child, Patience, family
+from flint.io.processes import Child, Patience, family, processors
 from flint.io.scratch import scratch_folder
 from flint.log import stage
 from flint.text import plural
@@ -63,7 +63,7 @@ def capture_all(
         _log.info("'%s' is reused: nothing that it was made from has changed", name)
     missing = [n for n in captures if n not in done]
     errors: dict[str, FlintError] = {}
-    workers = max(1, min(jobs or _processors(), len(missing)))
+    workers = max(1, min(jobs or processors(), len(missing)))
     _log.debug("%d captures to make, %d at a time", len(missing), workers)
     with _pool(workers) as pool:
         running: dict[Future[Entry], str] = {
@@ -102,12 +102,6 @@ def _named(error: FlintError, name: str, count: int) -> FlintError:
     )
     named.__cause__ = error.__cause__
     return named
-
-
-def _processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _capture(name: str, root: Path, cache: Cache, capture: Capture) -> Entry:

@@ -13,6 +13,7 @@ from flint.tools.explore.page import best, sections, tables
 from flint.tools.explore.page.sections import MEMORY, TIME
 from flint.tools.explore.result import Result
 from flint.tools.report.page.document import document
+from flint.tools.report.page.facts import summary_card
 from flint.tools.report.page.markup import Markup, join, tag
 from flint.tools.report.page.section import Section
 
@@ -67,12 +68,7 @@ def _cards(results: Sequence[Result], ranked: Sequence[Result], goal: Objective)
             ("devices", format_count(first.devices), first.point.mesh),
             *shown,
         ]
-    return tag("dl", *(_card(*card) for card in shown), cls="cards")
-
-
-def _card(name: str, value: str, small: str) -> Markup:
-    below = tag("span", small, cls="small") if small else ""
-    return tag("div", tag("dt", name), tag("dd", value, below), cls="card")
+    return tag("dl", *(summary_card(*card) for card in shown), cls="cards")
 
 
 def _sure(r: Result) -> str:

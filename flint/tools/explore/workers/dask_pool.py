@@ -15,8 +15,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError, nearest
+from flint.io.processes import processors
 from flint.tools.explore.study.fingerprint import versions
-from flint.tools.explore.workers.local import processors
 from flint.tools.explore.workers.schedule import KILLED_TWICE, failed
 from flint.tools.explore.workers.work import (
     Done,

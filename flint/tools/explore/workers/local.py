@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from flint.errors import FlintError
-from flint.io.processes import end_with, family, kill_group
+from flint.io.processes import end_with, family, kill_group, processors
 from flint.io.scratch import remove_leftovers, scratch_folder
 from flint.tools.explore.workers.schedule import KILLED_TWICE, failed
 from flint.tools.explore.workers.work import (
@@ -34,13 +34,6 @@ from flint.tools.explore.workers.work import (
 
 #: How often a group is tried alone before it is given up: what killed it may have been meant for others.
 _TRIES_ALONE = 2
-
-
-def processors() -> int:
-    """Processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class LocalExecutor:

@@ -42,7 +42,7 @@ def cards(e: Estimate) -> Markup:
         ),
         ("devices", format_count(ranks), _mesh(e)),
     )
-    return tag("dl", *(_card(*card) for card in shown), cls="cards")
+    return tag("dl", *(summary_card(*card) for card in shown), cls="cards")
 
 
 def _sure(e: Estimate) -> str:
@@ -61,7 +61,8 @@ def _mesh(e: Estimate) -> str:
     return " x ".join(f"{n}={s}" for n, s in e.workload.mesh.shape.items())
 
 
-def _card(name: str, value: str, small: str) -> Markup:
+def summary_card(name: str, value: str, small: str) -> Markup:
+    """A number of the step with its name, and what is said below it."""
     below = tag("span", small, cls="small") if small else ""
     return tag("div", tag("dt", name), tag("dd", value, below), cls="card")
 

@@ -20,6 +20,7 @@ from flint.tools.measure.profiles.execution_trace.nodes import (
     list_of,
     object_of,
 )
+from flint.tools.measure.profiles.execution_trace.raw import identity
 from flint.tools.measure.profiles.kineto.fields import integer, integers
 from flint.tools.measure.profiles.kineto.stream import JsonStream
 from flint.tools.measure.profiles.profile import Profile
@@ -136,10 +137,10 @@ def _read(document: object, interned: Interned) -> Node:
     duration = found.get("inclusive_dur", found.get("exclusive_dur"))
     waits = found.get("sync_dep") or []
     return Node(
-        number=_identity(found["id"]),
+        number=identity(found["id"]),
         name=name,
-        parent=_identity(parent) if parent is not None else -1,
-        deps=tuple(_identity(n) for n in (waits if isinstance(waits, list) else [waits])),
+        parent=identity(parent) if parent is not None else -1,
+        deps=tuple(identity(n) for n in (waits if isinstance(waits, list) else [waits])),
         signature=signature,
         tensors=tensors,
         attributes=attributes,
@@ -148,13 +149,6 @@ def _read(document: object, interned: Interned) -> Node:
         stream=max(0, integer(found.get("stream"), 0)),
         on_device=category is not None,
     )
-
-
-def _identity(value: object) -> int:
-    found = integer(value, -1)
-    if found < 0:
-        raise Malformed("an id is not a number")
-    return found
 
 
 def _time(value: object) -> float | None:

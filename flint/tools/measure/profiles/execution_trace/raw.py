@@ -54,7 +54,7 @@ def _graph_node(document: object) -> RawNode:
     named = {"is_cpu_op": found.get("is_cpu_op"), "num_ops": found.get("num_ops")}
     named |= {k: found.get(k) for k in (*_COMM, "stream")}
     return RawNode(
-        _identity(found.get("Id")), str(found.get("Name", "")), NodeType(kind),
+        identity(found.get("Id")), str(found.get("Name", "")), NodeType(kind),
         _identities(found, "ctrlDeps", "ctrl_deps"), _identities(found, "data_deps", "dataDeps"),
         0, max(0, integer(found.get("runtime"), 0)), {}, {},
         {k: v for k, v in named.items() if v is not None},
@@ -63,10 +63,11 @@ def _graph_node(document: object) -> RawNode:
 
 def _identities(found: Mapping[str, Any], *keys: str) -> tuple[int, ...]:
     listed: object = next((found[k] for k in keys if k in found), [])
-    return tuple(map(_identity, list_of(listed)))
+    return tuple(map(identity, list_of(listed)))
 
 
-def _identity(value: object) -> int:
+def identity(value: object) -> int:
+    """An id, which is no negative number. Raises Malformed for what is none."""
     found = integer(value, -1)
     if found < 0:
         raise Malformed("an id is not a number")
