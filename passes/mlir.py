@@ -81,7 +81,7 @@ def operations_named(module: Any, name: str) -> list[Any]:
 
     found: list[Any] = []
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name == name:
             found.append(op)
         return ir.WalkResult.ADVANCE

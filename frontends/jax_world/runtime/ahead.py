@@ -27,7 +27,7 @@ def lowering_ahead(original: Callable[..., Any], run: Run, platform: str) -> Cal
             computation = original(types, **parameters)
         own = {k: v for k, v in parameters.items() if k not in _OF_LOWERING}
 
-        def compiled(*_: Any, **__: Any) -> VirtualExecutable:
+        def compiled(*_: object, **__: object) -> VirtualExecutable:
             return VirtualExecutable(computation, own, run)
 
         computation.compile = compiled

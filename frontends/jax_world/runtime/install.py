@@ -282,7 +282,7 @@ def _jitted_shard_map(
 
 
 def _initialized(world: World) -> Callable[..., None]:
-    def initialize(*_: Any, **__: Any) -> None:
+    def initialize(*_: object, **__: object) -> None:
         """`jax.distributed.initialize`: this process has all devices."""
 
     return initialize
@@ -334,7 +334,7 @@ class Unwritten:
             return  # inherited, or not in this release
         original = getattr(holder, name)
 
-        def save(*_: Any, **__: Any) -> object:
+        def save(*_: object, **__: object) -> object:
             self._said(SAID)
             return result
 

@@ -98,7 +98,7 @@ def _define(namespace: str) -> tuple[Any, Any]:
         "-> (Tensor, Tensor, Tensor)",
         lambda call: _cost(call, 1, backward=True),
     )
-    def backward(grad: Any, q: Any, k: Any, v: Any, *rest: Any) -> Any:
+    def backward(grad: Any, q: Any, k: Any, v: Any, *rest: object) -> Any:
         return _like(q), _like(k), _like(v)
 
     return forward, backward

@@ -234,16 +234,16 @@ def _likes(*at: int) -> Results:
     )
 
 
-def _nothing(*args: Any, **unused: Any) -> None:
+def _nothing(*args: object, **unused: object) -> None:
     """Everything is written in place."""
 
 
-def _statistics(x: Any, *rest: Any) -> tuple[Any, Any]:
+def _statistics(x: Any, *rest: object) -> tuple[Any, Any]:
     made = [x.new_empty((x.shape[1],), dtype=wide(x.dtype)) for _ in range(2)]
     return made[0], made[1]
 
 
-def _gathered_statistics(x: Any, mean: Any, *rest: Any) -> tuple[Any, Any]:
+def _gathered_statistics(x: Any, mean: Any, *rest: object) -> tuple[Any, Any]:
     made = [mean.new_empty((x.shape[1],)) for _ in range(2)]
     return made[0], made[1]
 
@@ -261,7 +261,7 @@ def _reduced_gradients(
     )
 
 
-def _gru_cell(gates: Any, hidden_gates: Any, hx: Any, *rest: Any) -> tuple[Any, Any]:
+def _gru_cell(gates: Any, hidden_gates: Any, hx: Any, *rest: object) -> tuple[Any, Any]:
     return hx.new_empty(hx.shape), hx.new_empty((hx.shape[0], 5 * hx.shape[1]))
 
 
@@ -315,7 +315,7 @@ def _cudnn_rnn_backward(
     return x.new_empty(x.shape), hx.new_empty(hx.shape), of_cell, weights
 
 
-def _with_mask(x: Any, *rest: Any) -> tuple[Any, Any]:
+def _with_mask(x: Any, *rest: object) -> tuple[Any, Any]:
     import torch
 
     return x.new_empty(x.shape), x.new_empty(x.shape, dtype=torch.bool)

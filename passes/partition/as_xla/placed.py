@@ -24,7 +24,7 @@ def partitioned_operations(module: Any, names: Container[str]) -> list[Any]:
 
     found: list[Any] = []
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         name = op.name
         if name == "sdy.manual_computation":
             return ir.WalkResult.SKIP

@@ -37,7 +37,7 @@ def follow_results(module: Any) -> None:
 
     found: list[Any] = []
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name in _NAMES and len(op.operands) > 1 and not _agrees(op):
             found.append(op)
         return ir.WalkResult.ADVANCE

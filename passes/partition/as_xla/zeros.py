@@ -39,7 +39,7 @@ def drop_empty_results(module: Any) -> None:
 
     found: list[Any] = []
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         name = str(op.name)
         is_made = name.startswith(("stablehlo.", "chlo.")) and name not in _ACTS
         if is_made and len(op.results) and all(map(_is_empty, op.results)):

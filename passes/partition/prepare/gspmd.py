@@ -46,7 +46,7 @@ def _annotated(module: Any, bytecode: bytes) -> tuple[str, Any] | None:
 
     found: list[tuple[str, Any]] = []
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         for attributes in _attributes(op):
             text = _sharding(attributes)
             if text and not _WHOLE.fullmatch(text):

@@ -94,7 +94,7 @@ def _read_text(module: Any, source: str) -> None:
         if not isinstance(value.type, ir.RankedTensorType) or not value.type.has_static_shape:
             dynamic.append(value)
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         read(op.location)
         for result in op.results:
             check(result)

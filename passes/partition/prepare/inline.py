@@ -74,7 +74,7 @@ def _body(function: Any) -> _FunctionBody:
     calls: list[Any] = []
     operations = 0
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         nonlocal operations
         operations += 1
         if op.name == "func.call":

@@ -264,7 +264,7 @@ def attach_rules(module: Any, bytecode: bytes | None = None) -> frozenset[str]:
     found: set[str] = set()
     errors: list[FlintError] = []
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         name = op.name
         if given or name in known or name == _CALL:
             if RULE not in op.attributes:
@@ -305,7 +305,7 @@ def make_rules_final(module: Any, names: frozenset[str]) -> None:
     """
     from jaxlib.mlir import ir
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name in names and RULE in op.attributes:
             _make_final(op)
         return ir.WalkResult.ADVANCE

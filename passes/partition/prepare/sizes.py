@@ -36,7 +36,7 @@ def refuse_huge_tensors(module: Any) -> bool:
             is_any_empty |= not elements
             huge.extend([value] * (elements > MOST_INT64))
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         for region in op.regions:
             for block in region:
                 for argument in block.arguments:
