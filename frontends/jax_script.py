@@ -6,17 +6,23 @@ The script runs in a process of its own, on arrays without data; see `flint.fron
 from __future__ import annotations
 
 import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flint.errors import FlintError
 from flint.frontends.jax_world.calls import Choice
+from flint.frontends.jax_world.child import Outcome
 from flint.frontends.jax_world.job import Job
-from flint.frontends.jax_world.process import captured_in_child
 from flint.frontends.jax_world.runtime.chips import DEFAULT_CHIP, answers_of
 from flint.frontends.script_kind import script_file
+from flint.frontends.user_process import child_environment, died, gave_up, read_outcome
 from flint.io.bounded import FileKind, read_bounded
+from flint.io.processes import Child, Patience
+from flint.io.scratch import scratch_folder
 from flint.ir.mesh import DEFAULT_AXIS_NAMES, Mesh
 from flint.passes.mlir import missing_jax
 from flint.steps.captured import Captured
@@ -68,3 +74,43 @@ def _mesh(spec: object) -> tuple[Mesh, bool]:
     count = len(spec.replace("×", "x").replace(",", "x").split("x"))
     names = DEFAULT_AXIS_NAMES.get(count) or tuple(f"axis{i}" for i in range(count))
     return Mesh.parse(spec, names), False
+
+
+def captured_in_child(job: Job) -> Captured:
+    """Run a job in a new process.
+
+    Raises FlintError FL230 (the program raised, died, or made no progress) and what `run` raises.
+    """
+    outcome = _outcome(job)
+    if isinstance(outcome, Captured):
+        return outcome
+    raise outcome.error()
+
+
+def _outcome(job: Job) -> Outcome:
+    patience = Patience.from_environment()
+    with scratch_folder() as folder:
+        job_file, result_file = folder / "job", folder / "result"
+        job_file.write_bytes(pickle.dumps(job))
+        module = "flint.frontends.jax_world.child"
+        child = Child(
+            [sys.executable, "-P", "-m", module, str(job_file), str(result_file)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=_environment(),
+        )
+        try:
+            with child.watched(patience) as watch:
+                code = child.process.wait()
+        finally:
+            child.end()
+        if watch.reason:
+            return gave_up(job.name, watch)
+        outcome: Outcome | None = read_outcome(result_file)
+        return outcome or died(job.name, code)
+
+
+def _environment() -> dict[str, str]:
+    """Libraries find no real accelerator."""
+    logging = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")
+    return child_environment(JAX_PLATFORMS="cpu", TF_CPP_MIN_LOG_LEVEL=logging)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +13,7 @@ from flint.cli.console import print_json, print_text
 from flint.cli.exits import FOUND
 from flint.cli.options import Force, Json, Quiet, Verbose
 from flint.cli.requests import Without, refuse, takes_requests
+from flint.cli.signals import signals
 from flint.errors import FlintError
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
@@ -23,12 +26,13 @@ from flint.tools.explore.commands.options import (
 )
 from flint.tools.explore.commands.outputs import Outputs
 from flint.tools.explore.commands.progress import study_shown
-from flint.tools.explore.commands.workers import workers
 
 if TYPE_CHECKING:
     from flint.tools.explore.answers.objectives import Objective
     from flint.tools.explore.api import Answer
     from flint.tools.explore.space.space import Space
+    from flint.tools.explore.subject import Subject
+    from flint.tools.explore.workers.schedule import Executor
 
 #: Options of a capture that points say, or that explore has in a way of its own.
 _OF_POINTS = ("model", "mesh", "steps", "step", "chip", "profile", "clusters", "cross_check")
@@ -170,3 +174,31 @@ def _print_more(found: Answer, rows: tuple[int, int] | None) -> None:
 
     told = explanation_text(found.explain(*rows), found.ranking.objectives)
     print_text(f"\nrow {rows[0]} (first) against row {rows[1]} (second): {told}")
+
+
+@contextlib.contextmanager
+def workers(
+    subject: Subject, *, dask: str | None, scheduler: str | None, jobs: int, verbose: bool
+) -> Iterator[Executor]:
+    """Who evaluates points: processes of this machine, or workers of Dask. They end with the block.
+
+    Raises FlintError FL867 for both options at once, and as `dask_executor` does.
+    """
+    from flint.tools.explore.workers.local import LocalExecutor
+    from flint.tools.explore.workers.work import work_of
+
+    if dask is not None and scheduler is not None:
+        raise FlintError(
+            "FL867", "--dask and --scheduler exclude each other", help="omit one of them"
+        )
+    work = work_of(subject)
+    with signals().unwinding():
+        if dask is None and scheduler is None:
+            with LocalExecutor(work, jobs, verbose) as local:
+                yield local
+            return
+        from flint.tools.explore.workers.dask_pool import dask_executor, find_kind
+
+        kind = find_kind(dask) if dask is not None else None
+        with dask_executor(work, kind=kind, scheduler=scheduler or "", jobs=jobs) as remote:
+            yield remote

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flint.backends.chakra.reading.captured import workload_of
 from flint.backends.cost.estimate import estimate_of, ranking_notes
@@ -17,6 +17,7 @@ from flint.capturing import Check, capture, captured_from
 from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.frontends.contained import contained
+from flint.io.scratch import scratch_folder
 from flint.ir.mesh import Mesh
 from flint.passes.pipeline.split.shared import SharedBodies
 from flint.requests.capture import CaptureRequest
@@ -24,9 +25,9 @@ from flint.requests.estimate import EstimateRequest
 from flint.tools.explore.evaluation.bounds import Bound, bound_of
 from flint.tools.explore.evaluation.evaluated import parts_of, result_of, too_large, too_large_by
 from flint.tools.explore.evaluation.tokens import Tokens, tokens_by, tokens_of
-from flint.tools.explore.evaluation.told_chip import Told, ToldChips
 from flint.tools.explore.machine.cluster_changes import changed
-from flint.tools.explore.point import Point
+from flint.tools.explore.machine.text import cluster_text
+from flint.tools.explore.point import Pairs, Point
 from flint.tools.explore.result import Result, Status
 from flint.tools.explore.subject import Subject, captured, estimated
 
@@ -266,3 +267,39 @@ def _devices(point: Point) -> int:
         return Mesh.parse(point.mesh).size
     except FlintError:
         return 0
+
+
+#: A cluster, and the changes of its chip.
+Told: TypeAlias = tuple[str, Pairs]
+
+
+@dataclass
+class ToldChips:
+    """The clusters that captures of a subject name: files of their own where points change the chip."""
+
+    subject: Subject
+    _open: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
+    _files: dict[Told, str] = field(default_factory=dict, init=False, repr=False)
+
+    def of(self, point: Point) -> Told:
+        """What says which chip is told; the same for all points where none is."""
+        if not (self.subject.world or self.subject.compiler):
+            return "", ()
+        of_chip = (c for c in point.changes if c[0].partition(".")[0] == "chip")
+        return point.cluster, tuple(of_chip)
+
+    def cluster(self, point: Point) -> str:
+        """The cluster that is named. Raises FlintError as `cluster_text` does."""
+        told = self.of(point)
+        if not told[1]:
+            return point.cluster
+        if told not in self._files:
+            file = self._open.enter_context(scratch_folder()) / "machine.toml"
+            file.write_text(cluster_text(*told, file.stem, file.parent), encoding="utf-8")
+            self._files[told] = str(file)
+        return self._files[told]
+
+    def close(self) -> None:
+        """Remove the files."""
+        self._files.clear()
+        self._open.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,14 +12,28 @@ from flint.errors import FlintError
 from flint.frontends.torch_world.program.groups import Channels
 from flint.ir.made_by import MeasuredBy, MeasuredClass
 from flint.ir.mesh import Mesh
+from flint.ir.program import Collective
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
-from flint.tools.measure.profiles.comms import known_groups, mesh_of_groups, world_of
+from flint.tools.measure.profiles.comms import (
+    collective_of,
+    described,
+    input_bytes,
+    known_groups,
+    mesh_of_groups,
+    world_of,
+)
 from flint.tools.measure.profiles.contradictions import Checked, refuse, told
-from flint.tools.measure.profiles.contradictions.jobs import told_of_job
 from flint.tools.measure.profiles.execution_trace import paired
 from flint.tools.measure.profiles.profile import Profile, unexplained
-from flint.tools.measure.profiles.ranks import Aligned, Recorded, align, by_rank
+from flint.tools.measure.profiles.ranks import (
+    Aligned,
+    Key,
+    Recorded,
+    align,
+    by_rank,
+    communication_of,
+)
 from flint.tools.measure.profiles.rows import ProgramOfProfile, Shared
 from flint.tools.measure.profiles.step_times import StepTimes, disagreements
 from flint.tools.measure.profiles.steps import ProfiledStep, ProfiledSteps, steps_of
@@ -231,3 +245,24 @@ def _classes(mesh: Mesh, ranks: Sequence[int], warnings: list[str]) -> tuple[Ran
     return tuple(
         RankClass(f"rank {rank}", i, ranks=tuple(members[i])) for i, rank in enumerate(ranks)
     )
+
+
+#: Collectives whose members all put in as much.
+_EQUAL = (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.NONE)
+
+
+def told_of_job(recorded: Sequence[Recorded], world: int) -> list[str]:
+    """Collectives and messages of which two ranks say different kinds or sizes."""
+    said: dict[Key, set[tuple[Collective, int]]] = defaultdict(set)
+    for one in recorded:
+        for key, row in communication_of(one, world).items():
+            comm = described(one.profile, row, world)
+            assert comm is not None, "what has a key is described"
+            kind, sent = collective_of(comm.name), input_bytes(comm)
+            said[key].add((kind, sent if kind in _EQUAL else 0))
+    differ = Counter(len(key[0]) for key, each in said.items() if len(each) > 1)
+    if not differ:
+        return []
+    said_of = f"for {sum(differ.values()):,} collectives or messages two ranks state"
+    hangs = "a cluster would hang there, or the profiles are not from one step"
+    return [f"contradiction: {said_of} different kinds or sizes: {hangs}"]
