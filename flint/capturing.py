@@ -114,13 +114,7 @@ def _trace_script(o: CaptureRequest) -> Trace:
     mesh, hints = _required(o.mesh), parse_hints(list(o.hints))
     step, number = _step_of(o)
     return trace_script(
-        o.model,
-        mesh,
-        o.script_arguments,
-        hints=hints,
-        steps=number,
-        step=step,
-        **_lowered(o),
+        o.model, mesh, o.script_arguments, hints=hints, steps=number, step=step, **_lowered(o)
     )
 
 

@@ -59,9 +59,7 @@ def require_torch() -> None:
 def _check_version(found: str) -> None:
     if tuple(int(p) for p in found.split("+")[0].split(".")[:2]) < (2, 13):
         raise FlintError(
-            "FL224",
-            f"PyTorch {found} is too old for a capture",
-            help='pip install "torch>=2.13"',
+            "FL224", f"PyTorch {found} is too old for a capture", help='pip install "torch>=2.13"'
         )
 
 
@@ -72,15 +70,9 @@ def lowered(program: TorchProgram | PortedProgram, mesh: Mesh, platform: str, na
     abstract = abstract_mesh(as_auto(mesh))
     step, arguments = program.function, program.arguments
     step.__name__ = step.__qualname__ = name
-    with (
-        capturing_on(abstract),
-        jax.enable_x64(True),
-        full_tracebacks()(False),
-    ):
+    with capturing_on(abstract), jax.enable_x64(True), full_tracebacks()(False):
         jitted = jax.jit(
-            step,
-            donate_argnums=[i for i, a in enumerate(arguments) if a.donated],
-            keep_unused=True,
+            step, donate_argnums=[i for i, a in enumerate(arguments) if a.donated], keep_unused=True
         )
         lowered = jitted.trace(*(_abstract(a, abstract) for a in arguments)).lower(
             **lowering_options(platform)

@@ -18,9 +18,7 @@ FRONTEND_ATTRIBUTES = "mhlo.frontend_attributes"
 def missing_jax(package: str) -> FlintError:
     """The FlintError FL206 for an installation without `package` (jax or jaxlib)."""
     return FlintError(
-        "FL206",
-        f"this needs {package}, which is not installed",
-        help='pip install "flint-ir[jax]"',
+        "FL206", f"this needs {package}, which is not installed", help='pip install "flint-ir[jax]"'
     )
 
 

@@ -328,11 +328,7 @@ def _entry(adapter: TypeAdapter[Any], name: str, value: object) -> Any:
 
 
 def _unusable(path: Path, why: str) -> FlintError:
-    return FlintError(
-        "FL606",
-        f"{path} cannot be used: {why}",
-        help=_HELP,
-    )
+    return FlintError("FL606", f"{path} cannot be used: {why}", help=_HELP)
 
 
 def _laid_out(document: Mapping[str, Any]) -> str:

@@ -169,12 +169,10 @@ GranularityChoice = Annotated[
     Granularity, typer.Option("--granularity", help="One node per operation or per kernel.")
 ]
 Ranks = Annotated[
-    str,
-    typer.Option("--ranks", metavar="RANKS", help="Ranks to write: all, classes or 0,8-15."),
+    str, typer.Option("--ranks", metavar="RANKS", help="Ranks to write: all, classes or 0,8-15.")
 ]
 TensorSizeChoice = Annotated[
-    TensorSize,
-    typer.Option("--tensor-size", help="Bytes of operands and results, or of results."),
+    TensorSize, typer.Option("--tensor-size", help="Bytes of operands and results, or of results.")
 ]
 GroupsChoice = Annotated[
     GroupForm, typer.Option("--groups", help="Name communicator groups, or flag mesh dimensions.")

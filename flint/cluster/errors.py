@@ -64,10 +64,7 @@ def cluster_error(
     said, help_ = _misnamed(found, document) or (said_of(found, model), help_of(found, model))
     at = line(found)
     return FlintError(
-        "FL701",
-        f"{path.name}: {said}",
-        place=f"{path}:{at}" if at else str(path),
-        help=help_,
+        "FL701", f"{path.name}: {said}", place=f"{path}:{at}" if at else str(path), help=help_
     )
 
 

@@ -151,8 +151,7 @@ def forwarded(program: Program, gone: Mask) -> Program:
         reached = deps[inner + np.arange(len(inner))].astype(np.int64)
         readers = np.repeat(owner[through], width)
         program = rewired(
-            program,
-            (np.append(owner[~through], readers), np.append(target[~through], reached)),
+            program, (np.append(owner[~through], readers), np.append(target[~through], reached))
         )
         owner, target = edges(program)
     return program

@@ -5,26 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    StrictBool,
-    StrictStr,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, StrictStr, model_validator
 
-from flint.io.records import (
-    Bytes,
-    Count,
-    Counts,
-    Nanoseconds,
-    OrNone,
-    Positive,
-    Texts,
-    Whole,
-)
+from flint.io.records import Bytes, Count, Counts, Nanoseconds, OrNone, Positive, Texts, Whole
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Region, RegionKind
 from flint.ir.rank_class import RankClass

@@ -105,8 +105,7 @@ def _convert(name: str, text: str, parameter: inspect.Parameter | None) -> Any:
         return value
     except (ValueError, KeyError):
         raise FlintError(
-            "FL216",
-            f"--set {name}={text}: '{text}' is not {_ARTICLES[wanted]}",
+            "FL216", f"--set {name}={text}: '{text}' is not {_ARTICLES[wanted]}"
         ) from None
 
 

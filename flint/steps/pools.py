@@ -27,10 +27,7 @@ def _each_key(rule: Allowed) -> Allowed:
     """A dimension, or a mapping that has one for each key of `caches`."""
     return one_of(
         rule,
-        Allowed(
-            "a mapping to them",
-            lambda v: NAMED.holds(v) and all(map(rule.holds, v.values())),
-        ),
+        Allowed("a mapping to them", lambda v: NAMED.holds(v) and all(map(rule.holds, v.values()))),
     )
 
 

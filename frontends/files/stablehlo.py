@@ -15,10 +15,7 @@ _PORTABLE_ARTIFACT = _MLIR_BYTECODE + b"\rStableHLO_v"
 
 
 def capture_stablehlo(
-    data: bytes,
-    mesh: Mesh | None,
-    name: str,
-    trip_counts: Mapping[str, int] | None = None,
+    data: bytes, mesh: Mesh | None, name: str, trip_counts: Mapping[str, int] | None = None
 ) -> Captured:
     """Read a StableHLO module, with shardings of Shardy or of GSPMD, or none.
 

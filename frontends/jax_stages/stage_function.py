@@ -92,9 +92,7 @@ def find_tied(
 
 
 def as_ports(
-    pairs: Sequence[Tied],
-    stages: Sequence[StageFunction],
-    captured: Sequence[StageFunction],
+    pairs: Sequence[Tied], stages: Sequence[StageFunction], captured: Sequence[StageFunction]
 ) -> tuple[Tied, ...]:
     """Pairs of places under the names that the ports of the captured stages have."""
     return tuple((_port(a, stages, captured), _port(b, stages, captured)) for a, b in pairs)

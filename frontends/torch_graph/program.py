@@ -7,11 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from flint.frontends.torch_graph.block_calls import (
-    block_functions,
-    blocks_as_operators,
-    mark_calls,
-)
+from flint.frontends.torch_graph.block_calls import block_functions, blocks_as_operators, mark_calls
 from flint.frontends.torch_graph.export import Input, export_step
 from flint.frontends.torch_graph.interpreter import Interpreter, refuse_unknown
 from flint.frontends.torch_graph.joint import Joint, trace_joint

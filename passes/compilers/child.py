@@ -213,11 +213,7 @@ def _tpus(options: dict[str, Any]) -> list[Any]:
 def _refused(error: Exception) -> FlintError:
     said = _said(error)
     if _OUT_OF_MEMORY in said and _TOO_WIDE not in said:
-        return FlintError(
-            "FL416",
-            f"the program does not fit the chip: {said}",
-            help=TOO_LARGE,
-        )
+        return FlintError("FL416", f"the program does not fit the chip: {said}", help=TOO_LARGE)
     help = "leave out --compiler, or change the operation that is named"
     if "No registered implementation" in said or "No FFI handler" in said:
         help = "say what this call costs with @flint.cost_of: then it is taken as it is"

@@ -98,8 +98,4 @@ def _request(captured: Captured, lowering: Lowering, target: Target) -> tuple[di
         given = {"text": target.text(), "gpus_per_host": target.gpus_per_host}
         return {**options, **given}, f"{devices} GPUs"
     torus = target.slice_of(devices)
-    return {
-        **options,
-        "topology": torus.keywords(),
-        "accelerator": target.accelerator,
-    }, str(torus)
+    return {**options, "topology": torus.keywords(), "accelerator": target.accelerator}, str(torus)

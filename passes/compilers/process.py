@@ -13,13 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from flint.errors import FlintError
-from flint.io.processes import (
-    TOTAL_SECONDS,
-    Child,
-    Patience,
-    how_it_ended,
-    last_words,
-)
+from flint.io.processes import TOTAL_SECONDS, Child, Patience, how_it_ended, last_words
 from flint.io.scratch import scratch_folder
 from flint.log import stage
 from flint.passes.partition.worker import child_environment, read_message, write_message

@@ -119,10 +119,7 @@ def _orders(o: Operation) -> tuple[int, int]:
     rhs_batch, rhs_k = numbers.rhs_batching_dimensions, numbers.rhs_contracting_dimensions
     rows = [d for d in range(len(lhs)) if d not in lhs_batch and d not in lhs_k]
     columns = [d for d in range(len(rhs)) if d not in rhs_batch and d not in rhs_k]
-    return (
-        _order(lhs, lhs_batch, rows, lhs_k),
-        _order(rhs, rhs_batch, rhs_k, columns),
-    )
+    return (_order(lhs, lhs_batch, rows, lhs_k), _order(rhs, rhs_batch, rhs_k, columns))
 
 
 def _order(

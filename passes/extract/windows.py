@@ -114,10 +114,7 @@ def select_and_scatter(o: Operation) -> Iterator[Reach]:
 
 def _covering(size: int, stride: int, low: int) -> Range:
     """Windows [low, high) that contain some element of first..last."""
-    return lambda first, last: (
-        -((size - 1 - low - first) // stride),
-        (last + low) // stride + 1,
-    )
+    return lambda first, last: (-((size - 1 - low - first) // stride), (last + low) // stride + 1)
 
 
 def _covered(windows: Range, size: int, stride: int, low: int) -> Range:

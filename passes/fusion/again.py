@@ -6,15 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flint.ir.columns import (
-    Mask,
-    carried,
-    consumers,
-    edges,
-    is_any,
-    read_at_home,
-    rewired,
-)
+from flint.ir.columns import Mask, carried, consumers, edges, is_any, read_at_home, rewired
 from flint.ir.edit import kept, passed_over
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program

@@ -16,14 +16,7 @@ from flint.passes.base import Pass
 from flint.passes.fusion.again import Inlined, compute_again
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import MERGED_NAMES, CircleError, merged, without_circles
-from flint.passes.fusion.roles import (
-    ELEMENT,
-    ROWS,
-    VIEW,
-    RowRole,
-    compiled_apart,
-    named_kernels,
-)
+from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, RowRole, compiled_apart, named_kernels
 
 #: Which row stands for a kernel: products first, then updates in place.
 _STANDS = {

@@ -11,16 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from flint.ir.columns import (
-    Mask,
-    changed,
-    consumers,
-    dtype_bits,
-    edges,
-    is_any,
-    rewired,
-    yielded,
-)
+from flint.ir.columns import Mask, changed, consumers, dtype_bits, edges, is_any, rewired, yielded
 from flint.ir.edit import passed_over
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program

@@ -7,16 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from flint.ir.columns import (
-    Mask,
-    carried,
-    consumers,
-    edges,
-    is_any,
-    rewired,
-    with_value,
-    yielded,
-)
+from flint.ir.columns import Mask, carried, consumers, edges, is_any, rewired, with_value, yielded
 from flint.ir.edit import kept, passed_over
 from flint.ir.op_class import ELEMENTWISE, LAYOUT, REDUCTION, SHORT, OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program

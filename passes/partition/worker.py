@@ -22,14 +22,7 @@ from functools import cache
 from typing import IO, Any
 
 from flint.errors import FlintError
-from flint.io.processes import (
-    IDLE_SECONDS,
-    TOTAL_SECONDS,
-    Child,
-    Patience,
-    Watch,
-    how_it_ended,
-)
+from flint.io.processes import IDLE_SECONDS, TOTAL_SECONDS, Child, Patience, Watch, how_it_ended
 
 _log = logging.getLogger(__name__)
 _HEADER = struct.Struct("<II")

@@ -14,12 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from flint.errors import FlintError
-from flint.io.processes import (
-    Child,
-    Patience,
-    how_it_ended,
-    last_words,
-)
+from flint.io.processes import Child, Patience, how_it_ended, last_words
 from flint.io.scratch import scratch_folder
 from flint.ir.program import Program
 from flint.passes.hlo.arguments import argument_shardings

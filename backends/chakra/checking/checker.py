@@ -44,10 +44,7 @@ Progress = Callable[[int, int], None]
 
 
 def check(
-    place: str | Path,
-    *,
-    comm_groups: str | Path | None = None,
-    progress: Progress | None = None,
+    place: str | Path, *, comm_groups: str | Path | None = None, progress: Progress | None = None
 ) -> CheckReport:
     """Check the traces at `place`, a directory, a prefix (`dir/trace` for dir/trace.<rank>.et) or a file.
 

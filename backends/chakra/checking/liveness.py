@@ -33,12 +33,7 @@ from flint.backends.chakra.checking.partition import (
     participants,
 )
 from flint.backends.chakra.reading.slot_order import path_counts
-from flint.backends.chakra.reading.trace_class import (
-    AT,
-    COMM_SIZE,
-    COMM_TAG,
-    topological_order,
-)
+from flint.backends.chakra.reading.trace_class import AT, COMM_SIZE, COMM_TAG, topological_order
 from flint.backends.chakra.schema import NodeType
 from flint.ir.program import Int64s
 

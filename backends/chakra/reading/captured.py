@@ -28,11 +28,7 @@ def load_workload(path: Path) -> Workload:
     if len(found) == 1:
         return Workload.load(found[0])
     if not found:
-        raise FlintError(
-            "FL301",
-            f"{path} holds no .flint file",
-            help=_CAPTURED,
-        )
+        raise FlintError("FL301", f"{path} holds no .flint file", help=_CAPTURED)
     raise FlintError(
         "FL301",
         f"{path} holds {len(found)} .flint files: {', '.join(f.name for f in found)}",

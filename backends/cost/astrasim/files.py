@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flint.backends.chakra.writing.simulator_files import (
-    SimulatedHardware,
-    SimulatorDimension,
-)
+from flint.backends.chakra.writing.simulator_files import SimulatedHardware, SimulatorDimension
 from flint.backends.cost.astrasim.ring import Dimension, Fabric
 from flint.backends.cost.network.placement import AxisPart, NetworkPlacement
 from flint.backends.cost.network.torus import is_torus

@@ -102,12 +102,7 @@ ON_TPU = ProductTypes(
 )
 
 _PRODUCTS = frozenset(
-    {
-        KernelKind.GEMM,
-        KernelKind.CONVOLUTION,
-        KernelKind.ATTENTION,
-        KernelKind.ATTENTION_BACKWARD,
-    }
+    {KernelKind.GEMM, KernelKind.CONVOLUTION, KernelKind.ATTENTION, KernelKind.ATTENTION_BACKWARD}
 )
 #: Profiles of PyTorch. `torch.backends.cudnn.allow_tf32` is true unless a program says otherwise,
 #: `torch.backends.cuda.matmul.allow_tf32` is false (docs.pytorch.org, "CUDA semantics").

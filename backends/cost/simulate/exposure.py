@@ -11,13 +11,7 @@ import numpy as np
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.network.placement import NetworkPlacement, tier_of_row
-from flint.backends.cost.replay.changes import (
-    COMMUNICATION,
-    HOST,
-    OTHER,
-    kernel_kinds,
-    on_device,
-)
+from flint.backends.cost.replay.changes import COMMUNICATION, HOST, OTHER, kernel_kinds, on_device
 from flint.backends.cost.simulate.timeline import ClassTimeline, previous_on
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Int64s, Kind, Phase, Program

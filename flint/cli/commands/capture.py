@@ -127,11 +127,7 @@ def _estimated(
 
 
 def _refuse_clusters(
-    output: Path | None,
-    clusters: Sequence[str],
-    request: EstimateRequest,
-    *,
-    quiet: bool = False,
+    output: Path | None, clusters: Sequence[str], request: EstimateRequest, *, quiet: bool = False
 ) -> None:
     """Raise FlintError FL218 for traces of two clusters, or options of a cluster without one.
 

@@ -92,11 +92,7 @@ def _text(report: CheckReport, *, verbose: bool) -> str:
     if total > len(shown):
         lines.append(f"... {plural(total - len(shown), 'more finding')}")
     examined = ", ".join(
-        (
-            plural(report.ranks, "rank"),
-            plural(report.nodes, "node"),
-            plural(report.groups, "group"),
-        )
+        (plural(report.ranks, "rank"), plural(report.nodes, "node"), plural(report.groups, "group"))
     )
     if report.ok:
         only = " at these times only" if report.proved == "these-times" else ""

@@ -29,9 +29,7 @@ ASTRA_SIM = "astra-sim"
 _AS_WRITTEN = f"--overlap {ASTRA_SIM}, which runs traces as they are written"
 _AS_CAPTURED = "omit it; flint capture -c CLUSTER takes --map and --profile"
 TracePath = Annotated[
-    Path,
-    typer.Argument(metavar="PATH", help="A trace directory, or a .flint file."),
-    READS,
+    Path, typer.Argument(metavar="PATH", help="A trace directory, or a .flint file."), READS
 ]
 Perfetto = Annotated[
     Path | None,

@@ -29,8 +29,7 @@ def opt(
         READS,
     ],
     passes: Annotated[
-        str,
-        typer.Option("--passes", "-p", metavar="PASS,...", help="Passes, in order: see below."),
+        str, typer.Option("--passes", "-p", metavar="PASS,...", help="Passes, in order: see below.")
     ] = "",
     print_before: Annotated[
         bool, typer.Option("--print-before", help="Print programs before each pass.")
@@ -129,12 +128,7 @@ class _OptRun:
             note = f"{label}: {spelled}: {rows:,} -> {len(program):,} rows, {seconds:.3f} s"
             print_note(note, quiet=self.quiet)
             self.table.append(
-                {
-                    "pass": spelled,
-                    "program": label,
-                    "rows_before": rows,
-                    "rows_after": len(program),
-                }
+                {"pass": spelled, "program": label, "rows_before": rows, "rows_after": len(program)}
             )
         return program
 

@@ -49,10 +49,7 @@ class GrowRequest(Request):
         "--batch", metavar=_SIZE, help="Sequences over all devices; 2x: twice as many on each."
     )
     values: Mapping[str, Size] | Sequence[str] | None = option(
-        "--set",
-        form=Form.PAIRS,
-        metavar="dN=SIZE",
-        help="Set a variable by its name (repeatable).",
+        "--set", form=Form.PAIRS, metavar="dN=SIZE", help="Set a variable by its name (repeatable)."
     )
     split: Mapping[str, str] | Sequence[str] | None = option(
         "--split",

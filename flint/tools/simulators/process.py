@@ -119,9 +119,7 @@ def _started(command: Sequence[str], folder: Path, limits: Limits) -> subprocess
 
 
 def _read(
-    process: subprocess.Popen[bytes],
-    on_line: Callable[[str], None],
-    on_word: Callable[[str], None],
+    process: subprocess.Popen[bytes], on_line: Callable[[str], None], on_word: Callable[[str], None]
 ) -> None:
     """Both streams, until they are closed or the program has ended and all of it is read."""
     assert process.stdout is not None and process.stderr is not None

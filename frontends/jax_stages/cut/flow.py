@@ -12,13 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flint.frontends.jax_stages.cut.jaxprs import (
-    Flops,
-    OpenJaxpr,
-    inlined,
-    is_variable,
-    reads,
-)
+from flint.frontends.jax_stages.cut.jaxprs import Flops, OpenJaxpr, inlined, is_variable, reads
 from flint.frontends.jax_stages.cut.trace import ModelArgument, Traced
 from flint.frontends.jax_step.equations import bodies
 

@@ -199,10 +199,7 @@ class _Builder:
     """Traces stages in order, equal ones once."""
 
     def __init__(
-        self,
-        graphs: Sequence[StageGraph],
-        shardings: Shardings,
-        optimizer: StageOptimizer | None,
+        self, graphs: Sequence[StageGraph], shardings: Shardings, optimizer: StageOptimizer | None
     ) -> None:
         self.graphs, self.shardings, self.optimizer = graphs, shardings, optimizer
         self.steps: list[StageStep] = []

@@ -201,8 +201,5 @@ def ported(
 ) -> PortedProgram:
     """A program from pairs of ports and arguments."""
     return PortedProgram(
-        function,
-        tuple(a for _, a in arguments),
-        tuple(p for p, _ in arguments),
-        tuple(results),
+        function, tuple(a for _, a in arguments), tuple(p for p, _ in arguments), tuple(results)
     )

@@ -33,13 +33,7 @@ from flint.frontends.user_process import (
     read_outcome,
     write_outcome,
 )
-from flint.io.processes import (
-    Child,
-    Patience,
-    Watch,
-    family,
-    kill_group,
-)
+from flint.io.processes import Child, Patience, Watch, family, kill_group
 from flint.io.scratch import scratch_folder
 
 _log = logging.getLogger(__name__)

@@ -33,13 +33,7 @@ from flint.frontends.torch_world.program.work import OF_CUDNN, PRODUCTS, is_know
 from flint.frontends.torch_world.record.compiled import EAGER, CompiledCall
 from flint.frontends.torch_world.record.declared import DeclaredWork, work_of_call
 from flint.frontends.torch_world.record.modules import Places
-from flint.frontends.torch_world.record.recording import (
-    Comm,
-    CommKind,
-    Event,
-    HostCopy,
-    TensorInfo,
-)
+from flint.frontends.torch_world.record.recording import Comm, CommKind, Event, HostCopy, TensorInfo
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.record.storages import Storages
 from flint.ir.program import Phase

@@ -140,10 +140,7 @@ def _make_device(session: Session, job: Job) -> None:
             help="do not import torchax or another PyTorch backend where the program is captured",
         ) from error
     dist.Backend.register_backend(
-        NAME,
-        new_fake_group(),
-        extended_api=True,
-        devices=["cpu", "cuda", "hpu", "xpu", NAME],
+        NAME, new_fake_group(), extended_api=True, devices=["cpu", "cuda", "hpu", "xpu", NAME]
     )
 
 

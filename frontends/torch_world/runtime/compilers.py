@@ -37,10 +37,7 @@ class _Settings:
 
     @classmethod
     def of(
-        cls,
-        backend: object,
-        mode: str | None,
-        options: Mapping[str, object] | None,
+        cls, backend: object, mode: str | None, options: Mapping[str, object] | None
     ) -> _Settings:
         """Settings from the arguments of `torch.compile`. A backend of one's own counts as Inductor."""
         graphs = bool((options or {}).get("triton.cudagraphs"))

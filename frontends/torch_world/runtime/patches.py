@@ -98,9 +98,7 @@ def foreach_types(session: Session, original: list[type]) -> list[type]:
     return _SameList([*original, FakeTensor])
 
 
-@PRIVATE.replaces(
-    *(f"torch:_fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad")),
-)
+@PRIVATE.replaces(*(f"torch:_fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad")))
 def fused_update(session: Session, original: Function) -> Function:
     """One operator updates all parameters; DTensor takes longer over it than over all else.
 

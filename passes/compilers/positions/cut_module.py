@@ -197,11 +197,7 @@ class _Graph:
         return name in _VIEWS or size > read
 
     def part(
-        self,
-        body: Body,
-        results: Sequence[int],
-        more: Sequence[Value],
-        given: Sequence[Value] = (),
+        self, body: Body, results: Sequence[int], more: Sequence[Value], given: Sequence[Value] = ()
     ) -> CutModule:
         """The module that computes `results` and `more` from arguments and `given` values."""
         from jaxlib.mlir import ir

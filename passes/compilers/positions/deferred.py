@@ -22,12 +22,7 @@ from flint.ir.columns import Mask, bytes_of_type, is_any
 from flint.ir.edit import Editor
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, RegionKind
-from flint.passes.pipeline.split.parts import (
-    MICROBATCH_ROLES,
-    Key,
-    Partial,
-    StageProgram,
-)
+from flint.passes.pipeline.split.parts import MICROBATCH_ROLES, Key, Partial, StageProgram
 from flint.passes.pipeline.split.reach import dependent, needed, readers_as_bits, region_rows
 from flint.passes.pipeline.split.reductions import Type, reducing
 from flint.steps.captured import Port, Role

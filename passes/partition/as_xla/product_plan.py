@@ -229,10 +229,7 @@ def _by_batch(group: _Group, stays: bool) -> Plan | None:
         }:
             return _in_batches(group, stay, {f: a for f, a in stay.places.items() if f in batch})
     found = []
-    for operand, other, alone in (
-        (left, right, group.alone),
-        (right, left, group.swapped.alone),
-    ):
+    for operand, other, alone in ((left, right, group.alone), (right, left, group.swapped.alone)):
         places = _at_batches(group, operand, other, alone)
         if places is None or (stays and operand.places and places != operand.places):
             return None

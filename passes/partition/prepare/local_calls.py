@@ -16,13 +16,7 @@ from typing import Any
 from flint.passes.extract.op_classes import key_of
 from flint.passes.mlir import make_context, operations_named, write_bytecode
 from flint.passes.partition.prepare.inline import inline_calls
-from flint.passes.partition.prepare.rules import (
-    KNOWN_CALLS,
-    RULE,
-    RULES,
-    factors_of,
-    rule_of,
-)
+from flint.passes.partition.prepare.rules import KNOWN_CALLS, RULE, RULES, factors_of, rule_of
 
 _CALL, _TAG, _SHARDING = "stablehlo.custom_call", "flint.call", "sdy.sharding"
 

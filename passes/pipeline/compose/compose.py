@@ -82,9 +82,7 @@ def make_plan(
         tuple(once_a_step(partition(b.update) if b.update else None) for b in captured.bodies),
         order,
         Neighbours(
-            captured.axis,
-            placement(captured.schedule, ranks, captured.chunks),
-            _crossing(captured),
+            captured.axis, placement(captured.schedule, ranks, captured.chunks), _crossing(captured)
         ),
     )
 

@@ -344,11 +344,7 @@ def apply_changes(edit: Editor, changes: Iterable[_Change]) -> None:
     """Let rows of the backward pass hold unreduced values."""
     p = edit.program
     for c in changes:
-        whole = {
-            "dtype": c.type.dtype,
-            "shape": c.type.shape,
-            "result_bytes": c.type.num_bytes,
-        }
+        whole = {"dtype": c.type.dtype, "shape": c.type.shape, "result_bytes": c.type.num_bytes}
         if is_addition(p, c.row) and p.flops[c.row]:
             edit.change(c.row, flops=math.prod(c.type.shape))
         moved = 0 if p.kind[c.row] == Kind.VALUE else c.moved
@@ -359,11 +355,7 @@ def apply_changes(edit: Editor, changes: Iterable[_Change]) -> None:
         if c.loop >= 0:
             region = p.regions[c.loop]
             initial = edit.copy(
-                c.initial,
-                region.start,
-                region.parent,
-                p.dependencies(c.initial).tolist(),
-                **whole,
+                c.initial, region.start, region.parent, p.dependencies(c.initial).tolist(), **whole
             )
             edit.change(c.carried, deps=(initial,), alias=initial, **whole)
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from flint.backends.cost.collectives.algorithm import (
-    GROUP_COLLECTIVES,
-    Algorithm,
-    LinkUse,
-    Task,
-)
+from flint.backends.cost.collectives.algorithm import GROUP_COLLECTIVES, Algorithm, LinkUse, Task
 from flint.backends.cost.collectives.algorithms.ring import total_bytes
 from flint.cluster.models import NetworkKind
 from flint.ir.op_class import Collective

@@ -139,10 +139,5 @@ def _schedule(task: Task) -> LinkUse:
 
 
 ALGORITHMS = (
-    Algorithm(
-        name="torus",
-        collectives=GROUP_COLLECTIVES,
-        networks=NEIGHBOURS,
-        schedule=_schedule,
-    ),
+    Algorithm(name="torus", collectives=GROUP_COLLECTIVES, networks=NEIGHBOURS, schedule=_schedule),
 )

@@ -55,7 +55,7 @@ Markdown = Annotated[
 _SAID = Said(
     {
         "cluster": "Estimate both on this cluster, and compare times and memory: a preset ({clusters}), a TOML "
-        "file, or ASTRA-sim's network.yml (default: as flint.toml says, and the device of what was measured).",
+        "file, or ASTRA-sim's network.yml (default: as flint.toml says, and the device of what was measured)."
     }
 )
 

@@ -132,12 +132,7 @@ def _tell_runner(
 
 
 def _print(
-    verdicts: Sequence[Verdict],
-    *,
-    as_json: bool,
-    markdown: bool,
-    quiet: bool,
-    verbose: bool,
+    verdicts: Sequence[Verdict], *, as_json: bool, markdown: bool, quiet: bool, verbose: bool
 ) -> None:
     from flint.tools.change.diff.document import document
     from flint.tools.change.project import ci

@@ -91,21 +91,11 @@ METRICS: Mapping[str, Metric] = {
             lambda c: c.path_ns,
         ),
         Metric(
-            "exposed-time",
-            Unit.NS,
-            "exposed communication",
-            _exposed,
-            True,
-            lambda c: c.path_ns,
+            "exposed-time", Unit.NS, "exposed communication", _exposed, True, lambda c: c.path_ns
         ),
         Metric("memory", Unit.BYTES, "peak memory", _peak),
         Metric(
-            "mfu",
-            Unit.PERCENT,
-            "MFU",
-            _estimate(lambda e: e.mfu * 100),
-            False,
-            lambda c: c.path_ns,
+            "mfu", Unit.PERCENT, "MFU", _estimate(lambda e: e.mfu * 100), False, lambda c: c.path_ns
         ),
         Metric("flops", Unit.FLOPS, "FLOPs", _program(lambda p: p.flops), False, lambda c: c.flops),
         Metric(

@@ -55,11 +55,7 @@ _KEYS: dict[str, Any] = {
     **keys_of(EstimateRequest, without=("cluster", "profile")),
     **keys_of(CaptureRequest),
 }
-_OfRequests: Any = create_model(
-    "_OfRequests",
-    __base__=_Table,
-    **_KEYS,
-)
+_OfRequests: Any = create_model("_OfRequests", __base__=_Table, **_KEYS)
 
 
 class Capture(_OfRequests):  # type: ignore[misc]  # pydantic made the base from the requests

@@ -60,10 +60,7 @@ class Verdict:
 
 
 def verify(
-    project: Project,
-    lock: Lock,
-    captured: Mapping[str, Captured],
-    captures: Mapping[str, Capture],
+    project: Project, lock: Lock, captured: Mapping[str, Captured], captures: Mapping[str, Capture]
 ) -> list[Verdict]:
     """Compare captures with the lock.
 

@@ -104,12 +104,7 @@ _NUMBERS = (
 
 
 def _cells(part: ExplainedPart) -> tuple[str, str, str, str]:
-    return (
-        part.title,
-        part.unit.text(part.before),
-        part.unit.text(part.after),
-        part.change_text(),
-    )
+    return (part.title, part.unit.text(part.before), part.unit.text(part.after), part.change_text())
 
 
 def _choices(first: Result, second: Result) -> Iterator[tuple[str, str, str]]:

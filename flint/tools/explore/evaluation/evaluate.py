@@ -144,10 +144,7 @@ class Evaluator:
 
     def _estimated(self, point: Point, taken: _Taken, cluster: Cluster) -> Result:
         try:
-            setting = setting_of(
-                taken.trace.workload,
-                self._request(point).but(cluster=cluster),
-            )
+            setting = setting_of(taken.trace.workload, self._request(point).but(cluster=cluster))
             return self._result(point, setting, taken.tokens.count)
         except Exception as error:  # noqa: BLE001
             return _rejected(point, error)

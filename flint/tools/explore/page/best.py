@@ -136,9 +136,7 @@ def stacks_chart(stacks: Sequence[StackedBar], label: str) -> Markup:
     most = max((sum(s.value for s in stack.segments) for stack in stacks), default=0.0) or 1.0
     names = (tag("span", stack.name, title=stack.said) for stack in stacks)
     drawn = picture(
-        label,
-        _ROW * len(stacks),
-        *(_bar(stack, n, most) for n, stack in enumerate(stacks)),
+        label, _ROW * len(stacks), *(_bar(stack, n, most) for n, stack in enumerate(stacks))
     )
     return tag("div", tag("div", *names, cls="names"), drawn, cls="lanes")
 

@@ -90,9 +90,7 @@ def _require_known(name: str, text: str, scope: Scope, words: Words) -> None:
     if name in scope.ambiguous:
         meant = [k for k in known if k.endswith(f".{name}")]
         raise FlintError(
-            "FL861",
-            f"--where '{text}': '{name}' is ambiguous",
-            help="write " + " or ".join(meant),
+            "FL861", f"--where '{text}': '{name}' is ambiguous", help="write " + " or ".join(meant)
         )
     values = [value for of_option in words.values() for value in of_option]
     raise FlintError(

@@ -23,16 +23,8 @@ from flint.io.documents import as_object
 from flint.io.outputs import OutputKind, refuse_to_replace, write_output
 from flint.text import Column, format_duration, plural, text_table
 from flint.tools.measure.calibration.data import CalibrationFile
-from flint.tools.measure.calibration.fitted import (
-    FEW,
-    Changed,
-    Error,
-    Fitted,
-)
-from flint.tools.measure.fitting.kernels import (
-    CLASSES,
-    MeasuredKernels,
-)
+from flint.tools.measure.calibration.fitted import FEW, Changed, Error, Fitted
+from flint.tools.measure.fitting.kernels import CLASSES, MeasuredKernels
 
 SCHEMA: Final = "flint.calibration/1"
 

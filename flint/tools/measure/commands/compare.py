@@ -30,8 +30,7 @@ CapturedPath = Annotated[
 #: When communication begins in the model, unless --overlap says otherwise.
 _POLICY = "overlap"
 ProfiledRank = Annotated[
-    int | None,
-    typer.Option("--rank", metavar="N", help="The profiled rank (default: the first)."),
+    int | None, typer.Option("--rank", metavar="N", help="The profiled rank (default: the first).")
 ]
 StepNumber = Annotated[
     int | None,

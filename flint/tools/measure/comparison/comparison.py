@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 
 def compare_measured(
-    measured: Workload,
-    captured: Workload,
-    request: EstimateRequest,
-    *,
-    rank: int | None = None,
+    measured: Workload, captured: Workload, request: EstimateRequest, *, rank: int | None = None
 ) -> MeasuredComparison:
     """Compare a workload made of profiles with a captured one, priced as `request` says.
 

@@ -61,10 +61,7 @@ def launch_latency_ns(profile: Profile) -> float:
 
 
 def ready_ns(
-    profile: Profile,
-    rows: NDArray[np.int64],
-    before: dict[int, tuple[int, ...]],
-    begin_ns: float,
+    profile: Profile, rows: NDArray[np.int64], before: dict[int, tuple[int, ...]], begin_ns: float
 ) -> dict[int, float]:
     """For each activity the end of the last that it waits for on the device, else the step's begin."""
     ends = profile.activities.end_ns
@@ -75,10 +72,7 @@ def ready_ns(
 
 
 def host_events(
-    profile: Profile,
-    rows: NDArray[np.int64],
-    keys: NDArray[np.float64],
-    ready: dict[int, float],
+    profile: Profile, rows: NDArray[np.int64], keys: NDArray[np.float64], ready: dict[int, float]
 ) -> list[HostEvent]:
     """Launches and waits in order. `rows` are in launch order with their `keys`.
 

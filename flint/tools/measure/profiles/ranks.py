@@ -179,9 +179,7 @@ def _moved_together(
 
 
 def _corrections(
-    recorded: Sequence[Recorded],
-    keys: Mapping[int, Mapping[Key, int]],
-    start: Mapping[int, float],
+    recorded: Sequence[Recorded], keys: Mapping[int, Mapping[Key, int]], start: Mapping[int, float]
 ) -> dict[int, float]:
     """Breadth first from the first rank over ranks that share collectives."""
     ends = {
@@ -209,9 +207,7 @@ def _corrections(
 
 
 def _transfers(
-    recorded: Sequence[Recorded],
-    keys: Mapping[int, Mapping[Key, int]],
-    shift: Mapping[int, float],
+    recorded: Sequence[Recorded], keys: Mapping[int, Mapping[Key, int]], shift: Mapping[int, float]
 ) -> tuple[dict[int, dict[int, float]], dict[int, frozenset[int]]]:
     """Time from the last start to the first end of the profiled members of each collective."""
     profiles = {r.rank: r.profile for r in recorded}

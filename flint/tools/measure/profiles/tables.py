@@ -12,12 +12,7 @@ from numpy.typing import NDArray
 
 from flint.ir.arrays import Float64s, Int32s, Int64s
 from flint.tools.measure.profiles.columns import PackedColumns
-from flint.tools.measure.profiles.profile import (
-    Activities,
-    HostCalls,
-    Marks,
-    Operators,
-)
+from flint.tools.measure.profiles.profile import Activities, HostCalls, Marks, Operators
 from flint.tools.measure.profiles.waits import Sync, waits_of_calls
 
 

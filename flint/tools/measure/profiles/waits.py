@@ -8,12 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.ir.arrays import Int32s, Int64s
-from flint.tools.measure.profiles.profile import (
-    Activities,
-    ActivityKind,
-    CallKind,
-    HostCalls,
-)
+from flint.tools.measure.profiles.profile import Activities, ActivityKind, CallKind, HostCalls
 
 #: Between the clocks of the host and of the device as profilers align them.
 _CLOCKS_NS = 2_000.0

@@ -74,11 +74,7 @@ def report(
         force=force,
     )
     if json_:
-        document: ReportDocument = {
-            "schema": "flint.report/1",
-            "file": str(output),
-            "bytes": size,
-        }
+        document: ReportDocument = {"schema": "flint.report/1", "file": str(output), "bytes": size}
         print_json(document)
     else:
         print_note(f"wrote   {output} ({size / 1e3:,.0f} kB)", quiet=quiet)

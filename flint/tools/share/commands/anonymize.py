@@ -36,8 +36,7 @@ def anonymize(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="IN",
-            help="A .flint file, a directory of traces, or a profile of a real step.",
+            metavar="IN", help="A .flint file, a directory of traces, or a profile of a real step."
         ),
         READS,
     ],

@@ -27,10 +27,7 @@ def learn(
     output: Annotated[
         Path,
         typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            help="Where to write; it must not exist, or be empty.",
+            "--output", "-o", metavar="DIR", help="Where to write; it must not exist, or be empty."
         ),
         Writes(or_traces=True),
     ],

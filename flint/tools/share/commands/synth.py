@@ -26,10 +26,7 @@ def synth(
     output: Annotated[
         Path,
         typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            help="Where to write; it must not exist, or be empty.",
+            "--output", "-o", metavar="DIR", help="Where to write; it must not exist, or be empty."
         ),
         Writes(or_traces=True),
     ],

@@ -111,10 +111,7 @@ def _words() -> frozenset[str]:
 def _files() -> list[str]:
     from dataclasses import replace
 
-    from flint.backends.chakra.writing.simulator_files import (
-        placeholder_hardware,
-        simulator_files,
-    )
+    from flint.backends.chakra.writing.simulator_files import placeholder_hardware, simulator_files
     from flint.ir.mesh import Mesh
 
     found: list[str] = []

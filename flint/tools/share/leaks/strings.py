@@ -126,10 +126,7 @@ def is_public(text: Text) -> bool:
 
 
 def texts_of_json(
-    value: object,
-    where: str,
-    key: Place = Place.METADATA_KEY,
-    leaf: Place = Place.METADATA_VALUE,
+    value: object, where: str, key: Place = Place.METADATA_KEY, leaf: Place = Place.METADATA_VALUE
 ) -> Iterator[Text]:
     """Keys and texts of a JSON value, at any depth. `where` is its path."""
     if isinstance(value, str):

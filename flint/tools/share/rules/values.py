@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flint.ir.op_class import (
-    ATTENTION,
-    MERGED,
-    REDUCTION,
-    OpClass,
-)
+from flint.ir.op_class import ATTENTION, MERGED, REDUCTION, OpClass
 from flint.ir.program import Collective, Flag, Kind
 from flint.passes.work.formulas import NO_ARITHMETIC
 from flint.tools.share.rules.view import ProgramView, Rule, Told

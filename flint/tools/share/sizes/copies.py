@@ -95,8 +95,7 @@ def among(rows: Rows, row: int, read: int) -> Outcome:
     dims = rows.long_dims(read)
     own = rows.long_dims(row)
     return rows.choose(
-        row,
-        [list(zip(own, [dims[p] for p in where], strict=True)) for where in reversed(places)],
+        row, [list(zip(own, [dims[p] for p in where], strict=True)) for where in reversed(places)]
     )
 
 

@@ -85,10 +85,7 @@ def _reading(rows: Rows, row: int, left: _Side, right: _Side) -> tuple[_Pairs, l
     pairs: _Pairs = []
     inner: list[tuple[list[Term], Shape]] = []
     at = len(left[1])
-    for (operand, batch, free, contracted), start in (
-        (left, at),
-        (right, at + len(left[2])),
-    ):
+    for (operand, batch, free, contracted), start in ((left, at), (right, at + len(left[2]))):
         dims, shape = rows.long_dims(operand), rows.long_shape(operand)
         pairs += [(dims[p], result[i]) for i, p in enumerate(batch)]
         pairs += [(dims[p], result[start + i]) for i, p in enumerate(free)]

@@ -115,7 +115,7 @@ MemoryLimit = Annotated[
 _SAID = Said(
     {
         "cluster": "The cluster of the estimate that astra-sim is compared with (default: that of the traces), "
-        "or the array of scalesim: a preset ({clusters}) or a TOML file.",
+        "or the array of scalesim: a preset ({clusters}) or a TOML file."
     }
 )
 

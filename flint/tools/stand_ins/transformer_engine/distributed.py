@@ -8,10 +8,7 @@ from typing import Any
 
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from flint.tools.stand_ins.transformer_engine.groups import (
-    gather_rows,
-    reduce_scatter_rows,
-)
+from flint.tools.stand_ins.transformer_engine.groups import gather_rows, reduce_scatter_rows
 from flint.tools.stand_ins.transformer_engine.layers.linear import refuse
 
 __all__ = [

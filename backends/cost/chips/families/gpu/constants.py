@@ -151,13 +151,7 @@ INSTEAD = {
 } | {
     f"{own}.{name}": f"gemm.{name}"
     for own in (*QUANTISED, *GROUPED)
-    for name in (
-        "efficiency",
-        "memory_efficiency",
-        "launch_ns",
-        "step_ns",
-        "epilogue_k",
-    )
+    for name in ("efficiency", "memory_efficiency", "launch_ns", "step_ns", "epilogue_k")
 }
 INSTEAD["copy.indexed_cycles"] = "elementwise.indexed_cycles"
 #: Or this. Inner loops of products lose no more than `gemm.step_ns` and `gemm.feed_ns`. Compilers' kernels have one loop for arrays however they lie, and keep rows in registers.

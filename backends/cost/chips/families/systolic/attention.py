@@ -21,10 +21,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.chips.families.systolic.hardware import (
-    SystolicHardware,
-    element_bytes,
-)
+from flint.backends.cost.chips.families.systolic.hardware import SystolicHardware, element_bytes
 from flint.backends.cost.chips.kernels import Kernels
 from flint.ir.arrays import Float64s
 from flint.ir.dims import AttentionDims

@@ -12,10 +12,7 @@ from flint.backends.cost.chips.families.systolic.constants import (
     constants_note,
     constants_of,
 )
-from flint.backends.cost.chips.families.systolic.hardware import (
-    SystolicHardware,
-    hardware_of,
-)
+from flint.backends.cost.chips.families.systolic.hardware import SystolicHardware, hardware_of
 from flint.backends.cost.chips.families.systolic.products import gemm_ns
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.model import ON_TPU, ChipModel, Formulas, ProductTypes

@@ -19,10 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flint.backends.cost.chips.families.systolic.hardware import (
-    SystolicHardware,
-    element_bytes,
-)
+from flint.backends.cost.chips.families.systolic.hardware import SystolicHardware, element_bytes
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.ir.arrays import Float64s
 from flint.ir.dims import ProductDims

@@ -29,10 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flint.backends.cost.chips.families.systolic.constants import systolic_of
-from flint.backends.cost.chips.families.systolic.hardware import (
-    SystolicHardware,
-    element_bytes,
-)
+from flint.backends.cost.chips.families.systolic.hardware import SystolicHardware, element_bytes
 from flint.backends.cost.chips.kernels import Kernels
 from flint.ir.arrays import Float64s, Int64s
 

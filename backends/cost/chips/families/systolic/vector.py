@@ -22,10 +22,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flint.backends.cost.chips.families.systolic.hardware import (
-    SystolicHardware,
-    element_bytes,
-)
+from flint.backends.cost.chips.families.systolic.hardware import SystolicHardware, element_bytes
 from flint.backends.cost.chips.kernels import Kernels
 from flint.backends.cost.chips.model import fft_passes, row_elements
 from flint.ir.arrays import Float64s

@@ -22,12 +22,7 @@ from flint.io.bounded import FileKind
 from flint.messages import decode_error
 from flint.tools.measure.profiles.contradictions.ranks import MOST_RANKS
 from flint.tools.measure.profiles.execution_trace.build import timed_profile
-from flint.tools.measure.profiles.execution_trace.nodes import (
-    Interned,
-    Node,
-    list_of,
-    object_of,
-)
+from flint.tools.measure.profiles.execution_trace.nodes import Interned, Node, list_of, object_of
 from flint.tools.measure.profiles.execution_trace.raw import WORKLOAD_GRAPH, RawNode, graph_nodes
 from flint.tools.measure.profiles.execution_trace.schedule import scheduled
 from flint.tools.measure.profiles.kineto.fields import integer

@@ -14,12 +14,7 @@ from typing import Any, cast
 
 from flint.errors import FlintError, Malformed
 from flint.tools.measure.profiles.execution_trace.build import host_profile, timed_profile
-from flint.tools.measure.profiles.execution_trace.nodes import (
-    Interned,
-    Node,
-    list_of,
-    object_of,
-)
+from flint.tools.measure.profiles.execution_trace.nodes import Interned, Node, list_of, object_of
 from flint.tools.measure.profiles.execution_trace.raw import identity
 from flint.tools.measure.profiles.kineto.fields import integer, integers
 from flint.tools.measure.profiles.kineto.stream import JsonStream
@@ -106,10 +101,7 @@ def _with_new_keys(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _node(
-    found: Any,
-    path: Path,
-    interned: Interned,
-    as_new: Callable[[dict[str, Any]], dict[str, Any]],
+    found: Any, path: Path, interned: Interned, as_new: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> Node:
     try:
         return _read(as_new(object_of(found)), interned)

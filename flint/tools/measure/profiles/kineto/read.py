@@ -128,10 +128,7 @@ def _warn(builder: ProfileBuilder, events: Events) -> None:
     counts = (
         (events.misunderstood, "events are not understood, and were omitted"),
         (events.unfinished, "operators had not ended when the recording did, and were omitted"),
-        (
-            len(events.devices) - 1,
-            "more devices are in the file: their streams have other numbers",
-        ),
+        (len(events.devices) - 1, "more devices are in the file: their streams have other numbers"),
     )
     builder.warnings += [f"{count:,} {what}" for count, what in counts if count > 0]
 

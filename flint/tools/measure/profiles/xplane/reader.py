@@ -86,12 +86,7 @@ def profiles_of(
 
 
 def _fill(
-    builder: ProfileBuilder,
-    kind: str,
-    number: int,
-    plane: Plane,
-    programs: Programs,
-    host: Host,
+    builder: ProfileBuilder, kind: str, number: int, plane: Plane, programs: Programs, host: Host
 ) -> int:
     add_steps(builder, plane, host)
     if kind == "TPU":

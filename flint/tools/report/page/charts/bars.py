@@ -50,15 +50,7 @@ def _part(segment: BarSegment, at: float, share: float) -> Markup:
     box = tag("rect", width="100%", height="100%", cls=f"fill-{segment.colour} edge")
     name = fitting(segment.name, share * WIDTH)
     label = tag("text", name, x="6", y="21", cls="in-bar") if name else ""
-    return tag(
-        "svg",
-        hover,
-        box,
-        label,
-        x=percent(at),
-        width=percent(share),
-        height=_HEIGHT,
-    )
+    return tag("svg", hover, box, label, x=percent(at), width=percent(share), height=_HEIGHT)
 
 
 def fitting(name: str, width: float) -> str:

@@ -29,10 +29,7 @@ class Curve(NamedTuple):
 
 
 def curves_chart(
-    curves: Sequence[Curve],
-    titles: tuple[str, str],
-    written: Callable[[float], str],
-    label: str,
+    curves: Sequence[Curve], titles: tuple[str, str], written: Callable[[float], str], label: str
 ) -> Markup:
     """Curves of a quantity, which `written` writes, from 0 up; along stands log2 of x.
 

@@ -22,11 +22,7 @@ def schedule_chart(found: PipelineTimeline) -> Markup:
     least = _least([b for lane in lanes for b in lane.boxes])
     label = f"What each of {len(lanes)} rank classes computes when, over {format_duration(found.end_ns)}"
     rows = [box for at, lane in enumerate(lanes) for box in _lane(lane, at, found.end_ns, least)]
-    drawn = picture(
-        label,
-        _ROW * len(lanes),
-        *rows,
-    )
+    drawn = picture(label, _ROW * len(lanes), *rows)
     names = tag("div", *(tag("span", x.name.partition(":")[0]) for x in lanes), cls="names")
     return tag("div", names, drawn, cls="lanes")
 

@@ -13,15 +13,9 @@ from flint.ir.product_types import grouped
 from flint.passes.work import formulas
 from flint.passes.work.declared import KernelCall
 from flint.passes.work.work import Work
-from flint.tools.stand_ins.transformer_engine.layers.base import (
-    TransformerEngineBaseModule,
-)
+from flint.tools.stand_ins.transformer_engine.layers.base import TransformerEngineBaseModule
 from flint.tools.stand_ins.transformer_engine.layers.linear import refuse
-from flint.tools.stand_ins.transformer_engine.products import (
-    dummy_gradient,
-    multiplied,
-    quantize,
-)
+from flint.tools.stand_ins.transformer_engine.products import dummy_gradient, multiplied, quantize
 
 __all__ = ["GroupedLinear"]
 

@@ -16,9 +16,7 @@ from flint.tools.stand_ins.transformer_engine.groups import (
     gather_rows,
     reduce_scatter_rows,
 )
-from flint.tools.stand_ins.transformer_engine.layers.base import (
-    TransformerEngineBaseModule,
-)
+from flint.tools.stand_ins.transformer_engine.layers.base import TransformerEngineBaseModule
 from flint.tools.stand_ins.transformer_engine.products import (
     amax,
     gemm,

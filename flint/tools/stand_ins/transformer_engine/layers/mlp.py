@@ -9,9 +9,7 @@ from torch import nn
 
 from flint.tools.stand_ins.transformer_engine.activations import activated
 from flint.tools.stand_ins.transformer_engine.layers.linear import Linear
-from flint.tools.stand_ins.transformer_engine.layers.norm_linear import (
-    LayerNormLinear,
-)
+from flint.tools.stand_ins.transformer_engine.layers.norm_linear import LayerNormLinear
 
 __all__ = ["LayerNormMLP"]
 _GATED = ("geglu", "reglu", "swiglu")
