@@ -193,7 +193,6 @@ def _each_left_out(request: EstimateRequest) -> Iterator[tuple[str, EstimateRequ
 
 
 def _says_the_same(found: Estimate, workload: Workload, request: EstimateRequest) -> bool:
-    """Whether an estimate with other options has the same numbers."""
     try:
         other = _estimated(workload, request)[2]
     except FlintError:
@@ -202,7 +201,6 @@ def _says_the_same(found: Estimate, workload: Workload, request: EstimateRequest
 
 
 def _numbers(e: EstimateNumbers) -> tuple[Any, ...]:
-    """What an estimate says of time, memory and work."""
     classes = [
         (c.end_ns, c.shares, c.memory.peak_bytes, c.memory.breakdown, c.memory.runtime)
         for c in e.classes

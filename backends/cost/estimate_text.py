@@ -115,7 +115,6 @@ def _by_compiler(workload: Workload) -> Iterator[tuple[str, str]]:
 
 
 def _beyond_the_model(e: EstimateNumbers) -> str:
-    """What executed products have that a model does not need."""
     masked = e.executed_flops - e.repeated_flops > e.model_flops
     what = (("recomputation", e.repeated_flops > 0), ("masked scores", masked))
     named = " and ".join(name for name, there in what if there)
@@ -143,12 +142,10 @@ def _memory(c: ClassEstimate, *, several: bool) -> str:
 
 
 def _runtime(memory: MemoryUse) -> str:
-    """What the software keeps beside the program."""
     return f" + {format_bytes(memory.runtime_bytes)} of the runtime" if memory.runtime else ""
 
 
 def _recorded(memory: MemoryUse) -> str:
-    """What a profile says of memory."""
     if not memory.peak_bytes:
         return "not recorded"
     return f"{format_bytes(memory.peak_bytes)} held by the framework's allocator, as recorded"

@@ -131,7 +131,6 @@ def congestion(track: ClassTimeline, placement: NetworkPlacement) -> Iterator[Co
 
 
 def _users(program: Program, placement: NetworkPlacement) -> dict[int, list[int]]:
-    """The rows that send over each tier."""
     found: dict[int, list[int]] = {}
     sends = (program.kind == Kind.COLLECTIVE) | (program.kind == Kind.SEND)
     for row in np.flatnonzero(sends).tolist():
@@ -206,7 +205,6 @@ def _lent_note(name: str, count: int, whose: Mapping[str, int]) -> str:
 
 
 def _routes(programs: Iterable[Program], placement: NetworkPlacement) -> Iterable[tuple[Span, ...]]:
-    """The network that each route of messages crosses."""
     for program in programs:
         used = program.route[(program.kind == Kind.SEND) & (program.route >= 0)]
         for number in np.unique(used).tolist():
@@ -214,7 +212,6 @@ def _routes(programs: Iterable[Program], placement: NetworkPlacement) -> Iterabl
 
 
 def _groups(programs: Iterable[Program], placement: NetworkPlacement) -> Iterable[tuple[Span, ...]]:
-    """The networks that each group of collectives crosses."""
     for program in programs:
         used = program.group[(program.kind == Kind.COLLECTIVE) & (program.group >= 0)]
         for number in np.unique(used).tolist():
@@ -359,7 +356,6 @@ def _waiting_devices(workload: Workload) -> int:
 
 
 def _used(program: Program, column: NDArray[Any], table: Sequence[T]) -> list[T]:
-    """The entries of a table that rows of communication mean."""
     used = column[(program.kind >= Kind.COLLECTIVE) & (column >= 0)]
     return [table[n] for n in np.unique(used).tolist()]
 

@@ -191,7 +191,6 @@ def setting_of(workload: Workload, request: EstimateRequest) -> Setting:
 
 
 def _table(request: EstimateRequest, cluster: Cluster) -> MeasuredTable | None:
-    """Times of the measured workloads that a request names."""
     if not request.measured:
         return None
     from flint.backends.cost.replay.times import measured_table
@@ -214,7 +213,6 @@ def _kernels(workload: Workload, profile: str, policy: Policy) -> Workload:
 def _memory(
     workload: Workload, kernels: Workload, chip: Chip, policy: Policy, stack: Stack
 ) -> Sequence[MemoryUse]:
-    """Memory of each rank class."""
     from flint.backends.cost.memory.memory import runtime_memory
     from flint.backends.cost.memory.stored import recorded_memory, stored
 

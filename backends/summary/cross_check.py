@@ -168,7 +168,6 @@ def _peak(memory: MemoryUse) -> int:
 
 
 def _products(workload: Workload) -> Counter[str]:
-    """FLOPs of products by line."""
     return _by_line((p, matmul_flops(p) * p.trips) for p in workload.programs)
 
 

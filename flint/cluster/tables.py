@@ -234,7 +234,6 @@ def limited(known: Constants) -> AfterValidator:
 
 
 def _typed(table: Any) -> Any:
-    """Refuse peaks of types that are none."""
     for name in table if isinstance(table, dict) else ():
         if name not in ELEMENT_TYPES:
             raise unknown(name, list(ELEMENT_TYPES), table[name])

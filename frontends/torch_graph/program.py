@@ -137,7 +137,6 @@ class _Body:
         )
 
     def _placed(self, name: str, gradient: Array) -> Array:
-        """A gradient as it is sharded at rest."""
         import jax
 
         with jax.named_scope(scope_of_parameter(name, "backward")):

@@ -301,7 +301,6 @@ _STRUCTURE = {
 
 
 def _is_on_host(attributes: Any) -> bool:
-    """Whether an argument lies in the memory of the host."""
     return "mhlo.memory_kind" in attributes and "host" in attributes["mhlo.memory_kind"].value
 
 

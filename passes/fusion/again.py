@@ -339,17 +339,12 @@ def _inlined(program: Program, gone: Mask) -> Program:
         if vanishes[row]:
             flops[int(last[row])] += flops[row]
     values = np.where(idle, program.operand_bytes, np.array(operand, dtype=np.int64))
-    flags = np.where(
-        changed & _first_gone(program, gone), program.flags & ~Flag.IN_PLACE & 0xFFFF, program.flags
-    )
+    first_gone = (program.alias >= 0) & gone[program.alias]  # its storage was shared with the row
+    without = program.flags & ~Flag.IN_PLACE & 0xFFFF
+    flags = np.where(changed & first_gone, without, program.flags)
     total: Int64s = np.array(flops, dtype=np.int64)
     adjusted = program.with_rows(operand_bytes=values, flops=total, flags=flags.astype(np.uint16))
     return passed_over(adjusted, gone)
-
-
-def _first_gone(program: Program, gone: Mask) -> Mask:
-    """Rows whose storage was shared with a row that vanishes."""
-    return (program.alias >= 0) & gone[program.alias]
 
 
 # The backward pass of a softmax, by what it computes: it has no exponential of its own.

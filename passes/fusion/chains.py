@@ -273,7 +273,7 @@ class _Chains:
             return False
         if role == ROWS or self._has(one, _ROWS) or self._has(other, _ROWS):
             return self._blocks(read, row, one, other)
-        if self._gathers_parts(row):
+        if self._moves[row] and self._start[row + 1] - self._start[row] > 1:  # joins parts, or pads
             return self._only_reader(read, row) and not self._is_turned(row)
         return bool(self._elements[read] == self._elements[row])
 
@@ -282,10 +282,6 @@ class _Chains:
         whole = self._alias[row] == read or self._has(group, _MATMUL | _UPDATE)
         fits = bool(self._bytes[read] == self._bytes[row])
         return fits and not whole and self._only_reader(read, row)
-
-    def _gathers_parts(self, row: int) -> bool:
-        """Whether a row puts parts of other sizes together: a concatenation, a padding."""
-        return bool(self._moves[row]) and self._start[row + 1] - self._start[row] > 1
 
     def _is_turned(self, row: int) -> bool:
         """Whether a change of layout or type leads to a transpose, where `orders` matter."""

@@ -208,7 +208,6 @@ def scatter(o: HloOperation) -> Work:
 
 
 def _body_operations(o: HloOperation, least: int = 1) -> int:
-    """Arithmetic instructions in the body of a reduction."""
     idle = ("parameter", "constant", "tuple", "get-tuple-element")
     count = sum(i.opcode not in idle for i in o.called.instructions)
     return max(count, least)

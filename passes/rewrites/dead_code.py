@@ -40,7 +40,6 @@ class DropDeadCode(Pass):
 
 
 def _calls_of_the_host(program: Program) -> Mask:
-    """Rows that call the host, for what it does there."""
     called = [number for number, name in enumerate(program.opcodes) if name == CALLBACK]
     return np.isin(program.opcode, called)
 

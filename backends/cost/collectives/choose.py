@@ -79,7 +79,11 @@ def transfer_share(call: CollectiveCall, cluster: Cluster) -> float:
 def roofline_ns(call: CollectiveCall, cluster: Cluster) -> float:
     """Bytes on the wire by the bandwidth, of the algorithm that sends least: a lower bound."""
     found = plans(call, cluster, speeds_of(cluster))
-    return min(map(_plan_roofline_ns, found), default=0.0)
+    roofline_ns = (
+        max(leg.task.speed.roofline_ns(leg.schedule, leg.task.span) for leg in plan)
+        for plan in found
+    )
+    return min(roofline_ns, default=0.0)
 
 
 def algorithm(call: CollectiveCall, cluster: Cluster) -> str:
@@ -115,11 +119,6 @@ def _piece(plan: Plan) -> float:
     if whole.library != NCCL:
         return 1.0
     return min(1.0, PIECE_BYTES / whole.comm_bytes)
-
-
-def _plan_roofline_ns(plan: Plan) -> float:
-    """Bytes on the wire by the bandwidth, of the tier where that takes longest."""
-    return max(leg.task.speed.roofline_ns(leg.schedule, leg.task.span) for leg in plan)
 
 
 def plans(call: CollectiveCall, cluster: Cluster, speeds: tuple[Speed, ...]) -> list[Plan]:

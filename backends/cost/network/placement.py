@@ -150,7 +150,6 @@ class NetworkPlacement:
         return [p for p in self.parts if p.axis == ref.name]
 
     def _common(self, part: AxisPart, ref: AxisRef) -> AxisPart | None:
-        """What `part` and `ref` have in common, or None."""
         part_end, ref_end = part.pre_size * part.size, ref.pre_size * self.mesh.axis_size(ref)
         first, end = max(part.pre_size, ref.pre_size), min(part_end, ref_end)
         aligned = not (first % part.pre_size or first % ref.pre_size or part_end % end)
@@ -161,7 +160,6 @@ class NetworkPlacement:
         return AxisPart(part.axis, first, end // first, part.tier, part.stride * slower, line)
 
     def _span(self, tier: int, parts: Sequence[AxisPart]) -> Span:
-        """One tier of a group that is made of `parts`."""
         size = math.prod(p.size for p in parts)
         stride = min(p.stride for p in parts)
         lines = _joined([p.line for p in parts if p.line is not None])

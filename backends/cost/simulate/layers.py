@@ -86,7 +86,6 @@ def preparation(program: Program) -> Preparation:
 
 
 def _reads_only(program: Program, rows: Mask) -> Mask:
-    """For each row whether all that it reads is in `rows`."""
     found = np.ones(len(program), dtype=np.bool_)
     found[program.dep_owner[~rows[program.deps]]] = False
     return found
@@ -199,7 +198,6 @@ def _changes_with(program: Program, preparation: Preparation) -> Int64s:
 
 
 def _regions_around(program: Program) -> list[frozenset[int]]:
-    """For each region itself and those that it lies in."""
     found: list[frozenset[int]] = []
     for number, region in enumerate(program.regions):  # parents come before what is in them
         outer = found[region.parent] if region.parent >= 0 else frozenset()

@@ -49,7 +49,6 @@ def streams_of(
 def _all_as_recorded(
     programs: Sequence[Program],
 ) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
-    """The streams that rows were recorded on, communication too."""
     names: list[str] = ["compute"]
     for program in programs:
         names += [n for n in program.streams if n not in names]

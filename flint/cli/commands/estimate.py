@@ -196,8 +196,6 @@ def _simulated(path: Path, network: str, *, as_json: bool, quiet: bool) -> None:
 
 
 class _View(NamedTuple):
-    """What --perfetto, --class and --window ask for."""
-
     path: Path
     rank_class: str | None
     window_ns: tuple[float, float] | None

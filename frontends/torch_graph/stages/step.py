@@ -185,7 +185,6 @@ class _StageBody:
             return jax.lax.with_sharding_constraint(gradient, spec)
 
     def _placed(self, number: int, gradient: Array) -> Array:
-        """The gradient of a parameter as it is sharded at rest."""
         import jax
 
         name = self.port(number).name

@@ -138,7 +138,6 @@ class _Carried:
         return self._loop_around(row, region).start
 
     def _loop_around(self, row: int, region: int) -> Region:
-        """The loop in `region` that a row is in."""
         at = int(self._program.region[row])
         while self._program.regions[at].parent != region:
             at = self._program.regions[at].parent

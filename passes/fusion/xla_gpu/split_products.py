@@ -92,7 +92,6 @@ def _split(edit: Editor, row: int, parts: int, readers: list[int]) -> None:
 
 
 def _sum(results: int, parts: int) -> dict[str, Any]:
-    """Columns of a row that adds up parts."""
     work = {"kind": Kind.COMPUTE, "opcode": "stablehlo.reduce", "op": OpClass.ADD}
     sizes = {"operand_bytes": _F32 * results * parts, "flops": (parts - 1) * results}
     return {**IDLE, **work, **sizes}

@@ -42,7 +42,6 @@ class SumProducts(Pass):
 
 
 def _without_product(program: Program, row: int) -> dict[str, Any]:
-    """Columns of a row that does the same work without matrices."""
     batch, m, n, k = (int(size) for size in program.dims[row])
     work = {**IDLE, "kind": Kind.COMPUTE}
     work |= {c: int(getattr(program, c)[row]) for c in ("flops", "operand_bytes")}

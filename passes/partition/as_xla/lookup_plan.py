@@ -422,7 +422,6 @@ def _wrapped(
 
 
 def _chain(layouts: tuple[Layout, ...], end: Layout) -> tuple[Layout, ...]:
-    """Layouts and where they end."""
     return layouts if layouts[-1] == end else (*layouts, end)
 
 

@@ -179,7 +179,6 @@ def _shardings(values: list[tuple[Any, list[list[int]]]], split: _Split) -> Any:
 
 
 def _local(kind: Any, dimensions: list[list[int]], split: _Split) -> Any:
-    """The type of a value on one device."""
     from jaxlib.mlir import ir
 
     whole = ir.RankedTensorType(kind)

@@ -17,7 +17,7 @@ from flint.passes.pipeline.compose.rank_state import first_state, memory_of
 from flint.passes.pipeline.compose.step_end import end_step
 from flint.passes.pipeline.compose.unit_rows import add_units
 from flint.passes.pipeline.schedule.schedules import SCHEDULES, Order, orders, placement
-from flint.passes.pipeline.schedule.units import Unit, UnitWork
+from flint.passes.pipeline.schedule.units import UnitWork
 from flint.passes.pipeline.split.parts import (
     PartitionedBody,
     StageParts,
@@ -72,7 +72,7 @@ def make_plan(
     """Everything that does not depend on the position."""
     ranks = captured.mesh.axis_size(captured.axis)
     order = _orders(captured, ranks)
-    splits = _splits_backward(order)
+    splits = any(u.work is UnitWork.WEIGHT_BACKWARD for units in order for u in units)
     make = make_parts or functools.partial(_split, partition)
     parts = [_parts(captured, make(captured, b.step, splits)) for b in captured.bodies]
     return PipelinePlan(
@@ -121,10 +121,6 @@ def _parts(captured: CapturedPipeline, parts: StageParts) -> StageParts:
     if parts.reduce is None:
         return parts
     return replace(parts, reduce=in_gradient_dtype(parts.reduce, captured.gradient_dtype))
-
-
-def _splits_backward(order: Sequence[Sequence[Unit]]) -> bool:
-    return any(u.work is UnitWork.WEIGHT_BACKWARD for units in order for u in units)
 
 
 def _crossing(captured: CapturedPipeline) -> int:

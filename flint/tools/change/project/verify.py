@@ -106,7 +106,6 @@ def _verdicts(project: Project, lock: Lock, found: Captured, capture: Capture) -
 def _other_versions(
     before: Mapping[str, str], now: Mapping[str, str]
 ) -> dict[str, tuple[str, str]]:
-    """Versions that both know and that differ."""
     return {n: (before[n], now[n]) for n in now if before.get(n, now[n]) != now[n]}
 
 

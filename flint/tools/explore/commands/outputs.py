@@ -187,7 +187,6 @@ class Outputs(Request):
 
 
 def _machine(point: Point, file: Path) -> str:
-    """The cluster of a point as the text of a file."""
     from flint.tools.explore.machine.text import cluster_text
 
     return cluster_text(point.cluster, point.changes, file.stem, file.parent)

@@ -84,7 +84,6 @@ def import_(
 
 
 def _of_slowest(summary: Summary, imported: Imported) -> Summary:
-    """The summary of the slowest of several ranks."""
     if len(summary.classes) < 2:
         return summary
     slowest = summary.classes[imported.slowest]

@@ -182,7 +182,6 @@ class Contents:
         return Content(opcode, columns=columns)
 
     def _host_copy(self, row: int, name: str) -> Content | None:
-        """A copy between the memories of host and device."""
         to_host, from_host = _TO_HOST.search(name), _FROM_HOST.search(name)
         if not to_host and not from_host:
             return None

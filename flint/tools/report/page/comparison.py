@@ -252,7 +252,6 @@ def _timelines(sides: Sequence[PageSide]) -> Section:
 
 
 def _pipelines(sides: Sequence[PageSide]) -> list[Section]:
-    """The schedules of the sides that have one."""
     found = [(s.name, pipeline(s.estimate)) for s in sides]
     shown = [join((tag("h3", name), section.body)) for name, section in found if section]
     return [Section("pipeline", "Pipeline schedules", join(shown))] if shown else []

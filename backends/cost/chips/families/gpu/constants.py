@@ -196,7 +196,6 @@ def _has_constants(name: str) -> str:
 
 
 def _libraries(tables: Any) -> Any:
-    """Refuse tables of libraries that nobody knows."""
     for name in tables if isinstance(tables, dict) else ():
         if name not in LIBRARIES:
             raise unknown(name, list(LIBRARIES), tables[name])
@@ -372,7 +371,6 @@ def _sm_flops_per_s(chip: Chip) -> float:
 
 @cache
 def _fitted_chips() -> dict[str, Chip]:
-    """Presets that have constants, by the name of their cluster."""
     from flint.cluster.models import Cluster  # which needs this module
 
     names = sorted(set(chips_with_constants(Gpu.table).values()))
