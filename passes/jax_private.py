@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: The oldest and the newest release in which each name was seen.
 SEEN = ("0.10.2", "0.12.0")
+#: The log in which JAX says what platforms it finds.
+PLATFORM_LOG = "jax._src.xla_bridge"
 
 _NAMES: list[str] = []
 _KEYWORDS: list[tuple[str, str]] = []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from flint.errors import FlintError, nearest
 from flint.frontends.jax_step.gpu_kernels import without_gpu
-from flint.passes.jax_private import setting
+from flint.passes.jax_private import PLATFORM_LOG, setting
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, Mesh
@@ -66,7 +66,7 @@ def _start_on_cpu() -> None:
     """
     import jax
 
-    named, log = jax.config.jax_platforms, logging.getLogger("jax._src.xla_bridge")
+    named, log = jax.config.jax_platforms, logging.getLogger(PLATFORM_LOG)
     jax.config.update("jax_platforms", "cpu")
     was_off, log.disabled = log.disabled, True
     try:
