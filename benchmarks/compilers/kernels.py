@@ -1,12 +1,11 @@
 """Kernels, bytes, FLOPs, memory and step time of captured programs against XLA's GPU compiler's.
 
-    python -m benchmarks.compilers.kernels --keep compiled
-    python -m benchmarks.compilers.kernels --keep compiled --examples \\
+    python -m benchmarks.compilers.kernels
+    python -m benchmarks.compilers.kernels --examples \\
         --write-json tests/oracle/compiled_kernels_xla_gpu.json
-    python -m benchmarks.compilers.kernels --keep compiled --exactly "llama tp, remat full" --classes
+    python -m benchmarks.compilers.kernels --exactly "llama tp, remat full" --classes
 
-`compiled` is the folder of `python -m benchmarks.compilers`, which compiles. The captured side is
-the partitioned program with the kernels of profile `xla-gpu`; the compiled side is the optimised
+What the compiler made is kept in $FLINT_CACHE_DIR. The captured side is the partitioned program with the kernels of profile `xla-gpu`; the compiled side is the optimised
 module, whose kernels stay as they are. Both are priced on `h100-dgx`, chip and network alike, with
 communication as early as it can begin. Memory of the compiled side is the compiler's own account.
 
@@ -27,19 +26,17 @@ from typing import Any
 import jaxlib
 import numpy as np
 
-from benchmarks.compilers.compile import Kept
 from benchmarks.compilers.programs import Case, Sample, samples
+from benchmarks.compilers.whole import Compiler
 from flint.backends.cost.estimate import Estimate, estimate
 from flint.cluster.models import Cluster
 from flint.cluster.named import load_cluster
 from flint.errors import FlintError
-from flint.frontends.files.hlo import read_hlo
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
 from flint.passes.partition import partitioner
 from flint.passes.work.totals import matmul_flops, total
 from flint.requests.estimate import EstimateRequest
-from flint.steps.captured import Captured
 
 CLUSTER = "h100-dgx"
 #: What is compared, its unit in the table, and how far it may be off to count as within the bar.
@@ -98,12 +95,12 @@ def compiled_side(program: Program, cluster: Cluster, stack: str = "xla") -> Est
 def main() -> None:
     """Compare the chosen programs and print the table."""
     options = _options()
-    cluster, found = load_cluster(CLUSTER), {}
+    cluster, whole, found = load_cluster(CLUSTER), Compiler("xla-gpu"), {}
     print(_head())
     for sample in samples():
         if not _is_chosen(sample, options):
             continue
-        both = _both(sample, options.keep, cluster)
+        both = _both(sample, whole, cluster)
         if both is None:
             continue
         if options.classes:
@@ -118,7 +115,6 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--keep", type=Path, required=True, help="a folder of compiled modules")
     parser.add_argument("--only", default="", help="programs whose name contains one of these")
     parser.add_argument("--exactly", default="", help="one program by name")
     parser.add_argument("--examples", action="store_true", help="only programs of examples/")
@@ -134,28 +130,18 @@ def _is_chosen(sample: Sample, options: argparse.Namespace) -> bool:
     return named and (isinstance(sample, Case) or not options.examples)
 
 
-def _both(sample: Sample, keep: Path, cluster: Cluster) -> tuple[Estimate, Estimate, int] | None:
-    """Both sides and the compiler's memory; None if it was not compiled, or cannot be read."""
-    kept = Kept.of(keep, sample.name, "gpu")
-    memory = kept.facts.get("memory")
-    if memory is None:
-        return None
-    captured = sample.capture("cuda")
+def _both(
+    sample: Sample, whole: Compiler, cluster: Cluster
+) -> tuple[Estimate, Estimate, int] | None:
+    """Both sides and the compiler's memory; None if it does not compile, or cannot be read."""
+    captured = sample.capture(whole.platform)
     try:
-        compiled = compiled_side(_compiled(kept, captured), cluster)
+        program, memory_bytes = whole.compiled(captured)
         mine = captured_side(partitioner("shardy")(captured), cluster)
+        return mine, compiled_side(program, cluster), memory_bytes
     except FlintError as error:
         print(f"{sample.name}: {error}")
         return None
-    used = memory["argument"] + memory["output"] - memory["alias"] + memory["temp"]
-    return mine, compiled, used
-
-
-def _compiled(kept: Kept, captured: Captured) -> Program:
-    data = kept.module.read_bytes()
-    program = read_hlo(data, captured.mesh, trip_counts=captured.trip_counts)
-    assert isinstance(program, Program), "what a compiler gives is partitioned"
-    return program
 
 
 # printing ----------------------------------------------------------------------------------------

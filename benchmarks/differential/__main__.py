@@ -21,8 +21,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.compilers.whole import CHIPS
 from benchmarks.differential.choices import Choices, shrunk
-from benchmarks.differential.outcomes import CHIPS, Judge, Outcome
+from benchmarks.differential.outcomes import Judge, Outcome
 from benchmarks.differential.programs import BY_NAME, program
 from benchmarks.differential.table import as_json, by_cause, by_family, rates, shown
 from flint.errors import FlintError

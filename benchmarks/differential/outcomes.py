@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import traceback
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from benchmarks.compilers.compare import Comparison
 from benchmarks.compilers.kernels import Done, captured_side, compiled_side, difference
+from benchmarks.compilers.whole import Compiler
 from benchmarks.differential.programs import Program
 from flint.cluster.models import Cluster
 from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.frontends.jax_step.program import capture_jax
 from flint.passes.base import run_passes
-from flint.passes.compilers.child import compile_module
-from flint.passes.compilers.compiled import compile_captured, program_of
-from flint.passes.compilers.process import compile_in_child
 from flint.passes.compilers.sides import Traffic, side
-from flint.passes.compilers.target import find_target
-from flint.passes.mlir import module_text
 from flint.passes.partition import partitioner
 from flint.passes.profiles import profile
-from flint.steps.lowering import Lowering
 
-CHIPS = {"xla-gpu": "h100", "xla-tpu": "v5p"}
 #: Cluster and software of both sides' prices.
 PRICES = {"xla-gpu": ("h100-dgx", "xla"), "xla-tpu": ("v5p", "xla-tpu")}
 #: What is compared besides collectives, and how far it may be off.
@@ -87,26 +76,22 @@ def by_kind(traffic: Traffic) -> dict[str, int]:
 
 @dataclass
 class Judge:
-    """Compares programs with one compiler, which stays warm in one process."""
+    """Compares programs with one compiler."""
 
     compiler: str = "xla-gpu"
-    pool: ProcessPoolExecutor | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         cluster, self.stack = PRICES[self.compiler]
         self.cluster: Cluster = load_cluster(cluster)
-        self.lowering = Lowering("shardy", self.compiler, CHIPS[self.compiler])
-        self.platform = find_target(self.compiler, CHIPS[self.compiler]).platform
+        self.whole = Compiler(self.compiler)
 
     def outcome(self, program: Program) -> Outcome:
         """Both sides of one program."""
         try:
-            step = replace(program.step, platform=self.platform)
+            step = replace(program.step, platform=self.whole.platform)
             captured = capture_jax(step, program.mesh)
-            # Without lines of source: what was compiled before is found again when they move.
-            plain = replace(captured, module=module_text(captured.module).encode())
-            found = compile_captured(plain, self.lowering, self._run)
-            other = compiled_side(program_of(found, captured), self.cluster, self.stack)
+            found, memory_bytes = self.whole.compiled(captured)
+            other = compiled_side(found, self.cluster, self.stack)
         except FlintError as error:
             return Outcome(program, error=str(error), fault="compiler")
         try:
@@ -117,38 +102,6 @@ class Judge:
             return Outcome(program, error=str(error), fault="refused")
         except Exception:  # noqa: BLE001  # a crash is what is looked for
             return Outcome(program, error=traceback.format_exc(), fault="crash")
-        both = Comparison(
-            program.name, str(program.mesh), side(rewritten), side(program_of(found, captured))
-        )
-        done = Done.of(estimated), Done.of(other, found.by.memory.peak_bytes)
+        both = Comparison(program.name, str(program.mesh), side(rewritten), side(found))
+        done = Done.of(estimated), Done.of(other, memory_bytes)
         return Outcome(program, both, *done)
-
-    def _run(self, options: dict[str, Any], module: bytes) -> tuple[dict[str, Any], bytes]:
-        """Ask a process that stays; libtpu's, which leaves code generation behind, does not."""
-        if not options["generates_code"]:
-            return compile_in_child(options, module)
-        if self.pool is None:
-            context = multiprocessing.get_context("spawn")
-            self.pool = ProcessPoolExecutor(1, context, _prepare, max_tasks_per_child=300)
-        try:
-            found = self.pool.submit(_compiled, options, module).result()
-        except BrokenProcessPool as error:
-            self.pool = None
-            raise FlintError("FL401", "the compiler's process ended") from error
-        if isinstance(found, str):
-            raise FlintError("FL402", found)
-        return found
-
-
-def _prepare() -> None:
-    """The environment of a process that has a compiler and no device."""
-    os.environ.pop("JAX_PLATFORMS", None)
-    os.environ.update(JAX_SKIP_CUDA_CONSTRAINTS_CHECK="1", TF_CPP_MIN_LOG_LEVEL="3")
-
-
-def _compiled(options: dict[str, Any], module: bytes) -> tuple[dict[str, int], bytes] | str:
-    """In the process: what the compiler made, or why not."""
-    try:
-        return compile_module(options, module)
-    except FlintError as error:
-        return error.message
