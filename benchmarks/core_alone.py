@@ -37,20 +37,14 @@ PROGRAMS = {
 }
 #: Tests of the core's rooms, which import no tool.
 TESTS = (
-    "tests/core/chakra/test_chakra_checker.py",
-    "tests/core/chakra/test_chakra_reader.py",
-    "tests/core/chakra/test_chakra_writer.py",
-    "tests/core/cost/test_cluster.py",
-    "tests/core/cost/test_cost_collectives.py",
-    "tests/core/cost/test_cost_kernel_table.py",
-    "tests/core/cost/test_cost_timeline.py",
-    "tests/core/cost/test_estimate_text.py",
-    "tests/core/cli/test_explain.py",
-    "tests/core/test_graph.py",
-    "tests/core/partition/test_hlo_programs.py",
-    "tests/core/jax/test_jax_private.py",
+    "tests/core/chakra/test_chakra_checker.py", "tests/core/chakra/test_chakra_reader.py",
+    "tests/core/chakra/test_chakra_writer.py", "tests/core/cost/test_cluster.py",
+    "tests/core/cost/test_cost_collectives.py", "tests/core/cost/test_cost_kernel_table.py",
+    "tests/core/cost/test_cost_timeline.py", "tests/core/cost/test_estimate_text.py",
+    "tests/core/cli/test_explain.py", "tests/core/test_graph.py",
+    "tests/core/partition/test_hlo_programs.py", "tests/core/jax/test_jax_private.py",
     "tests/core/partition/test_sliding.py",
-)
+)  # fmt: skip
 #: What of them asks for parts of notebooks, which a tool draws.
 PAGES = (
     "tests/core/cost/test_estimate_text.py::test_warnings_of_the_capture_are_told_wherever_it_is_looked_at",

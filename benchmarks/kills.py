@@ -240,14 +240,7 @@ class Project:
             "verify": ["verify", "--junit", "junit.xml"],
             "explore": [
                 *("explore", "step.hlo", "-c", "h100-dgx", "--sweep", "stack=xla,inductor"),
-                *(
-                    "--sweep",
-                    "cluster.ib.bandwidth=10..80GB/s",
-                    "-j",
-                    "2",
-                    "--study",
-                    STUDY,
-                ),
+                *("--sweep", "cluster.ib.bandwidth=10..80GB/s", "-j", "2", "--study", STUDY),
             ],
             "world": ["capture", "script.py", "--world", "--mesh", mesh, "-o", "fresh"],
         }[name]

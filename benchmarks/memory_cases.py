@@ -97,8 +97,7 @@ def _ring(axes: tuple[int, int] = (2, 4), seq: int = 1024, batch: int = 4) -> Ca
     small = {"dim": 256, "num_heads": 8, "num_kv_heads": 4, "head_dim": 32}
     module.Config = functools.partial(module.Config, **small)  # type: ignore[attr-defined]
     return Case(
-        {"data": axes[0], "seq": axes[1]},
-        lambda m: _in_f32(module.train(m, seq=seq, batch=batch)),
+        {"data": axes[0], "seq": axes[1]}, lambda m: _in_f32(module.train(m, seq=seq, batch=batch))
     )
 
 
@@ -113,8 +112,7 @@ def _resnet(axes: tuple[int, int] = (4, 2), batch: int = 64, image: int = 128) -
 
     module.jnp = Wide()  # type: ignore[attr-defined]
     return Case(
-        {"data": axes[0], "model": axes[1]},
-        lambda m: module.train(m, batch=batch, image=image),
+        {"data": axes[0], "model": axes[1]}, lambda m: module.train(m, batch=batch, image=image)
     )
 
 

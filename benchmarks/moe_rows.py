@@ -33,13 +33,10 @@ DRAWS = 5
 #: Hidden and inner size, experts of a token and experts of models without routing options.
 PLAIN = frozenset(
     {
-        (4096, 14336, 2, 8),
-        (6144, 16384, 2, 8),
-        (5120, 8192, 1, 16),
-        (5120, 8192, 1, 128),
+        (4096, 14336, 2, 8), (6144, 16384, 2, 8), (5120, 8192, 1, 16), (5120, 8192, 1, 128),
         (2816, 704, 8, 128),
     }
-)
+)  # fmt: skip
 #: The end of `kernel_source` -> the library.
 LIBRARIES = {
     "fused_moe_triton": "moe-triton",
@@ -50,15 +47,10 @@ LIBRARIES = {
 SIZES = {"bf16": 2, "fp8_block": 1}
 _INTEGERS = (
     *(
-        "num_tokens",
-        "hidden_size",
-        "inter_size",
-        "topk",
-        "num_experts",
-        "moe_tp_size",
+        "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size",
         "moe_ep_size",
     ),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

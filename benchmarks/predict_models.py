@@ -23,16 +23,12 @@ MODELS = Path(__file__).parent / "compare_models"
 PRESETS = {"h100": "h100-dgx", "mi300x": "mi300x"}
 #: Profiles of one model: the times of the first, on the device of the second.
 CASES = (
-    ("h100_bert-small", "h100_bert-small"),
-    ("h100_vit", "h100_vit"),
-    ("h100_qwen1.5-0.5b", "h100_qwen1.5-0.5b"),
-    ("mi300x_bert-small", "mi300x_bert-small"),
-    ("mi300x_qwen1.5-0.5b", "mi300x_qwen1.5-0.5b"),
-    ("h100_bert-small", "mi300x_bert-small"),
-    ("h100_qwen1.5-0.5b", "mi300x_qwen1.5-0.5b"),
-    ("mi300x_bert-small", "h100_bert-small"),
+    ("h100_bert-small", "h100_bert-small"), ("h100_vit", "h100_vit"),
+    ("h100_qwen1.5-0.5b", "h100_qwen1.5-0.5b"), ("mi300x_bert-small", "mi300x_bert-small"),
+    ("mi300x_qwen1.5-0.5b", "mi300x_qwen1.5-0.5b"), ("h100_bert-small", "mi300x_bert-small"),
+    ("h100_qwen1.5-0.5b", "mi300x_qwen1.5-0.5b"), ("mi300x_bert-small", "h100_bert-small"),
     ("mi300x_qwen1.5-0.5b", "h100_qwen1.5-0.5b"),
-)
+)  # fmt: skip
 _HEADINGS = (
     *("model", "times of", "on", "measured ms", "estimate ms", "error", "error of kernels"),
     *("models alone", "as measured on the other"),

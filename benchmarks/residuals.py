@@ -159,11 +159,7 @@ def from_neusight() -> Iterator[tuple[Part, Errors]]:
     """
     cluster = Cluster.load("a100-40-dgx")
     chip = with_stack(cluster, stack_for("eager", cluster)).chip
-    for name, part in (
-        ("elem", Part.ELEMENTWISE),
-        ("softmax", Part.SOFTMAX),
-        ("ln", Part.NORMS),
-    ):
+    for name, part in (("elem", Part.ELEMENTWISE), ("softmax", Part.SOFTMAX), ("ln", Part.NORMS)):
         rows = kernel_rows.row_kernels(name, A100)
         kernels_ns = rows.measured_ns - of_device(name, A100)["call_ns"]
         yield part, errors(replace(rows, measured_ns=kernels_ns), chip)

@@ -55,62 +55,25 @@ _RESULTS = (
     *("flint.Disaggregated(3, 4)", "flint.TorchStep(3, (4,))", "flint.TorchStep(step, (x,))"),
 )  # fmt: skip
 _BODIES = (
-    *("raise SystemExit(0)", "raise SystemExit(3)", "raise ValueError"),
-    *(
-        "import os; os._exit(0)",
-        "import sys; sys.exit()",
-        "x = None",
-        "x = x.sum().item()",
-        "1 / 0",
-    ),
-    *("print('hello')", "import os; os.write(1, b'hello')", "raise MemoryError", "assert False"),
-    *("return 3", "return None", "return 'x'", "return {}", "yield x", "x = float(x)", "del w"),
-    *("x = jax.lax.while_loop(lambda x: x.sum() < 9, lambda x: x + 1, x)", "if x.sum() > 0: x = x"),
-    *(
-        "raise Exception('\\x1b[31mred')",
-        "step(x, w)",
-        "x = jnp.zeros((10**9, 16)) + 1",
-        "x = x[:, :99]",
-    ),
-    *(
-        "import signal, os; os.kill(os.getpid(), signal.SIGTERM)",
-        "x = x.T",
-        "import gc; gc.disable()",
-    ),
-    *("x = jax.lax.with_sharding_constraint(x, P('none'))", "jax.debug.print('{}', x)"),
-)
+    "raise SystemExit(0)", "raise SystemExit(3)", "raise ValueError", "import os; os._exit(0)",
+    "import sys; sys.exit()", "x = None", "x = x.sum().item()", "1 / 0", "print('hello')",
+    "import os; os.write(1, b'hello')", "raise MemoryError", "assert False", "return 3",
+    "return None", "return 'x'", "return {}", "yield x", "x = float(x)", "del w",
+    "x = jax.lax.while_loop(lambda x: x.sum() < 9, lambda x: x + 1, x)", "if x.sum() > 0: x = x",
+    "raise Exception('\\x1b[31mred')", "step(x, w)", "x = jnp.zeros((10**9, 16)) + 1",
+    "x = x[:, :99]", "import signal, os; os.kill(os.getpid(), signal.SIGTERM)", "x = x.T",
+    "import gc; gc.disable()", "x = jax.lax.with_sharding_constraint(x, P('none'))",
+    "jax.debug.print('{}', x)",
+)  # fmt: skip
 _TOPS = (
-    *(
-        "raise SystemExit(0)",
-        "raise SystemExit('x')",
-        "import os; os._exit(0)",
-        "import none",
-        "1 / 0",
-    ),
-    *(
-        "import os; os.write(1, b'hello')",
-        "print('x' * 10**6)",
-        "import os; os.close(1)",
-        "flint = None",
-    ),
-    *(
-        "import sys; sys.setrecursionlimit(60)",
-        "class A: pass",
-        "def f(: pass",
-        "exit()",
-    ),
-    *(
-        "def __getattr__(n): raise ValueError(n)",
-        "raise BaseException('x')",
-    ),
-    *(
-        "jax.config.update('jax_enable_x64', True)",
-        "x = '\\ud800'",
-        "import sys; sys.stdout = None",
-    ),
-    *("import threading; threading.Thread(target=print).start()", "import os; os.environ.clear()"),
-    *("import os; os.chdir('/')", "del jax"),
-)
+    "raise SystemExit(0)", "raise SystemExit('x')", "import os; os._exit(0)", "import none",
+    "1 / 0", "import os; os.write(1, b'hello')", "print('x' * 10**6)", "import os; os.close(1)",
+    "flint = None", "import sys; sys.setrecursionlimit(60)", "class A: pass", "def f(: pass",
+    "exit()", "def __getattr__(n): raise ValueError(n)", "raise BaseException('x')",
+    "jax.config.update('jax_enable_x64', True)", "x = '\\ud800'", "import sys; sys.stdout = None",
+    "import threading; threading.Thread(target=print).start()", "import os; os.environ.clear()",
+    "import os; os.chdir('/')", "del jax",
+)  # fmt: skip
 _SIGNATURES = (", *, n", ", n=3", "=None", ", *args", ", n: int = 'x'", ", n: object() = 3", ", /")
 
 

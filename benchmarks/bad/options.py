@@ -39,34 +39,16 @@ def piped(mesh, layers: int = 4):
 """
 _MESHES = (
     *(
-        "2x2",
-        "4",
-        "1",
-        "2x2x2",
-        "data=2,model=2",
-        "2x",
-        "x2",
-        "0x2",
-        "-1x2",
-        "1.5x2",
-        "2×2",
+        "2x2", "4", "1", "2x2x2", "data=2,model=2", "2x", "x2", "0x2", "-1x2", "1.5x2", "2×2",
         " 2x2 ",
     ),
     *(
-        "data=2",
-        "a=2,a=2",
-        "a=2,b",
-        "=2",
-        "a=",
-        "a=x",
-        '{"a":"x"}',
-        "a=2;b=2",
-        "16777216",
+        "data=2", "a=2,a=2", "a=2,b", "=2", "a=", "a=x", '{"a":"x"}', "a=2;b=2", "16777216",
         "16777217",
     ),
     *("x".join(["1"] * 302), ",".join(f"a{i}=1" for i in range(302)), "9" * 5000, "1e3", "٣x2"),
     *("\x1b[31m=2", " =2", "a\nb=2,c=2", "2x2x2x2x2", "pipe=2,data=2", "4096x4096", "a/b=2,c=2"),
-)
+)  # fmt: skip
 _OPTIONS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "capture": (
         ("--mesh", _MESHES),
@@ -94,16 +76,7 @@ _OPTIONS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
         ("--chunks", ("1", "2", "0", "100000")),
         (
             "--cut",
-            (
-                "layers",
-                "layers:2",
-                "layers:0",
-                "layers:99",
-                "layers:2,1",
-                "layers:balanced",
-                "x",
-                "",
-            ),
+            ("layers", "layers:2", "layers:0", "layers:99", "layers:2,1", "layers:balanced", "x", ""),
         ),
         ("-o", ("out", "m.py", "a/b/c", "x" * 300, "dir", "pipe", "a\x00b")),
     ),
@@ -130,7 +103,7 @@ _OPTIONS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
         ("-o", ("g.dot", "dir", "w.flint", "x" * 300, "a/b/g.dot", "pipe")),
     ),
     "check": (),
-}
+}  # fmt: skip
 
 
 def case(rng: random.Random, number: int, bases: Path) -> Case:

@@ -8,15 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from benchmarks.differential.blocks import (
-    NUMBER,
-    Argument,
-    Block,
-    Form,
-    Sizes,
-    one_form,
-    per_row,
-)
+from benchmarks.differential.blocks import NUMBER, Argument, Block, Form, Sizes, one_form, per_row
 from benchmarks.differential.choices import Choices
 
 

@@ -120,15 +120,9 @@ CALLS: Mapping[str, tuple[str, Price, Bounds]] = {
 
 
 PRESETS = (
-    "a100-80-dgx",
-    "a100-40-dgx",
-    "h100-dgx",
-    "h200-dgx",
-    "l40s",
-    "b200-dgx",
-    "gb200-nvl72",
+    "a100-80-dgx", "a100-40-dgx", "h100-dgx", "h200-dgx", "l40s", "b200-dgx", "gb200-nvl72",
     "mi300x",
-)
+)  # fmt: skip
 _STREAMED = ("launch_ns", "memory_efficiency", "cycles")
 LAUNCHES_OF_ALL = ("elementwise.launch_ns", "softmax.launch_ns", "norm.launch_ns")
 #: What the tables hold.

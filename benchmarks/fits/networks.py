@@ -48,14 +48,8 @@ BOUNDS: Bounds = {
     "p2p_a0_ns": (0.0, 20e3, 4000.0),
     "p2p_efficiency": (0.3, 0.95, 0.74),
 }
-IN_SWITCH: Bounds = {
-    "nvls_a0_ns": (0.0, 150e3, 30e3),
-    "nvls_efficiency": (0.2, 0.95, 0.65),
-}
-HOST: Bounds = {
-    "host_bytes_per_s": (5e9, 60e9, 20e9),
-    "sockets_bytes_per_s": (3e9, 60e9, 12e9),
-}
+IN_SWITCH: Bounds = {"nvls_a0_ns": (0.0, 150e3, 30e3), "nvls_efficiency": (0.2, 0.95, 0.65)}
+HOST: Bounds = {"host_bytes_per_s": (5e9, 60e9, 20e9), "sockets_bytes_per_s": (3e9, 60e9, 12e9)}
 #: Between nodes.
 STEP: Bounds = {"a1_ns": (1000.0, 150e3, 10e3)}
 LARGE: Bounds = {"efficiency": (0.3, 0.95, 0.85)}
@@ -81,20 +75,11 @@ SWITCH_FROM = {
 #: The network between nodes that others are taken for; and those.
 FABRIC = ("h100-dgx", "ib")
 LIKE_INFINIBAND = (
-    ("a100-40-dgx", "ib"),
-    ("a100-80-dgx", "ib"),
-    ("a100-80-hdr4", "ib"),
-    ("a100-80-pcie", "ib"),
-    ("h100-roce", "roce"),
-    ("h200-dgx", "ib"),
-    ("b200-dgx", "ib"),
-    ("b300-hgx", "ib"),
-    ("gb200-nvl72", "ib"),
-    ("gb300-nvl72", "ib"),
-    ("l40s", "ib"),
-    ("rtx-pro-6000", "ib"),
+    ("a100-40-dgx", "ib"), ("a100-80-dgx", "ib"), ("a100-80-hdr4", "ib"), ("a100-80-pcie", "ib"),
+    ("h100-roce", "roce"), ("h200-dgx", "ib"), ("b200-dgx", "ib"), ("b300-hgx", "ib"),
+    ("gb200-nvl72", "ib"), ("gb300-nvl72", "ib"), ("l40s", "ib"), ("rtx-pro-6000", "ib"),
     ("mi300x", "ib"),
-)
+)  # fmt: skip
 #: Presets whose tables have groups of four at most, in which nothing reduces in the switch.
 RACKS = ("gb200-nvl72", "gb300-nvl72")
 #: Presets whose large messages start later, but whose steps do not take longer.

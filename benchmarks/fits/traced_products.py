@@ -23,12 +23,7 @@ from flint.cluster.load import PRESETS
 from flint.cluster.models import Cluster
 from flint.ir.arrays import Float64s
 from flint.tools.measure.fitting.fit import Bounds, fit
-from flint.tools.measure.fitting.kernels import (
-    MeasuredKernels,
-    latencies,
-    settled,
-    with_constants,
-)
+from flint.tools.measure.fitting.kernels import MeasuredKernels, latencies, settled, with_constants
 from flint.tools.measure.fitting.toml_constants import constants_in
 
 #: Modules whose constants these start from.

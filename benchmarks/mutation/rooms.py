@@ -37,32 +37,21 @@ ROOMS = {
     "extract": Room(
         ("passes/extract/*", "passes/hlo/*", "passes/work/*"),
         (
-            "tests/*/test_extract*",
-            "tests/*/test_hlo*",
-            "tests/golden/test_collectives*",
-            "tests/oracle/test_numbers*",
-            "tests/oracle/test_llama_accounting*",
-            "tests/*/test_phases*",
-            "tests/properties/test_capture*",
+            "tests/*/test_extract*", "tests/*/test_hlo*", "tests/golden/test_collectives*",
+            "tests/oracle/test_numbers*", "tests/oracle/test_llama_accounting*",
+            "tests/*/test_phases*", "tests/properties/test_capture*",
         ),
     ),
     "cost": Room(
         ("backends/cost/*",),
         (
-            "tests/*/test_cost*",
-            "tests/*/test_estimate*",
-            "tests/*/test_utilisation*",
-            "tests/oracle/test_astra*",
-            "tests/oracle/test_pipeline_timing*",
+            "tests/*/test_cost*", "tests/*/test_estimate*", "tests/*/test_utilisation*",
+            "tests/oracle/test_astra*", "tests/oracle/test_pipeline_timing*",
         ),
     ),
     "simulators": Room(
         ("flint/tools/simulators/*",),
-        (
-            "tests/*/test_simulat*",
-            "tests/*/test_scale_sim*",
-            "tests/*/test_fidelities*",
-        ),
+        ("tests/*/test_simulat*", "tests/*/test_scale_sim*", "tests/*/test_fidelities*"),
     ),
     "pipeline": Room(
         ("passes/pipeline/*",),
@@ -71,49 +60,32 @@ ROOMS = {
     "mesh": Room(
         ("flint/ir/mesh.py", "passes/axes.py"),
         (
-            "tests/*/test_axes*",
-            "tests/*/test_mesh*",
-            "tests/*/test_*groups*",
-            "tests/*/test_placement*",
-            "tests/*/test_sharding_rules*",
-            "tests/golden/*",
-            "tests/properties/test_invariants*",
-            "tests/properties/test_chakra*",
-            "tests/*/test_chakra*",
-            "tests/*/test_cost_network*",
-            "tests/*/test_extract*",
-            "tests/*/test_hlo*",
-            "tests/*/test_jax_frontend*",
+            "tests/*/test_axes*", "tests/*/test_mesh*", "tests/*/test_*groups*",
+            "tests/*/test_placement*", "tests/*/test_sharding_rules*", "tests/golden/*",
+            "tests/properties/test_invariants*", "tests/properties/test_chakra*",
+            "tests/*/test_chakra*", "tests/*/test_cost_network*", "tests/*/test_extract*",
+            "tests/*/test_hlo*", "tests/*/test_jax_frontend*",
         ),
         derived=False,  # a third of all tests make a mesh
     ),
     "project": Room(
         ("flint/tools/change/project/*", "flint/io/inputs.py", "flint/tools/change/diff/*"),
         (
-            "tests/*/test_project*",
-            "tests/*/test_lock*",
-            "tests/*/test_inputs*",
-            "tests/*/test_verify*",
-            "tests/*/test_compare*",
-            "tests/*/test_grown*",
-            "tests/*/test_revisions*",
-            "tests/*/test_cli_diff*",
-            "tests/properties/test_align*",
+            "tests/*/test_project*", "tests/*/test_lock*", "tests/*/test_inputs*",
+            "tests/*/test_verify*", "tests/*/test_compare*", "tests/*/test_grown*",
+            "tests/*/test_revisions*", "tests/*/test_cli_diff*", "tests/properties/test_align*",
         ),
         derived=False,
     ),
     "torch_world": Room(
         ("frontends/torch_world/*",),
         (
-            "tests/*/test_torch_*",
-            "tests/*/test_late_imports*",
-            "tests/*/test_recorded*",
-            "tests/compat/test_torch*",
-            "tests/oracle/test_torch_accounting*",
+            "tests/*/test_torch_*", "tests/*/test_late_imports*", "tests/*/test_recorded*",
+            "tests/compat/test_torch*", "tests/oracle/test_torch_accounting*",
             "tests/oracle/test_torch_real_ranks*",
         ),
     ),
-}
+}  # fmt: skip
 #: These kinds of tests run whole programs: they come after what stands two imports nearer.
 _LATE = {"oracle": 2, "compat": 2, "packaging": 4}
 _FAR = 9

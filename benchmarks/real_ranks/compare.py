@@ -38,16 +38,10 @@ from flint.tracing import Trace
 ROOT = Path(__file__).resolve().parents[2]
 WORLD, RANKS = 4, (0, 1, 3)
 LEFT_OUT = (
-    *("_c10d_functional.wait_tensor", "_c10d_functional._wrap_tensor_autograd", "profiler."),
-    *(
-        "aten._unsafe_view",
-        "aten.empty",
-        "aten.new_empty",
-        "aten._local_scalar_dense",
-        "aten.lift_fresh",
-        "aten.scalar_tensor",
-    ),
-)
+    "_c10d_functional.wait_tensor", "_c10d_functional._wrap_tensor_autograd", "profiler.",
+    "aten._unsafe_view", "aten.empty", "aten.new_empty", "aten._local_scalar_dense",
+    "aten.lift_fresh", "aten.scalar_tensor",
+)  # fmt: skip
 #: Which argument of c10d's operators goes into the network; the last one otherwise.
 FIRST_GOES = ("c10d.allreduce_", "c10d.broadcast_", "c10d.send", "c10d.recv_")
 #: StableHLO's names of types, as recordings have them.

@@ -108,12 +108,8 @@ def _bar() -> list[Pair]:
         pair(f"llama {parallel} {small} -> {real}", LLAMA, small, real, deep, **_DEEP,
              parallel=parallel, seq=4096)
         for parallel, small, real in (
-            ("fsdp+tp", "4x2", "16x4"),
-            ("fsdp+tp", "2x4", "8x8"),
-            ("fsdp+tp+sp", "4x2", "16x4"),
-            ("fsdp+tp+sp", "2x4", "8x8"),
-            ("fsdp", "8x1", "64x1"),
-            ("fsdp", "4x2", "16x4"),
+            ("fsdp+tp", "4x2", "16x4"), ("fsdp+tp", "2x4", "8x8"), ("fsdp+tp+sp", "4x2", "16x4"),
+            ("fsdp+tp+sp", "2x4", "8x8"), ("fsdp", "8x1", "64x1"), ("fsdp", "4x2", "16x4"),
             ("tp+sp", "4x2", "8x8"),
         )
     ]  # fmt: skip
