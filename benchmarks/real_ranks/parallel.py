@@ -22,8 +22,9 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from benchmarks.real_ranks.replicated import adam, fsdp, trained
+from benchmarks.real_ranks.replicated import adam, changed, fsdp, trained
 from benchmarks.real_ranks.table import (
+    PROGRAMS,
     TOKENS,
     WIDTH,
     WORLD,
@@ -32,6 +33,7 @@ from benchmarks.real_ranks.table import (
     Training,
     loss_of,
     program,
+    stepping,
     tokens_of,
 )
 
@@ -70,65 +72,47 @@ def all_ranks(device: str, name: str = "tp") -> DeviceMesh:
     return init_device_mesh(device, (WORLD,), mesh_dim_names=(name,))
 
 
-@program
-def tensor_parallel_plain(device: str) -> Training:
-    plan = {"head": ColwiseParallel(output_layouts=Replicate())}
-    return trained(device, tensor_parallel(device, all_ranks(device), plan))
+#: Of embeddings and logits.
+HEAD = {"head": ColwiseParallel(output_layouts=Replicate())}
+EMBEDDING = {"embed": RowwiseParallel(input_layouts=Replicate())}
+ALONG = {
+    "embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+    "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+}
 
 
-@program
-def sequence_parallel(device: str) -> Training:
-    plan = {
-        "embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
-        "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+def over_all(device: str, *plans: dict[str, Any], **model: Any) -> Training:
+    """Tensor parallelism over all ranks."""
+    return trained(device, tensor_parallel(device, all_ranks(device), *plans, **model))
+
+
+PROGRAMS.update(
+    {
+        "tensor parallel plain": lambda d: over_all(d, HEAD),
+        "sequence parallel": lambda d: over_all(d, ALONG, SEQUENCE),
+        "uneven vocabulary": lambda d: over_all(d, HEAD, vocabulary=98),
+        "embedding by rows": lambda d: over_all(d, EMBEDDING),
+        "embedding by uneven rows": lambda d: over_all(d, EMBEDDING, vocabulary=98),
     }
-    return trained(device, tensor_parallel(device, all_ranks(device), plan, SEQUENCE))
-
-
-def over_vocabulary(device: str, vocabulary: int) -> Training:
-    """The loss of logits that are divided over the vocabulary."""
-    plan = {"head": ColwiseParallel(use_local_output=False)}
-    model = tensor_parallel(device, all_ranks(device), plan, vocabulary=vocabulary)
-    optimizer, tokens = adam(model), tokens_of(device)
-
-    def step() -> None:
-        with loss_parallel():
-            loss_of(model, tokens).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return Training(step, (model, optimizer, tokens))
+)
 
 
 @program
 def loss_over_the_vocabulary(device: str) -> Training:
-    return over_vocabulary(device, 96)
+    plan = {"head": ColwiseParallel(use_local_output=False)}
+    model, tokens = tensor_parallel(device, all_ranks(device), plan), tokens_of(device)
 
+    def backward() -> None:
+        with loss_parallel():
+            loss_of(model, tokens).backward()
 
-@program
-def uneven_vocabulary(device: str) -> Training:
-    plan = {"head": ColwiseParallel(output_layouts=Replicate())}
-    return trained(device, tensor_parallel(device, all_ranks(device), plan, vocabulary=98))
-
-
-@program
-def embedding_by_rows(device: str) -> Training:
-    plan = {"embed": RowwiseParallel(input_layouts=Replicate())}
-    return trained(device, tensor_parallel(device, all_ranks(device), plan))
-
-
-@program
-def embedding_by_uneven_rows(device: str) -> Training:
-    plan = {"embed": RowwiseParallel(input_layouts=Replicate())}
-    return trained(device, tensor_parallel(device, all_ranks(device), plan, vocabulary=98))
+    return stepping(backward, adam(model), model, tokens)
 
 
 @program
 def fsdp_over_tensor_parallel(device: str) -> Training:
     mesh = init_device_mesh(device, (2, 2), mesh_dim_names=("dp", "tp"))
-    model = tensor_parallel(
-        device, mesh["tp"], {"head": ColwiseParallel(output_layouts=Replicate())}
-    )
+    model = tensor_parallel(device, mesh["tp"], HEAD)
     for block in model.blocks:
         fully_shard(block, mesh=mesh["dp"])
     return trained(device, fully_shard(model, mesh=mesh["dp"]))
@@ -137,17 +121,17 @@ def fsdp_over_tensor_parallel(device: str) -> Training:
 @program
 def products_of_dtensors(device: str) -> Training:
     mesh = init_device_mesh(device, (2, 2), mesh_dim_names=("a", "b"))
-    weight = nn.Parameter(
-        distribute_tensor(torch.randn(WIDTH, 128, device=device), mesh, [Replicate(), Shard(1)])
-    )
-    other = nn.Parameter(
-        distribute_tensor(torch.randn(128, WIDTH, device=device), mesh, [Replicate(), Shard(0)])
-    )
-    x = distribute_tensor(torch.randn(32, WIDTH, device=device), mesh, [Shard(0), Replicate()])
+
+    def divided(rows: int, columns: int, *placements: Replicate | Shard) -> Tensor:
+        return distribute_tensor(torch.randn(rows, columns, device=device), mesh, placements)
+
+    weight = nn.Parameter(divided(WIDTH, 128, Replicate(), Shard(1)))
+    other = nn.Parameter(divided(128, WIDTH, Replicate(), Shard(0)))
+    x = divided(32, WIDTH, Shard(0), Replicate())
     optimizer = torch.optim.SGD([weight, other], 0.1, foreach=True)
 
     def step() -> None:
-        y = torch.relu(x @ weight) @ other
+        y = torch.relu(x @ weight) @ other  # is held while the weights are updated
         y.redistribute(placements=[Shard(0), Shard(1)]).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -214,24 +198,6 @@ class Ulysses(nn.Module):
         return self.inner.o(torch.cat(back.unbind(0), -1))
 
 
-def of_sequences(device: str, attend: type[Ring | Ulysses]) -> Training:
-    """A model on parts of a sequence, under FSDP2."""
-    model = Model()
-    for block in model.blocks:
-        block.attention = attend(block.attention)
-    return trained(device, fsdp(device, model))
-
-
-@program
-def ring_attention(device: str) -> Training:
-    return of_sequences(device, Ring)
-
-
-@program
-def ulysses(device: str) -> Training:
-    return of_sequences(device, Ulysses)
-
-
 class Gather(torch.autograd.Function):
     """Rows of all ranks; gradients are summed and scattered."""
 
@@ -257,9 +223,13 @@ class Gathered(Ring):
         return inner.o(torch.softmax(inner.q(x) @ k.transpose(-2, -1), -1) @ v)
 
 
-@program
-def keys_gathered(device: str) -> Training:
-    return of_sequences(device, Gathered)
+SEQUENCES = {"ring attention": Ring, "ulysses": Ulysses, "keys gathered": Gathered}
+PROGRAMS.update(
+    {
+        name: lambda d, kind=kind: trained(d, fsdp(d, changed(Model(), attention=kind)))
+        for name, kind in SEQUENCES.items()
+    }
+)
 
 
 # --- experts --------------------------------------------------------------------------------------
@@ -298,16 +268,6 @@ def of_experts(device: str, experts: Experts) -> Training:
     return trained(device, model, between=between)
 
 
-@program
-def experts_even(device: str) -> Training:
-    return of_experts(device, Experts())
-
-
-@program
-def experts_uneven(device: str) -> Training:
-    return of_experts(device, Experts((28, 20, 12, 4)))
-
-
 class Every(Experts):
     """All ranks calculate their expert on all tokens."""
 
@@ -329,9 +289,13 @@ class Scatter(torch.autograd.Function):
         return Gather.forward(context, gradient)
 
 
-@program
-def experts_gathered(device: str) -> Training:
-    return of_experts(device, Every())
+PROGRAMS.update(
+    {
+        "experts even": lambda d: of_experts(d, Experts()),
+        "experts uneven": lambda d: of_experts(d, Experts((28, 20, 12, 4))),
+        "experts gathered": lambda d: of_experts(d, Every()),
+    }
+)
 
 
 # --- stages ---------------------------------------------------------------------------------------
@@ -357,32 +321,20 @@ def pipeline(
     optimizer = torch.optim.AdamW([p for m in modules for p in m.parameters()], foreach=True)
     x, target = (torch.randn(8, TOKENS, WIDTH, device=device) for _ in range(2))
 
-    def step() -> None:
-        losses: list[Tensor] = []
+    def backward() -> None:
         inputs = (x,) if rank == 0 else ()
-        made.step(*inputs, target=target if rank == ranks - 1 else None, losses=losses)
-        optimizer.step()
-        optimizer.zero_grad()
+        made.step(*inputs, target=target if rank == ranks - 1 else None, losses=[])
 
-    return Training(step, (*modules, optimizer, x, target))
+    return stepping(backward, optimizer, *modules, x, target)
 
 
-@program
-def pipeline_gpipe(device: str) -> Training:
-    return pipeline(device, "GPipe")
-
-
-@program
-def pipeline_1f1b(device: str) -> Training:
-    return pipeline(device, "1F1B")
-
-
-@program
-def pipeline_interleaved(device: str) -> Training:
-    return pipeline(device, "Interleaved1F1B", chunks=2)
-
-
-@program
-def pipeline_of_fsdp(device: str) -> Training:
-    mesh = init_device_mesh(device, (2, 2), mesh_dim_names=("pipe", "dp"))
-    return pipeline(device, "1F1B", mesh=mesh)
+PROGRAMS.update(
+    {
+        "pipeline gpipe": lambda d: pipeline(d, "GPipe"),
+        "pipeline 1f1b": lambda d: pipeline(d, "1F1B"),
+        "pipeline interleaved": lambda d: pipeline(d, "Interleaved1F1B", chunks=2),
+        "pipeline of fsdp": lambda d: pipeline(
+            d, "1F1B", mesh=init_device_mesh(d, (2, 2), mesh_dim_names=("pipe", "dp"))
+        ),
+    }
+)

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarks.real_ranks.table import (
     HEADS,
+    PROGRAMS,
     WIDTH,
     WORLD,
     Attention,
@@ -27,6 +28,7 @@ from benchmarks.real_ranks.table import (
     Training,
     loss_of,
     program,
+    stepping,
     tokens_of,
     training,
 )
@@ -47,26 +49,6 @@ def ddp(device: str, hook: Any = None, model: nn.Module | None = None, **options
     return training(wrapped, adam(wrapped), tokens_of(device))
 
 
-@program
-def ddp_plain(device: str) -> Training:
-    return ddp(device)
-
-
-@program
-def ddp_views_of_buckets(device: str) -> Training:
-    return ddp(device, gradient_as_bucket_view=True, bucket_cap_mb=0.1)
-
-
-@program
-def ddp_static_graph(device: str) -> Training:
-    return ddp(device, static_graph=True)
-
-
-@program
-def ddp_compressed(device: str) -> Training:
-    return ddp(device, hook=default_hooks.fp16_compress_hook)
-
-
 class Partly(Model):
     """A model with a layer that is not used."""
 
@@ -76,14 +58,9 @@ class Partly(Model):
 
 
 @program
-def ddp_unused_parameters(device: str) -> Training:
-    return ddp(device, model=Partly(), find_unused_parameters=True)
-
-
-@program
 def ddp_accumulation(device: str) -> Training:
     made = ddp(device)
-    model, _, tokens = made.kept
+    model, tokens, _ = made.kept
 
     def step() -> None:
         with model.no_sync():
@@ -104,13 +81,7 @@ def ddp_convolutions(device: str) -> Training:
     model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 49, 10)).to(device)
     wrapped, images = DistributedDataParallel(model), torch.randn(4, 3, 16, 16, device=device)
     optimizer = torch.optim.SGD(wrapped.parameters(), 0.1, momentum=0.9, foreach=True)
-
-    def step() -> None:
-        wrapped(images).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return Training(step, (wrapped, optimizer, images))
+    return stepping(lambda: wrapped(images).square().mean().backward(), optimizer, wrapped, images)
 
 
 def fsdp(
@@ -132,58 +103,9 @@ def trained(device: str, model: nn.Module, **more: Any) -> Training:
 
 
 @program
-def fsdp_plain(device: str) -> Training:
-    return trained(device, fsdp(device))
-
-
-@program
-def fsdp_kept_after_forward(device: str) -> Training:
-    return trained(device, fsdp(device, reshard_after_forward=False))
-
-
-@program
-def fsdp_resharded_by_two(device: str) -> Training:
-    return trained(device, fsdp(device, reshard_after_forward=2))
-
-
-@program
-def fsdp_mixed_precision(device: str) -> Training:
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    return trained(device, fsdp(device, mp_policy=policy))
-
-
-@program
-def fsdp_second_dimension(device: str) -> Training:
-    def placed(weight: nn.Parameter) -> Shard:
-        return Shard(weight.ndim - 1)
-
-    return trained(device, fsdp(device, shard_placement_fn=placed))
-
-
-@program
-def fsdp_uneven(device: str) -> Training:
-    return trained(device, fsdp(device, Model(vocabulary=97)))
-
-
-@program
-def fsdp_tied_weights(device: str) -> Training:
-    return trained(device, fsdp(device, Model(tied=True)))
-
-
-@program
-def fsdp_offload(device: str) -> Training:
-    return trained(device, fsdp(device, offload_policy=CPUOffloadPolicy(pin_memory=False)))
-
-
-@program
 def fsdp_clipped(device: str) -> Training:
     model = fsdp(device)
     return trained(device, model, between=lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
-
-
-@program
-def hsdp(device: str) -> Training:
-    return trained(device, fsdp(device, shape=(2, 2)))
 
 
 @program
@@ -193,7 +115,7 @@ def fsdp_accumulation(device: str) -> Training:
 
     def step() -> None:
         model.set_requires_gradient_sync(False)
-        loss_of(model, made.kept[2]).backward()
+        loss_of(model, made.kept[1]).backward()
         model.set_requires_gradient_sync(True)
         made.step()
 
@@ -210,26 +132,11 @@ class Fused(Attention):
         return self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
-@program
-def fsdp_fused_attention(device: str) -> Training:
-    model = Model()
-    for block in model.blocks:
-        block.attention = Fused()
-    return trained(device, fsdp(device, model))
-
-
 class Recomputed(Block):
     """A block whose activations are calculated again."""
 
     def forward(self, x: Tensor) -> Tensor:
         return checkpoint(super().forward, x, use_reentrant=False)
-
-
-@program
-def fsdp_checkpointed(device: str) -> Training:
-    model = Model()
-    model.blocks = nn.ModuleList(Recomputed() for _ in range(3))
-    return trained(device, fsdp(device, model))
 
 
 class Lora(nn.Module):
@@ -245,20 +152,53 @@ class Lora(nn.Module):
         return self.base(x) + self.b(self.a(x))
 
 
-@program
-def fsdp_lora(device: str) -> Training:
-    model = Model().requires_grad_(False)
+def changed(model: Model, **parts: Callable[[Any], nn.Module]) -> Model:
+    """A model with other modules in its blocks, made of those that are there."""
     for block in model.blocks:
-        block.up, block.down = Lora(block.up), Lora(block.down)
-    return trained(device, fsdp(device, model))
+        for name, make in parts.items():
+            setattr(block, name, make(getattr(block, name)))
+    return model
 
 
-@program
-def ddp_lora(device: str) -> Training:
-    model = Model().requires_grad_(False)
-    for block in model.blocks:
-        block.up, block.down = Lora(block.up), Lora(block.down)
-    return ddp(device, model=model)
+def lora() -> Model:
+    """A frozen model with updates of low rank."""
+    return changed(Model().requires_grad_(False), up=Lora, down=Lora)
+
+
+def recomputed() -> Model:
+    """A model that calculates activations again."""
+    model = Model()
+    model.blocks = nn.ModuleList(Recomputed() for _ in range(3))
+    return model
+
+
+#: What DDP, FSDP2 and a model are given.
+DDP: dict[str, Callable[[], dict[str, Any]]] = {
+    "plain": dict,
+    "views of buckets": lambda: {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.1},
+    "static graph": lambda: {"static_graph": True},
+    "compressed": lambda: {"hook": default_hooks.fp16_compress_hook},
+    "unused parameters": lambda: {"model": Partly(), "find_unused_parameters": True},
+    "lora": lambda: {"model": lora()},
+}
+FSDP: dict[str, Callable[[], dict[str, Any]]] = {
+    "fsdp plain": dict,
+    "fsdp kept after forward": lambda: {"reshard_after_forward": False},
+    "fsdp resharded by two": lambda: {"reshard_after_forward": 2},
+    "fsdp mixed precision": lambda: {
+        "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    },
+    "fsdp second dimension": lambda: {"shard_placement_fn": lambda w: Shard(w.ndim - 1)},
+    "fsdp uneven": lambda: {"model": Model(vocabulary=97)},
+    "fsdp tied weights": lambda: {"model": Model(tied=True)},
+    "fsdp offload": lambda: {"offload_policy": CPUOffloadPolicy(pin_memory=False)},
+    "hsdp": lambda: {"shape": (2, 2)},
+    "fsdp fused attention": lambda: {"model": changed(Model(), attention=lambda _: Fused())},
+    "fsdp checkpointed": lambda: {"model": recomputed()},
+    "fsdp lora": lambda: {"model": lora()},
+}
+PROGRAMS.update({f"ddp {n}": lambda d, o=o: ddp(d, **o()) for n, o in DDP.items()})
+PROGRAMS.update({n: lambda d, o=o: trained(d, fsdp(d, **o())) for n, o in FSDP.items()})
 
 
 # --- optimizers and several models ----------------------------------------------------------------
@@ -304,22 +244,18 @@ def muon_of(p: Tensor, state: Any) -> None:
     p.sub_(momentum, alpha=0.01)
 
 
-@program
-def ddp_lamb(device: str) -> Training:
-    model = DistributedDataParallel(Model().to(device))
-    return training(model, Optimizer(model.parameters(), lamb_of), tokens_of(device))
+def under(device: str, model: nn.Module, update: Callable[[Tensor, Any], None]) -> Training:
+    """A model under an optimizer of its own."""
+    return training(model, Optimizer(model.parameters(), update), tokens_of(device))
 
 
-@program
-def fsdp_lamb(device: str) -> Training:
-    model = fsdp(device)
-    return training(model, Optimizer(model.parameters(), lamb_of), tokens_of(device))
-
-
-@program
-def ddp_muon(device: str) -> Training:
-    model = DistributedDataParallel(Model().to(device))
-    return training(model, Optimizer(model.parameters(), muon_of), tokens_of(device))
+PROGRAMS.update(
+    {
+        "ddp lamb": lambda d: under(d, DistributedDataParallel(Model().to(d)), lamb_of),
+        "fsdp lamb": lambda d: under(d, fsdp(d), lamb_of),
+        "ddp muon": lambda d: under(d, DistributedDataParallel(Model().to(d)), muon_of),
+    }
+)
 
 
 @program
@@ -383,14 +319,12 @@ def distilled(device: str) -> Training:
     student = fsdp(device, Model(1))
     optimizer, tokens = adam(student), tokens_of(device)
 
-    def step() -> None:
+    def backward() -> None:
         with torch.no_grad():
             target = F.softmax(teacher(tokens), -1)
         F.kl_div(F.log_softmax(student(tokens), -1), target, reduction="batchmean").backward()
-        optimizer.step()
-        optimizer.zero_grad()
 
-    return Training(step, (teacher, student, optimizer, tokens))
+    return stepping(backward, optimizer, teacher, student, tokens)
 
 
 @program
@@ -403,7 +337,7 @@ def policy_and_reference(device: str) -> Training:
     def chosen(model: nn.Module) -> Tensor:
         return torch.log_softmax(model(answers), -1).gather(-1, answers[..., None]).squeeze(-1)
 
-    def step() -> None:
+    def backward() -> None:
         with torch.no_grad():
             before = chosen(reference)
         every = torch.empty(8 * WORLD, device=device)
@@ -411,30 +345,25 @@ def policy_and_reference(device: str) -> Training:
         advantage = (rewards - every.mean()) / (every.std() + 1e-4)
         now = chosen(policy)
         ratio = torch.exp(now - before)
-        loss = (
-            -(ratio.clamp(0.8, 1.2) * advantage[:, None]).mean()
-            + 0.04 * (ratio - 1 - now + before).mean()
-        )
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        loss = -(ratio.clamp(0.8, 1.2) * advantage[:, None]).mean()
+        (loss + 0.04 * (ratio - 1 - now + before).mean()).backward()
 
-    return Training(step, (policy, reference, optimizer, answers, rewards))
+    return stepping(backward, optimizer, policy, reference, answers, rewards)
 
 
 @program
 def local_steps(device: str) -> Training:
     """Weights are averaged after each step, gradients never."""
     model = Model().to(device)
-    optimizer, tokens = torch.optim.SGD(model.parameters(), 0.1, foreach=True), tokens_of(device)
+    made = training(
+        model, torch.optim.SGD(model.parameters(), 0.1, foreach=True), tokens_of(device)
+    )
 
     def step() -> None:
-        loss_of(model, tokens).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        made.step()
         with torch.no_grad():
             for p in model.parameters():
                 dist.all_reduce(p, op=dist.ReduceOp.SUM)
                 p.div_(WORLD)
 
-    return Training(step, (model, optimizer, tokens))
+    return Training(step, made.kept)

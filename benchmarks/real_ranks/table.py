@@ -27,7 +27,7 @@ PROGRAMS: dict[str, Callable[[str], Training]] = {}
 
 
 def program(make: Callable[[str], Training]) -> Callable[[str], Training]:
-    """Put a function of a device into the table, under its name."""
+    """Put a function of a device into the table `PROGRAMS`, under its name."""
     PROGRAMS[make.__name__.replace("_", " ")] = make
     return make
 
@@ -109,15 +109,24 @@ def loss_of(model: nn.Module, tokens: Tensor) -> Tensor:
     return F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
 
 
+def stepping(backward: Callable[[], Any], optimizer: Any, *kept: Any) -> Training:
+    """Gradients, an update, and gradients away."""
+
+    def step() -> None:
+        backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return Training(step, (*kept, optimizer))
+
+
 def training(
     model: nn.Module, optimizer: Any, tokens: Tensor, between: Callable[[], Any] = lambda: None
 ) -> Training:
     """A step of the usual kind; `between` runs after the backward pass."""
 
-    def step() -> None:
+    def backward() -> None:
         loss_of(model, tokens).backward()
         between()
-        optimizer.step()
-        optimizer.zero_grad()
 
-    return Training(step, (model, optimizer, tokens))
+    return stepping(backward, optimizer, model, tokens)
