@@ -290,11 +290,16 @@ class _Build:
             return max(sources, default=-1)
         alias = max(sources, default=-1)
         flags = Flag.VIEW if alias >= 0 else 0
+        updates = [t for t in stored if t.storage in event.writes]
+        deps = sources + [r for t in updates for r in self.memory.rows_before_write(t)]
         row = self._row(
-            event, IDENTITY, Kind.VALUE, deps=sources, stored=stored[:1], flags=flags, alias=alias
+            event, IDENTITY, Kind.VALUE, deps=deps, stored=stored[:1], flags=flags, alias=alias
         )
         for tensor in stored:
-            self.memory.provide(tensor.storage, row, tensor.num_bytes)
+            if tensor in updates:
+                self.memory.was_written(tensor, row)
+            else:
+                self.memory.provide(tensor.storage, row, tensor.num_bytes)
         return row
 
     def _group(self, key: str) -> Group:

@@ -223,6 +223,22 @@ def test_collectives_of_one_rank_vanish():
     assert named(program, "aten.neg").deps == (1,)
 
 
+def test_a_gather_of_one_rank_into_part_of_a_buffer_leaves_the_rest():
+    """Who reads the whole buffer waits for those who wrote the other parts, too."""
+    buffer, first, second = tensor(1, 8), part(1, 0, 4), part(1, 4, 4)
+    alone = collective(Collective.ALL_GATHER, "self", 16)
+    program = build(
+        update("aten.neg_", [first]),
+        event("aten.exp", [second], [tensor(3, 4)]),
+        event("c10d._allgather_base_", [tensor(2, 4)], [second], writes=(1,), comm=alone),
+        event("aten.neg", [buffer], [tensor(4, 8)]),
+        storages={1: stored("buffer", "flat", buffer)},
+    )
+    nodes = expand(program)
+    negated, read, reader = range(3)
+    assert {negated, read} <= set(nodes.dependencies(reader))
+
+
 def test_waiting_for_what_did_not_run_is_no_dependency():
     """Nothing had run on the stream of the view: row 0 is none that anything waits for."""
     program = build(
