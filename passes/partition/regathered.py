@@ -1,6 +1,6 @@
 """Gathers that nobody asked for: a value made whole on every device, to be cut again or for one operation.
 
-XLA calls the first an involuntary full rematerialisation (jax#21562, openxla/xla#15207). What a sharding
+XLA calls the first an involuntary full rematerialization (jax#21562, openxla/xla#15207). What a sharding
 asks for is none: weights that are gathered to be read (FSDP), or activations for a product.
 """
 
@@ -76,7 +76,7 @@ class _Search:
             return
         whole = {int(end) for end in ends if self._op(end) in _WHOLE}
         cuts = [end for end in ends if self._is_cut(end)]
-        if len(cuts) == len(ends):
+        if len(cuts) == len(ends) and not self._goes_back(row, cuts[0]):
             yield self._found(row, cuts[0], -1)
         elif len(whole) == len(ends) and not self._is_given(row):
             reader = min(whole)
@@ -124,6 +124,11 @@ class _Search:
         for gather in self._chain(row)[0]:
             size *= program.groups[program.group[gather]].size(program.mesh)
         return size == program.mesh.size
+
+    def _goes_back(self, row: int, cut: int) -> bool:
+        """Whether the cut undoes the gather: only a sharding that the user gave the value asks for that."""
+        before = self.program.row(int(self.program.dependencies(row)[0]))
+        return before.shape == self.program.row(cut).shape
 
     def _axes(self, gather: int) -> list[str]:
         program = self.program
@@ -179,36 +184,42 @@ def _sentence(program: Program, f: Regathered) -> str:
     begin = f"{place}: {shape} is gathered whole over {axes} ({size})"
     if f.reader < 0:
         return (
-            f"{begin} and cut again, an involuntary full rematerialisation: say between the two how it is "
-            f"to be split, jax.lax.with_sharding_constraint(x, {_spec(program, f)})"
+            f"{begin} and cut again, an involuntary full rematerialization: give it a sharding between the "
+            f"two{_such_as(program, f)}"
         )
     reader = program.row(f.reader).opcode.rpartition(".")[2]
     then = ", whose result is cut again" if f.cut >= 0 else ""
     return (
-        f"{begin} for {reader}{then}; no sharding asks for it: partitioners do not split {reader}, "
-        f"jax.shard_map over {axes} does, with whole what {reader} works along"
+        f"{begin} for {reader}{then}; no sharding asks for it, but partitioners do not split {reader}: call "
+        f"it in jax.shard_map over {axes}, with the dimension whole that {reader} works along"
     )
 
 
-def _spec(program: Program, f: Regathered) -> str:
-    """A sharding between that of the gathered value and that of the cut one: no device holds all."""
+def _such_as(program: Program, f: Regathered) -> str:
+    """A sharding between that of the gathered value and that of the cut one: no device holds all.
+
+    "" if all axes of the gather cut it again: none is left for the dimension that was gathered.
+    """
     cut = program.row(f.cut)
     cut_axes = [str(a) for a in cut.group.axes] if cut.group is not None else []
     before, gathered = program.row(int(program.dependencies(f.row)[0])), program.row(f.row)
     whole = program.row(int(program.dependencies(f.cut)[0])).shape
     named = [_axes_of(program, a, b, cut_axes) for a, b in zip(whole, cut.shape, strict=True)]
+    taken = {*cut_axes, *(axis for axes in named for axis in axes)}
+    left = [axis for axis in f.axes if axis not in taken]
+    if not left or None in taken:
+        return ""
     if gathered.shape == whole and len(before.shape) == len(whole):
         parts = zip(named, whole, before.shape, strict=True)
-        named = [n or _axes_of(program, a, b, list(f.axes)) for n, a, b in parts]
-    return f"P({', '.join(n or 'None' for n in named)})"
+        named = [n or _axes_of(program, a, b, left) for n, a, b in parts]
+    spec = ", ".join(repr(n[0] if len(n) == 1 else n or None) for n in named)
+    return f", such as jax.lax.with_sharding_constraint(x, P({spec}))"
 
 
-def _axes_of(program: Program, whole: int, part: int, axes: list[str]) -> str:
-    """The axis, or axes, of a dimension of which a device has a part; "" if it has all."""
+def _axes_of(program: Program, whole: int, part: int, axes: list[str]) -> tuple[str | None, ...]:
+    """The axes of a dimension of which a device has a part; (None,) if they are not known."""
     if whole == part:
-        return ""
+        return ()
     sizes = program.mesh.shape
     of = [a for a in axes or list(sizes) if sizes.get(a) == -(-whole // part)]
-    if of:
-        return repr(of[0])
-    return repr(tuple(axes)) if axes else "..."
+    return tuple(of[:1] or axes) or (None,)

@@ -16,7 +16,7 @@ from flint.passes.partition.as_xla.gathers import split_gathers
 from flint.passes.partition.as_xla.lookups import split_lookups
 from flint.passes.partition.as_xla.pointwise import follow_results
 from flint.passes.partition.as_xla.products import resolve_dot_conflicts, split_broadcasts
-from flint.passes.partition.as_xla.reshards import drop_barriers, split_reshards
+from flint.passes.partition.as_xla.reshards import drop_barriers, keep_chains, split_reshards
 from flint.passes.partition.as_xla.sums import settle_sums
 from flint.passes.partition.as_xla.top_k import split_top_ks
 from flint.passes.partition.as_xla.whole import gather_operands
@@ -96,6 +96,7 @@ def partition_module(bytecode: bytes) -> bytes:
         gather_operands(module)
         split_top_ks(module)
         follow_results(module)
+        keep_chains(module)
         _run(module, RESHARDS)
         split_reshards(module)
         _run(module, COLLECTIVES)

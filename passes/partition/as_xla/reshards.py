@@ -21,6 +21,19 @@ from flint.passes.partition.as_xla.reshard_plan import way
 _STEP = "flint.step"
 
 
+def keep_chains(module: Any) -> None:
+    """Keep a reshard of what a reshard made, in place: Shardy would go straight to the second.
+
+    Before explicit reshards are inserted, each is a constraint of the user, and XLA does them one by one.
+    """
+    from jaxlib.mlir import ir
+
+    for op in partitioned_operations(module, ("sdy.reshard",)):
+        for then in [use.owner for use in op.results[0].uses if use.owner.name == "sdy.reshard"]:
+            with ir.InsertionPoint(then), then.location:
+                then.operands[0] = kept(op.results[0])
+
+
 def split_reshards(module: Any) -> None:
     """Make collectives of every reshard that XLA does in several steps, in place."""
     from jaxlib.mlir import ir

@@ -166,7 +166,7 @@ def test_a_kernel_without_a_price_has_one_by_its_cycles(program: Program) -> Non
     ("name", "chip", "cluster", "said"),
     [
         ("xla-tpu-cycles", "v5p", "h100-dgx", "no cores whose cycles"),
-        ("xla-tpu-cycles", "v5p", "v6e", "are of v5p, not of TPU v6e"),
+        ("xla-tpu-cycles", "v5p", "v6e", "are for v5p, not for TPU v6e"),
         ("xla-tpu", "v5p", "v5p", "no cycles of its kernels: xla-tpu made it"),
         ("xla-tpu-cycles", "v5p", "v5p", "no cycles of its kernels: xla-tpu-cycles made it"),
     ],

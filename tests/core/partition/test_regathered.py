@@ -46,6 +46,22 @@ def resharded_as_told(a: Any) -> Any:
     return cut(jnp.sin(between), None, "y")
 
 
+def resharded_at_once(a: Any) -> Any:
+    return cut(cut(a, "x", None), None, "y")
+
+
+def resharded_at_once_as_told(a: Any) -> Any:
+    return cut(cut(cut(a, "x", None), "x", "y"), None, "y")
+
+
+def of_one_axis(a: Any) -> Any:
+    return cut(cut(a, ("x", "y"), None), None, "x")
+
+
+def of_one_axis_as_told(a: Any) -> Any:
+    return cut(cut(cut(a, ("x", "y"), None), "y", "x"), None, "x")
+
+
 def transformed(a: Any) -> Any:
     return jnp.fft.fft(jnp.sin(a), axis=1).real
 
@@ -84,7 +100,22 @@ def test_what_is_gathered_and_cut_again_is_told(
 
 
 @pytest.mark.parametrize("by", BOTH)
-@pytest.mark.parametrize("function", [resharded_as_told, transformed_as_told])
+@pytest.mark.parametrize(
+    ("function", "spec"),
+    [(resharded_at_once, "P('x', 'y')"), (of_one_axis, "P('y', 'x')")],
+)
+def test_the_sharding_that_is_advised_is_one(
+    function: Callable[..., Any], spec: str, by: str
+) -> None:
+    (warning,), _ = told(function, by)
+    assert warning.endswith(f"jax.lax.with_sharding_constraint(x, {spec})"), "no axis twice"
+
+
+@pytest.mark.parametrize("by", BOTH)
+@pytest.mark.parametrize(
+    "function",
+    [resharded_as_told, transformed_as_told, resharded_at_once_as_told, of_one_axis_as_told],
+)
 def test_what_the_warning_says_removes_it(function: Callable[..., Any], by: str) -> None:
     warnings, trace = told(function, by)
     assert not warnings
