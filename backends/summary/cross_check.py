@@ -154,8 +154,12 @@ def cross_check(captured: Workload, compiled: Workload, cluster: Cluster | None)
         CrossCheckRow(Quantity.WIRE, round(mine.ring_bytes), round(other.ring_bytes)),
         *_collectives(mine, other),
         CrossCheckRow(Quantity.PRODUCTS, mine.product_flops, other.product_flops, source=products),
-        CrossCheckRow(Quantity.MEMORY, _peak(most[0]), _peak(most[1]), source=most[1].at.location),
     ]
+    if (
+        by.memory is not None
+    ):  # parts of a pipeline are compiled apart: what they need together is not known
+        (mine_peak, its_peak), place = map(_peak, most), most[1].at.location
+        rows.append(CrossCheckRow(Quantity.MEMORY, mine_peak, its_peak, source=place))
     if cluster is None:
         return CrossCheck(by.name, tuple(rows), by)
     busy = _line(_busy(first), _busy(second))

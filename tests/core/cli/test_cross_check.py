@@ -61,6 +61,12 @@ def test_more_than_a_tenth_is_a_warning(size: int, warned: bool) -> None:
     assert ("either" in found.to_text().splitlines()[1]) == (size == 1000)
 
 
+def test_memory_that_no_compiler_assigned_is_not_compared() -> None:
+    by = CompiledBy("xla-gpu", "h100", "jax-cuda12-plugin 9", "4 GPUs")
+    other = replace(workload(1000), metadata={"compiler": by.to_json()})
+    assert Quantity.MEMORY not in {row.quantity for row in checked(workload(1000), other).rows}
+
+
 def capture_by(mine: Workload, other: Workload | FlintError) -> CaptureBy[Trace]:
     def by(compiler: str) -> Trace:
         if not compiler:
