@@ -23,7 +23,13 @@ from flint.log import stage
 from flint.plugins import API, load
 from flint.requests.capture import LOWERED, CaptureRequest
 from flint.requests.estimate import EstimateRequest
-from flint.requests.keywords import keywords_of, refuse_unknown, taken_fields, takes_fields
+from flint.requests.keywords import (
+    check_keywords,
+    keywords_of,
+    refuse_unknown,
+    taken_fields,
+    takes_fields,
+)
 from flint.routes import (
     Asked,
     workload_of_file,
@@ -207,6 +213,9 @@ class Trace:
 
 #: Fields of a request that are keywords of `trace`.
 TRACED: Final = (*LOWERED, "cross_check")
+#: Its other keywords.
+_ARGNUMS: Final = ("donate_argnums", "static_argnums")
+_OWN: Final = ("in_shardings", "out_shardings", "shardings", *_ARGNUMS, "platform")
 
 
 @takes_fields(CaptureRequest, TRACED)
@@ -240,6 +249,7 @@ def trace(
     Raises FlintError for what the user can mend; see docs/errors.md.
     """
     lowered = taken_fields(TRACED, kwargs)
+    check_keywords(fn, lowered, kwargs, known=[*TRACED, *_OWN])
     of_jax: dict[str, Any] = {
         "in_shardings": in_shardings,
         "out_shardings": out_shardings,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from flint.errors import nearest
+from flint.errors import FlintError, nearest
 from flint.requests.option import Request
 
 P = ParamSpec("P")
@@ -59,6 +59,35 @@ def takes_fields(request: type[Request], names: Sequence[str]) -> Callable[[F], 
 def taken_fields(names: Sequence[str], keywords: dict[str, Any]) -> dict[str, Any]:
     """Fields of a request among the keywords of a function, which lose them."""
     return {name: keywords.pop(name) for name in names if name in keywords}
+
+
+def check_keywords(
+    step: object, taken: Mapping[str, Any], left: Iterable[str], *, known: Sequence[str]
+) -> None:
+    """Check keywords of `flint.trace`: `taken` are its own, `left` are for the step.
+
+    Raises FlintError FL219 for an own one that is an array or another argument of the step, TypeError
+    for one that neither takes.
+    """
+    for name, value in taken.items():
+        if value is not None and not isinstance(value, str | Mapping):
+            raise FlintError(
+                "FL219",
+                f"{name} is an option of flint.trace and cannot be {type(value).__name__}",
+                help="give an argument of the step that has this name by position",
+            )
+    parameters = _parameters(step)
+    if parameters is not None:
+        refuse_unknown("trace", [*known, *parameters], left)
+
+
+def _parameters(step: object) -> list[str] | None:
+    """Names of the parameters of a function; None where any name is one, or nobody says."""
+    if not callable(step) or not hasattr(step, "__wrapped__") and not inspect.isfunction(step):
+        return None
+    found = inspect.signature(step).parameters
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in found.values())
+    return None if takes_any else list(found)
 
 
 def refuse_unknown(function: str, known: Collection[str], given: Iterable[str]) -> None:

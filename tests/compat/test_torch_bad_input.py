@@ -56,7 +56,7 @@ def _capture(tmp_path, *arguments):
 def test_unknown_operators_are_listed_with_their_modules(tmp_path):
     (tmp_path / "model.py").write_text(MODEL)
     assert _capture(tmp_path, str(tmp_path / "model.py"), "--mesh", "4x2") == [
-        "error[FL220]: 2 operators are not known: aten::special_bessel_j0 in the model; "
+        "error[FL220]: 2 operators are unknown: aten::special_bessel_j0 in the model; "
         + "mylib::scale in the model",
         "  --> model.py:25",
         '  help: register what it computes in JAX: @flint.torch_op("aten::special_bessel_j0")',

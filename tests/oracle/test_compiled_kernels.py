@@ -29,7 +29,7 @@ FAST = {
     "mixtral einsum": BARS,
     "llama 70B": BARS,
     "ring attention": (0.12, 0.18),
-    "decode": (0.10, 0.12),
+    "decode": (0.10, 0.15),
 }
 
 

@@ -43,7 +43,7 @@ def changed(m: Model, what: str) -> tuple[Model, CauseKind, str]:
         "remat": (
             replace(m, remat="none" if m.remat != "none" else "full"),
             CauseKind.REMAT,
-            "computed again",
+            "recomputed",
         ),
         "dtype": (
             replace(m, dtype="float32" if m.dtype == "bfloat16" else "bfloat16"),

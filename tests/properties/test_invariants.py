@@ -161,7 +161,6 @@ MUTATIONS: dict[Callable[[Program], None], dict[str, Callable[[Program], Program
         "kind on compute": entry("collective", DOT, Collective.ALL_REDUCE),
         "no group": entry("group", REDUCE, -1),
         "group on compute": entry("group", DOT, 0),
-        "slice without axes": entry("group", SLICE, -1),
         "group on permute": entry("group", PERMUTE, 0),
         "permute without route": entry("route", PERMUTE, -1),
         "send without route": entry("route", SEND, -1),

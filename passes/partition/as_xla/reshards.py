@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from flint.passes.extract.tensors import axis_refs
 from flint.passes.mlir import operations_named
 from flint.passes.partition.as_xla.layouts import Layout, axes_of, count, is_cut_from
 from flint.passes.partition.as_xla.placed import (
@@ -25,11 +26,15 @@ def keep_chains(module: Any) -> None:
     """Keep a reshard of what a reshard made, in place: Shardy would go straight to the second.
 
     Before explicit reshards are inserted, each is a constraint of the user, and XLA does them one by one.
+    A way back it does not take: its cache of reshards has the value as it was.
     """
     from jaxlib.mlir import ir
 
     for op in partitioned_operations(module, ("sdy.reshard",)):
+        before = sharding_of(op.operands[0])
         for then in [use.owner for use in op.results[0].uses if use.owner.name == "sdy.reshard"]:
+            if sharding_of(then.results[0]) == before:
+                continue
             with ir.InsertionPoint(then), then.location:
                 then.operands[0] = kept(op.results[0])
 
@@ -47,7 +52,7 @@ def split_reshards(module: Any) -> None:
         taken = {name for name, _, _ in (*axes_of(start), *axes_of(end))} | used
         axes = [(name, 1, size) for name, size in sizes.items() if size > 1 and name in taken]
         chain = (start, *way(start, end, axes))
-        if len(chain) == 2:
+        if len(chain) == 2 or _scatters(value.owner, start, end):
             continue
         with ir.InsertionPoint(op), op.location:
             for number, (before, after) in enumerate(pairwise(chain)):
@@ -55,6 +60,15 @@ def split_reshards(module: Any) -> None:
                 value = step(value, before, after, goal.mesh_or_ref, sizes)
         op.results[0].replace_all_uses_with(value)
         op.erase()
+
+
+def _scatters(maker: Any, start: Layout, end: Layout) -> bool:
+    """Whether a sum is divided by axes that it is over: a reduce-scatter, before anything is gathered."""
+    if getattr(maker, "name", "") != "sdy.all_reduce":
+        return False
+    summed = {axis.name for axis in axis_refs(maker.attributes["reduction_axes"])}
+    divided = {name for name, _, _ in set(axes_of(end)) - set(axes_of(start))}
+    return bool(divided) and divided <= summed
 
 
 def kept(value: Any) -> Any:

@@ -243,7 +243,7 @@ def test_what_is_added_while_the_trace_is_written_is_kept(tmp_path: Path) -> Non
         with pytest.MonkeyPatch.context() as patch:
             if not one_step:
                 patch.setattr(output, "_exchange", lambda one, other: False)
-            with pytest.raises(FlintError, match=r"out holds .*notes\.txt"):
+            with pytest.raises(FlintError, match=r"out contains .*notes\.txt"):
                 write(WORKLOADS[4], tmp_path / "out", progress=add)
         assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
         (tmp_path / "out" / "notes.txt").unlink()

@@ -151,7 +151,7 @@ def test_what_is_no_routing_is_refused(text: str) -> None:
         ("0,0\n", "no tokens"),
         ("1,2\n1\n", "different numbers"),
         ("", "empty"),
-        ("1,many\n", "no number"),
+        ("1,many\n", "not a number"),
         ("1,inf\n", "finite"),
     ],
 )

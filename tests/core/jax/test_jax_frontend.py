@@ -20,6 +20,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
+from flint.errors import FlintError
 from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind, Row
 from tests.auto_mesh import auto_mesh
 
@@ -750,3 +751,21 @@ def test_without_a_gpu_jax_is_left_as_it_was() -> None:
         captured(lambda x: x + y, shaped((8,), "data"))  # type: ignore[name-defined]  # noqa: F821
     after = (attention.cuda_versions, set(dispatch.prim_requires_devices_during_lowering))
     assert after == before
+
+
+def test_keywords_are_options_or_arguments() -> None:
+    x = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+
+    def step(x: jax.Array, chip: jax.Array | None = None) -> jax.Array:
+        return x if chip is None else x * chip
+
+    with pytest.raises(
+        FlintError, match="chip is an option of flint.trace and cannot be"
+    ) as caught:
+        flint.trace(step, "8", x, chip=x)
+    assert caught.value.code == "FL219"
+    with pytest.raises(TypeError, match="'partitoner'; did you mean 'partitioner'"):
+        flint.trace(jax.jit(step), "8", x, partitoner="xla")
+    assert len(flint.trace(step, "8", x, x).program) > len(flint.trace(step, "8", x).program)
+    free = flint.trace(lambda **named: named["chips"] * 2, "8", chips=x)
+    assert len(free.program)

@@ -101,7 +101,7 @@ CASES: list[tuple[Callable[[], flint.Pipeline], Mesh, str, str]] = [
         lambda: decoder(tied=[("embed['table']", "layers['up']")]),
         MESH,
         "FL240",
-        "which stages 0, 1 have",
+        "which is in stages 0, 1",
     ),
     (lambda: decoder(inputs=TOKENS), MESH, "FL240", "inputs of flint.Pipeline is ShapeDtypeStruct"),
     (lambda: decoder(stages=[mean]), MESH, "FL240", "stages of flint.Pipeline is [function]"),

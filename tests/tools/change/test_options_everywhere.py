@@ -31,7 +31,7 @@ def test_a_command_takes_every_option_of_an_estimate_with_its_help(name: str) ->
     flags = {flag: p for p in command.params for flag in p.opts}
     for option in EstimateRequest.options().values():
         assert set(option.flags) <= flags.keys()
-        if option.key not in ("cluster", "profile"):  # of a capture they may say more
+        if option.key not in ("cluster", "profile", "overlap"):  # of a capture they may say more
             assert filled(flags[option.flag].help) == filled(option.help)
 
 
