@@ -26,14 +26,19 @@ def keep_chains(module: Any) -> None:
     """Keep a reshard of what a reshard made, in place: Shardy would go straight to the second.
 
     Before explicit reshards are inserted, each is a constraint of the user, and XLA does them one by one.
-    A way back it does not take: its cache of reshards has the value as it was.
+    A way back it does not take: its cache of reshards has the value as it was. Two cuts are one, which a
+    sum in front of them takes, too.
     """
     from jaxlib.mlir import ir
 
-    for op in partitioned_operations(module, ("sdy.reshard",)):
-        before = sharding_of(op.operands[0])
+    found = partitioned_operations(module, ("sdy.reshard",))
+    sizes = axis_sizes(module) if found else {}
+    for op in found:
         for then in [use.owner for use in op.results[0].uses if use.owner.name == "sdy.reshard"]:
-            if sharding_of(then.results[0]) == before:
+            values = (op.operands[0], op.results[0], then.results[0])
+            rank = len(sharding_of(op.results[0]).dimension_shardings)
+            chain = [layout_of(sharding_of(value), rank, sizes) for value in values]
+            if chain[0] == chain[2] or all(a == b or is_cut_from(b, a) for a, b in pairwise(chain)):
                 continue
             with ir.InsertionPoint(then), then.location:
                 then.operands[0] = kept(op.results[0])
