@@ -129,6 +129,8 @@ def dask_executor(
 
     settings = {
         "distributed.scheduler.allowed-failures": _MOST_KILLED,
+        # A worker holds the group that it evaluates and no other, which would be blamed if it dies.
+        "distributed.scheduler.worker-saturation": 1.0,
         "distributed.comm.timeouts.connect": _CONNECT_SECONDS,
         "distributed.logging.distributed": "error",
     }
