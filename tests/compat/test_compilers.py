@@ -118,7 +118,7 @@ def test_a_capture_beside_the_compiled_step(compiler: str, tmp_path: Path) -> No
     mesh = Mesh.parse("data=4,model=2")
     step, arguments = _mlp_step(mesh)
     found = flint.trace(step, mesh, *arguments, cross_check=compiler)
-    assert found.cross_check is not None and not found.warnings
+    assert found.cross_check is not None and not found.cross_check.warning
     rows = {row.quantity: row for row in found.cross_check.rows}
     assert rows[Quantity.WIRE].difference == rows[Quantity.PRODUCTS].difference == 0
     assert abs(rows[Quantity.MEMORY].difference) < 0.15 and Quantity.STEP not in rows
