@@ -29,8 +29,6 @@ _RANKS = re.compile(r"(?<=rank )\d+|(?<=ranks )\d+ and \d+|(?<=recorded \()[\d, 
 MOST_RECORDED = 8
 #: Up to so many of a larger class.
 MOST_SAMPLED = 64
-#: A rank of up to so many operators is recorded again without a reason: that takes less than PyTorch's import.
-CHEAP_EVENTS = 10_000
 
 
 @dataclass
@@ -71,14 +69,11 @@ class Ranks:
             self.warnings.append(f"{first}{also}")
 
     def _witnesses(self, mask: Mask, expected: Recording) -> list[int]:
-        """The second, the middle and the last rank along the axes about which the program asks.
-
-        The last rank of all where it asks nothing that was seen, if that costs little.
-        """
+        """The second, the middle and the last rank along the axes about which the program asks."""
         asked = self._axes_asked(expected)
         ranks = np.flatnonzero(mask)
         if not asked:
-            return [int(ranks[-1])][: len(ranks) > 1 and len(expected.events) <= CHEAP_EVENTS]
+            return []
         places = np.array(np.unravel_index(ranks, self.mesh.sizes))
         fixed = [i for i, name in enumerate(self.mesh.names) if name not in asked]
         along = ranks[(places[fixed] == places[fixed, :1]).all(axis=0)]
