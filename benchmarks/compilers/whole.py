@@ -19,7 +19,7 @@ from flint.passes.compilers.child import compile_module
 from flint.passes.compilers.compiled import compile_captured, program_of
 from flint.passes.compilers.process import compile_in_child
 from flint.passes.compilers.target import find_target
-from flint.passes.mlir import module_text
+from flint.passes.mlir import make_context
 from flint.steps.captured import Captured
 from flint.steps.lowering import Lowering
 
@@ -42,7 +42,7 @@ class Compiler:
 
         Raises FlintError where it refuses the program, ends, or is not installed.
         """
-        plain = replace(captured, module=module_text(captured.module).encode())
+        plain = replace(captured, module=_without_lines(captured.module))
         found = compile_captured(plain, self.lowering, self._run)
         return program_of(found, captured), found.by.memory.peak_bytes
 
@@ -61,6 +61,14 @@ class Compiler:
         if isinstance(found, str):
             raise FlintError("FL402", found)
         return found
+
+
+def _without_lines(bytecode: bytes) -> bytes:
+    """The module as text: every constant whole, and no lines of source."""
+    from jaxlib.mlir import ir
+
+    with make_context():
+        return str(ir.Module.parse(bytecode).operation.get_asm()).encode()
 
 
 def _prepare() -> None:
