@@ -1,9 +1,11 @@
 """Whether ranks of one class really do the same, and which are classes of their own if they do not.
 
-A class is recorded by its first rank, and by its last one if that costs little. Where the program asks
-which rank it is, the second, the middle and the last one are recorded whatever they cost. If they do something else, every rank is recorded; of many ranks, those
-at the first, second, middle and last place of each axis and of each node, and every other rank is
-taken to be like the one before it that was recorded.
+A class is recorded by its first rank, and by its last one if that costs little: then products and
+communication count, as parts of flat buffers make optimizers differ a little everywhere. Where the
+program asks which rank it is, the second, the middle and the last one are recorded whatever they cost.
+If they do something else, every rank is recorded; of many ranks, those at the first, second, middle and
+last place of each axis and of each node, and every other rank is taken to be like the one before it
+that was recorded.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from flint.frontends.torch_world.program.deeds import Deed, deeds_of, difference
+from flint.errors import FlintError
+from flint.frontends.torch_world.program.deeds import Deed, deeds_of, difference, heavy_deeds_of
 from flint.frontends.torch_world.record.recording import Recording
 from flint.ir.arrays import Mask
 from flint.ir.mesh import Mesh
@@ -29,6 +32,8 @@ _RANKS = re.compile(r"(?<=rank )\d+|(?<=ranks )\d+ and \d+|(?<=recorded \()[\d, 
 MOST_RECORDED = 8
 #: Up to so many of a larger class.
 MOST_SAMPLED = 64
+#: A rank of up to so many operators is recorded again without a reason: that takes less than PyTorch's import.
+CHEAP_EVENTS = 10_000
 
 
 @dataclass
@@ -43,9 +48,11 @@ class Ranks:
 
     def parts(self, mask: Mask, expected: Recording) -> Iterator[tuple[Mask, Recording]]:
         """The classes that the ranks of `mask` are; `expected` is what all of them should do."""
-        deeds = deeds_of(expected, self.mesh)
-        witnesses = self.of(self._witnesses(mask, expected))
-        different = next((r for r in witnesses if deeds_of(r, self.mesh) != deeds), None)
+        asked = self._axes_asked(expected)
+        compared = deeds_of if asked else heavy_deeds_of
+        deeds = compared(expected, self.mesh)
+        witnesses = self._recorded_witnesses(mask, expected, asked)
+        different = next((r for r in witnesses if compared(r, self.mesh) != deeds), None)
         if different is None:
             yield mask, expected
             return
@@ -68,12 +75,30 @@ class Ranks:
             also = f" (so do ranks of {len(more)} more classes)" if more else ""
             self.warnings.append(f"{first}{also}")
 
-    def _witnesses(self, mask: Mask, expected: Recording) -> list[int]:
-        """The second, the middle and the last rank along the axes about which the program asks."""
-        asked = self._axes_asked(expected)
+    def _recorded_witnesses(
+        self, mask: Mask, expected: Recording, asked: set[str]
+    ) -> Sequence[Recording]:
+        """Those of `_witnesses`. One that no text asks for stops no capture: a warning says why it failed."""
+        ranks = self._witnesses(mask, expected, asked)
+        try:
+            return self.of(ranks)
+        except FlintError as error:
+            if asked:
+                raise
+            self._tell(
+                f"rank {ranks[0]} could not be recorded ({error.message}): it is taken to do what rank "
+                f"{expected.rank} does"
+            )
+            return ()
+
+    def _witnesses(self, mask: Mask, expected: Recording, asked: set[str]) -> list[int]:
+        """The second, the middle and the last rank along the axes about which the program asks.
+
+        The last rank of all where it asks nothing that was seen, if that costs little.
+        """
         ranks = np.flatnonzero(mask)
         if not asked:
-            return []
+            return [int(ranks[-1])][: len(ranks) > 1 and len(expected.events) <= CHEAP_EVENTS]
         places = np.array(np.unravel_index(ranks, self.mesh.sizes))
         fixed = [i for i, name in enumerate(self.mesh.names) if name not in asked]
         along = ranks[(places[fixed] == places[fixed, :1]).all(axis=0)]

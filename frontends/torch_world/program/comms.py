@@ -116,6 +116,10 @@ class GroupsByName:
         self.seen.setdefault(name, group)
         return name, group
 
+    def members(self, given: GroupArgument) -> list[int]:
+        """The ranks of a group, in its order."""
+        return list(dist.get_process_group_ranks(self.of(given)[1]))
+
     def position(self, given: GroupArgument) -> tuple[int, int]:
         """This rank's place in a group, and the group's size."""
         group = self.of(given)[1]

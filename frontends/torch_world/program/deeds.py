@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from flint.frontends.torch_world.program.groups import group_of
 from flint.frontends.torch_world.program.names import opcode_of
+from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.operands import does_nothing, is_view
 from flint.frontends.torch_world.record.recording import (
     Comm,
@@ -17,6 +18,7 @@ from flint.frontends.torch_world.record.recording import (
     TensorInfo,
 )
 from flint.ir.mesh import Group, Mesh
+from flint.ir.op_class import ATTENTION, PRODUCT
 
 #: Shape and type of each tensor.
 Sizes = tuple[tuple[tuple[int, ...], str], ...]
@@ -47,6 +49,12 @@ def deeds_of(recording: Recording, mesh: Mesh) -> list[Deed]:
             Deed(opcode_of(event), _sizes(event.inputs), _sizes(event.outputs), event.host, network)
         )
     return found
+
+
+def heavy_deeds_of(recording: Recording, mesh: Mesh) -> list[Deed]:
+    """Products, attention and communication of a rank, in order."""
+    pairs = zip(deeds_of(recording, mesh), working(recording), strict=True)
+    return [d for d, event in pairs if d.network or class_of(event.op) in PRODUCT | ATTENTION]
 
 
 def working(recording: Recording) -> Iterator[Event]:

@@ -46,7 +46,7 @@ from flint.frontends.torch_world.runtime.files import (
     CHECKPOINTS_MODULE,
     UnwrittenFiles,
 )
-from flint.frontends.torch_world.runtime.objects import Objects
+from flint.frontends.torch_world.runtime.objects import Broadcasts, Objects
 from flint.frontends.torch_world.runtime.patches import PIPELINE, PIPELINES, PRIVATE
 from flint.frontends.torch_world.runtime.patching import Patches, after_import, check, installed
 from flint.frontends.torch_world.runtime.stand_ins import single_thread, stand_ins
@@ -120,6 +120,7 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job) -> 
             group_position=recorder.groups.position,
             call=Fakes(session.fake_mode).call,
             on_host=lambda tensor: tensor.device.type == "cpu",
+            sent=Broadcasts(session.handover, recorder.groups.members, session.rank).sent,
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Collectives of Python objects, which PyTorch pickles into tensors and back.
+"""Collectives of Python objects, which PyTorch pickles into tensors and back, and known values that are sent.
 
 Fake tensors cannot carry a pickle, so `Objects` answers them. Every rank runs the same program, so
 what the others contribute to a gather is a copy of this rank's object. What a rank sends to all
@@ -9,8 +9,11 @@ recorded before. They set a program up or log, and are not recorded.
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from flint.errors import FlintError
@@ -105,6 +108,29 @@ class Objects:
             f"{name}() gets objects from rank {sender}, which was not recorded",
             help="make the objects on every rank; each runs the same program",
         )
+
+
+class Broadcasts:
+    """Known values of tensors that one rank sends to others of a group."""
+
+    def __init__(
+        self, handover: Handover, members: Callable[[Any], Sequence[int]], rank: int
+    ) -> None:
+        self._handover, self._members, self._rank = handover, members, rank
+        self._calls: Counter[tuple[int, ...]] = Counter()
+
+    def sent(self, group: Any, root: int, own: torch.Tensor | None) -> torch.Tensor | None:
+        """The value of the member `root`, if it is this rank or was recorded before; else `own`."""
+        members = tuple(self._members(group))
+        self._calls[members] += 1
+        fact = f"value {self._calls[members]} of rank {members[root]} to {hash(members)}"
+        if members[root] == self._rank:
+            if own is not None:
+                self._handover.tell(fact, own)
+        elif self._handover.knows(fact):
+            found: torch.Tensor = self._handover.ask(fact)
+            return found
+        return own
 
 
 def _fill(target: list[Any], obj: object, group: dist.ProcessGroup | None) -> None:

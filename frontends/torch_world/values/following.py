@@ -171,6 +171,8 @@ class Following(Hints):
         values = [self.lookup(tensor) for tensor in inputs]
         self.forget(outputs)
         base = name.rpartition("::")[2]
+        if base.startswith("broadcast"):
+            values = [self._sent(args[1], int(args[2]), value) for value in values]
         for index, output in enumerate(outputs):
             source = values[index % len(values)] if values else None
             with self._around.without_modes():
@@ -185,8 +187,17 @@ class Following(Hints):
             return None
         rank, size = self._around.group_position(args[-1])
         base = name.rpartition("::")[2]
+        if base.startswith("broadcast"):
+            value = self._sent(args[-1], int(args[1]), value)
         with self._around.without_modes():
             return _over_ranks(base, value, rank, size, _reduction(args), result.numel())
+
+    def _sent(self, group: Any, root: int, own: Value | None) -> Value | None:
+        """What a broadcast brings: the root's value if it is known, else the same as here."""
+        exact = own.data if isinstance(own, Known) and not own.made_up else None
+        with self._around.without_modes():
+            found = self._around.sent(group, root, exact)
+        return own if found is exact or found is None else Known(found)
 
     def _store(self, result: object, found: Found) -> None:
         if found is None:
@@ -256,7 +267,8 @@ class _AskedOperator:
             func=func,
             name=name,
             rule=rule_of(name),
-            always=_is_of_aten(name, _UNASKED | _COMPUTED_MAKERS) or name.endswith("lift_fresh"),
+            always=_is_of_aten(name, _UNASKED | _COMPUTED_MAKERS)
+            or name.endswith(("lift_fresh", "::broadcast", "::broadcast_")),
             is_c10d=name.startswith("c10d::"),
             is_functional_collective=collective,
             reproducible=name.startswith(("aten::", "prims::"))

@@ -27,6 +27,8 @@ class Surroundings:
     `without_modes` is a context in which operators compute with real tensors.
     `group_position` gives rank and size of a process group, from its name or itself.
     `call` runs an operator on fake tensors. `on_host` says which tensors are the host's.
+    `sent` gives what the member `root` of a process group broadcasts, from what this rank has: an
+    operator's group, the member's place in it, and a real tensor or None.
     """
 
     place: Callable[[], str]
@@ -37,6 +39,9 @@ class Surroundings:
         lambda f, args, kwargs: f(*args, **kwargs)
     )
     on_host: Callable[[torch.Tensor], bool] = lambda tensor: False
+    sent: Callable[[Any, int, torch.Tensor | None], torch.Tensor | None] = lambda group, root, own: (
+        own
+    )
 
 
 class Hints:

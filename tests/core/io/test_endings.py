@@ -17,7 +17,7 @@ from flint.io.processes import Child, Patience, kill_group
 
 #: Forks a writer again and again, ends it at a random moment, and prints what it leaves.
 LOOP = """
-import os, random, signal, sys, time
+import os, random, signal, sys, tempfile, time
 from pathlib import Path
 from flint.backends.chakra.writing.output import replaced_directory
 from flint.cli.signals import take_signals
@@ -42,6 +42,7 @@ chance = random.Random(number)
 if number != signal.SIGKILL:
     signal.signal(number, signal.SIG_DFL)  # under nohup it is inherited as ignored
 (place / "file").write_bytes(b"old")
+tempfile.gettempdir()  # Python tries the folder with a file: not in a process that SIGKILL ends
 for _ in range(count):
     pid = os.fork()
     if pid == 0:

@@ -132,20 +132,23 @@ def test_strided_shards_split_what_tensor_parallelism_left():
     assert shard_labels(own, mesh).tolist() == [2, 2, 2, 2, 1, 1, 0, 0]
 
 
-def test_even_shards_are_one_class_and_one_recording():
+def test_even_shards_are_one_class_whose_last_rank_is_recorded_too():
     program = Fsdp(16, 8)
     found = rank_classes(program.record, program.of(0), DP8)
-    assert [c.name for c in found.classes] == ["all"] and program.recorded == []
+    assert [c.name for c in found.classes] == ["all"] and program.recorded == [7]
 
 
 @pytest.mark.parametrize("optimizer", ["foreach", "single"])
-@pytest.mark.parametrize("rows", [(12,), (12, 6), (12, 6, 3, 16), (5, 6, 7)])
-def test_derived_programs_are_those_recorded(rows, optimizer):
+@pytest.mark.parametrize(
+    ("rows", "last_of_classes"),
+    [((12,), [5, 7]), ((12, 6), [5, 7]), ((12, 6, 3, 16), [2, 5, 7]), ((5, 6, 7), [4])],
+)
+def test_derived_programs_are_those_recorded(rows, last_of_classes, optimizer):
     fsdp = Fsdp(*rows, optimizer=optimizer)
     found = rank_classes(fsdp.record, fsdp.of(0), DP8)
     workload = Workload(DP8, found.programs, found.classes)
     workload.verify()
-    assert not fsdp.recorded
+    assert fsdp.recorded == last_of_classes
     for rank in range(8):
         derived, real = workload.program_of(rank), build_program(fsdp.of(rank), DP8).program
         for column in ("opcode", "kind", "flops", "operand_bytes", "result_bytes", "dims"):
@@ -252,7 +255,7 @@ def test_each_stage_is_a_class_and_messages_match(mesh, tmp_path):
         return [stage_recording(r) for r in ranks]
 
     found = rank_classes(record, stage_recording(0), mesh)
-    assert asked == [2, 4] and len(found.classes) == 3
+    assert asked == [2, 4, 1, 3, 5] and len(found.classes) == 3  # each stage's last rank, too
     workload = Workload(mesh, found.programs, found.classes)
     workload.verify()
     write(workload, tmp_path / "traces")

@@ -123,6 +123,7 @@ FAULTS = {
             "def mean(l):\n    dist.all_reduce(l.detach()); return l.item() / many"
         ),
     ),
+    "no text asks": ("for _ in range(n): dist.all_reduce(x)", "n = int(str(x.device)[-1])"),
     "a message": ("dist.get_rank() == 1 and dist.send(x, 0)", "pass"),
     "a smaller message": (
         "(dist.send if r == 1 else dist.recv)(x[: 4 + r].clone(), 1 - r) if r < 2 else None",
@@ -232,8 +233,8 @@ def test_other_work_is_a_class_of_its_own(name: str, capture: Capture) -> None:
 
 #: Programs that are alike: step, before it, ranks that ran.
 ALIKE = {
-    "prints": ("pass", "pass", [0]),
-    "devices": ("pass", "d = f'cuda:{int(os.environ[\"LOCAL_RANK\"])}'; z = x.to(d)", [0]),
+    "prints": ("pass", "pass", [0, 3]),
+    "devices": ("pass", "d = f'cuda:{int(os.environ[\"LOCAL_RANK\"])}'; z = x.to(d)", [0, 3]),
     "own choice": (
         "[m, m][c](x)",
         "import random; random.seed(dist.get_rank()); c = random.choice([0, 1])",
@@ -242,8 +243,17 @@ ALIKE = {
     "early return": (
         "say(l)",
         "def say(l):\n    if dist.get_rank() != 0: return\n    print(l.item())",
-        [0],
+        [0, 3],
     ),
+    "broadcast": (
+        "m(x[:n])",
+        (
+            "n = torch.tensor([2 + dist.get_rank()], device='cuda')\n"
+            "dist.broadcast(n, src=2)\ndist.broadcast(n, src=0); n = int(n.item())"
+        ),
+        [0, 1, 2, 3],
+    ),
+    "parts of a flat buffer": ("y = m.weight[:n] * 2", "n = 8 + int(str(x.device)[-1])", [0, 3]),
     "own offset": ("y = m.weight[s : s + 16] * 2", "s = 16 * dist.get_rank()", [0, 1, 2, 3]),
     "own group": (
         "dist.all_reduce(x, group=mine)",
@@ -270,6 +280,39 @@ def test_what_is_alike_raises_no_alarm(name: str, capture: Capture) -> None:
     found = capture(step, before)
     assert not found.findings and sorted(set(found.ran)) == ran
     assert not [w for w in found.classes.warnings if "hangs" in w or "differ" in w]
+
+
+def test_a_witness_that_fails_unasked_is_told(capture: Capture) -> None:
+    found = capture("m(x)", "n = int(str(x.device)[-1]); torch.ones(4)[:, n] if n else None")
+    assert len(found.classes.classes) == 1 and not found.findings
+    (told,) = [w for w in found.classes.warnings if "could not be recorded" in w]
+    assert told.startswith("rank 3") and told.endswith("it is taken to do what rank 0 does")
+
+
+def test_hosts_have_names_of_their_own(capture: Capture) -> None:
+    wide = Mesh(("data",), (16,))
+    found = capture("if here == name(): m(x)", HOSTS, wide)
+    first, rest = found.classes.classes
+    assert first.mask(wide).nonzero()[0].tolist() == list(range(8)), rest
+
+
+HOSTS = """
+import platform, socket
+name = socket.gethostname
+here = name().removesuffix('-node1')
+assert platform.node() == name()
+"""
+
+
+def test_of_many_ranks_some_are_recorded_and_told(capture: Capture) -> None:
+    wide = Mesh(("data",), (64,))
+    step = "if int(os.environ['LOCAL_RANK']) == 0: m(x)"
+    found = capture(step, "pass", wide)
+    first, rest = found.classes.classes
+    assert first.mask(wide).nonzero()[0].tolist() == list(range(0, 64, 8))
+    assert (rest.mask(wide) ^ first.mask(wide)).all() and len(set(found.ran)) <= 16
+    told = [w for w in found.classes.warnings if "were recorded" in w]
+    assert "of 64 ranks" in told[0]
 
 
 # questions, by the text of a program, and how differences are said ---------------------------------
