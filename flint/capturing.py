@@ -10,7 +10,7 @@ from flint.errors import FlintError
 from flint.frontends.contained import contained
 from flint.requests.capture import LOWERED, CaptureRequest
 from flint.requests.option import OnlyFor
-from flint.steps.lowering import SHARDY
+from flint.steps.lowering import AUTO
 
 if TYPE_CHECKING:
     from flint.frontends.model_file import ModelFile, Target
@@ -51,7 +51,7 @@ def _cross_checked(o: CaptureRequest, guard: Guard) -> Trace:
 
     def capture_by(compiler: str) -> Trace:
         if compiler:
-            return capture(alone.but(compiler=compiler, partitioner=SHARDY), guard)
+            return capture(alone.but(compiler=compiler, partitioner=AUTO), guard)
         return capture(alone if o.world else alone.but(chip=None), guard)
 
     cluster = next(iter(o.clusters), None)

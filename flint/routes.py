@@ -16,7 +16,7 @@ from flint.log import stage
 from flint.steps.captured import Captured
 from flint.steps.entry import AnyStep
 from flint.steps.input_kind import InputKind
-from flint.steps.lowering import SHARDY, Lowering
+from flint.steps.lowering import AUTO, SHARDY, Lowering
 from flint.steps.pipeline import Pipeline
 from flint.steps.pools import Disaggregated
 from flint.steps.step import Step, TorchStep, WorldStep
@@ -212,7 +212,7 @@ def workload_of_torch_script(
 
     of_jax = {
         "--step": options["step"],
-        "--partitioner": asked.lowering.partitioner != SHARDY,
+        "--partitioner": asked.lowering.partitioner != AUTO,
         "--compiler": asked.lowering.compiler,
         "--trip-count": asked.counts,
     }
@@ -272,10 +272,10 @@ def _partitioned(captured: Captured, asked: Asked) -> Workload:
         found = find_partitioner(partitioner)(captured)
     _log.info(
         "%s made %d rows in %d loops and branches of a module of %d bytes",
-        *(partitioner, len(found.program), len(found.program.regions), len(captured.module)),
+        *(found.by, len(found.program), len(found.program.regions), len(captured.module)),
     )
-    metadata = _metadata(captured.name, captured.source, partitioner)
-    more = (found.replicated, *regathered_warnings(found.program))
+    metadata = _metadata(captured.name, captured.source, found.by)
+    more = (found.warning, found.replicated, *regathered_warnings(found.program))
     return Workload.single(found.program, metadata | _warned(captured, *more))
 
 
@@ -309,7 +309,7 @@ def _prestart(lowering: Lowering) -> None:
 
 
 def _require_no_partitioner(lowering: Lowering, what: str) -> None:
-    if lowering.partitioner != SHARDY:
+    if lowering.partitioner not in (AUTO, SHARDY):
         raise FlintError(
             "FL240",
             f"{what} are partitioned by shardy, not by {lowering.partitioner}",

@@ -15,8 +15,8 @@ from flint.steps.pools import CacheName, CapturedPools, Disaggregated
 from flint.steps.step import Step, TorchStep
 from flint.steps.trip_counts import TripCounts
 
-#: What nobody asked for: Shardy partitions.
-SHARDYS: Final = Lowering()
+#: What nobody asked for.
+_AUTO: Final = Lowering()
 
 
 def trace_pools(
@@ -26,7 +26,7 @@ def trace_pools(
     name: str = "",
     source: str = "",
     trip_counts: Mapping[str, int] | None = None,
-    lowering: Lowering = SHARDYS,
+    lowering: Lowering = _AUTO,
 ) -> Workload:
     """Capture both steps for the whole mesh and compose them to one workload of two classes.
 

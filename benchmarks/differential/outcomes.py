@@ -95,7 +95,7 @@ class Judge:
         except FlintError as error:
             return Outcome(program, error=str(error), fault="compiler")
         try:
-            mine = partitioner("shardy")(captured)
+            mine = partitioner("auto")(captured)
             estimated = captured_side(mine, self.cluster, self.compiler)
             rewritten = run_passes(mine, profile(self.compiler).passes)
         except FlintError as error:

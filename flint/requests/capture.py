@@ -105,9 +105,10 @@ class CaptureRequest(Request):
     )
     partitioner: str = option(
         "--partitioner",
-        default="shardy",
-        words=("shardy", "xla"),
-        help="Which partitioner splits the program over devices.",
+        default="auto",
+        words=("auto", "xla", "shardy"),
+        help="Which partitioner splits the program over devices: auto is XLA's own, and Shardy's passes for "
+        "what XLA refuses, for pools and for stages of a pipeline.",
     )
     compiler: str = option(
         "--compiler",

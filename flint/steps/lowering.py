@@ -9,7 +9,8 @@ from typing import Final
 
 from flint.errors import FlintError, nearest
 
-#: The partitioner that nobody has to name.
+#: The partitioner that nobody has to name: XLA's own, or Shardy's passes where XLA has no answer.
+AUTO: Final = "auto"
 SHARDY: Final = "shardy"
 #: Compilers by their names.
 COMPILERS: Final = ("xla-gpu", "xla-tpu", "xla-tpu-cycles")
@@ -26,7 +27,7 @@ class Lowering:
     compiler, which has its own.
     """
 
-    partitioner: str = SHARDY
+    partitioner: str = AUTO
     compiler: str = ""
     chip: str = ""
 
@@ -37,7 +38,7 @@ class Lowering:
                 f"there is no compiler '{self.compiler}'{nearest(self.compiler, COMPILERS)}",
                 help=f"choose one of {', '.join(COMPILERS)}",
             )
-        if self.compiler and self.partitioner != SHARDY:
+        if self.compiler and self.partitioner != AUTO:
             raise FlintError(
                 "FL218",
                 f"{self.compiler} has its own partitioner",

@@ -11,7 +11,7 @@ from typing import Any
 
 from flint.errors import FlintError, Malformed
 from flint.ir.builder import ProgramBuilder
-from flint.ir.mesh import Mesh
+from flint.ir.mesh import Group, Mesh
 from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.ir.program import Collective, Flag, Kind, Program, RegionKind
 from flint.passes.extract.phases import with_phases
@@ -39,6 +39,7 @@ from flint.passes.hlo.module import (
     started_shape,
 )
 from flint.passes.hlo.op_classes import class_of
+from flint.passes.hlo.places import KnownPlaces, kept_part
 from flint.passes.hlo.trees import Rows, flat, mapped, tree, zipped
 from flint.passes.hlo.trip_counts import (
     InstructionEvaluator,
@@ -158,6 +159,7 @@ class _HloWalk:
     def _computation(self, scope: _Scope) -> Rows:
         """Add the rows of a computation; returns those of its result."""
         for instruction in self.module.in_order(scope.computation):
+            scope.places.see(instruction)
             scope.rows[instruction.id] = self._instruction(instruction, scope)
         return scope.rows[self.module.root(scope.computation).id]
 
@@ -208,14 +210,17 @@ class _HloWalk:
         work = work_of(i, scope.computation, self.module)
         if i.opcode in VIEWS or i.opcode in NO_WORK or i.custom_call_target in FREE_TARGETS:
             return self._value(i, scope, Flag.VIEW if i.opcode in VIEWS else Flag(0))
-        if self._is_scalar_bookkeeping(i, scope):
+        if self._is_scalar_bookkeeping(i, scope) or scope.places.of(i.id) is not None:
             return self._value(i, scope, Flag(0))
         flags = Flag.UNPRICED if work.unpriced else Flag(0)
         if work.in_place:
             flags |= Flag.IN_PLACE
         if i.opcode.endswith("-start"):
             flags |= Flag.ASYNC
-        return self._add(i, scope, Kind.COMPUTE, work, flags)
+        part = None
+        if i.opcode == "dynamic-slice":
+            part = kept_part(i, self._operands(i, scope)[0], scope.places, self.mesh)
+        return self._add(i, scope, Kind.COMPUTE, work, flags, part=part)
 
     def _is_scalar_bookkeeping(self, i: Instruction, scope: _Scope) -> bool:
         """Loop counters and indices: they fuse into whatever uses them and cost nothing."""
@@ -262,8 +267,12 @@ class _HloWalk:
         work: Work,
         flags: int = 0,
         message: Message | None = None,
+        part: Group | None = None,
     ) -> Rows:
-        """Append the row of an instruction; all leaves of its result are that row."""
+        """Append the row of an instruction; all leaves of its result are that row.
+
+        `part` are the axes over which each device keeps its part of what it reads.
+        """
         result = started_shape(i)
         dtype, shape = shapes.first(result)
         source, phase = scope_and_phase(i)
@@ -279,11 +288,13 @@ class _HloWalk:
             op = reducer(i, message, self.module)
         elif idle and op is OpClass.UNKNOWN:
             op = OpClass.VALUE
+        elif part:
+            op = OpClass.ALL_SLICE
         row = self.builder.add(
             opcode,
             kind,
             op=op,
-            deps=self._reads(i, scope),
+            deps=self._reads(i, scope, 1 if part else None),
             dtype=dtype,
             shape=shape,
             result_bytes=_or(work.result_bytes, shapes.num_bytes(result)),
@@ -293,7 +304,7 @@ class _HloWalk:
             product="" if idle else work.product,
             mask=0 if idle else work.mask,
             collective=message.collective if message else Collective.NONE,
-            group=message.group if message else None,
+            group=message.group if message else part,
             comm_bytes=message.comm_bytes if message else 0,
             route=message.route if message else None,
             channel=self._channel(i, message),
@@ -308,9 +319,10 @@ class _HloWalk:
     def _operands(self, i: Instruction, scope: _Scope) -> list[Instruction]:
         return self.module.operands(scope.computation, i)
 
-    def _reads(self, i: Instruction, scope: _Scope) -> list[int]:
+    def _reads(self, i: Instruction, scope: _Scope, count: int | None = None) -> list[int]:
+        """Rows of the first `count` operands, and of what has to be done before."""
         before = [scope.rows[c] for c in i.control_predecessor_ids if c in scope.rows]
-        return list(flat([*(scope.rows[o] for o in i.operand_ids), *before]))
+        return list(flat([*(scope.rows[o] for o in i.operand_ids[:count]), *before]))
 
     def _channel(self, i: Instruction, message: Message | None) -> int:
         if message is None or message.kind is Kind.COLLECTIVE:
@@ -460,6 +472,7 @@ class _Scope:
         self.arguments = arguments
         self.asynchronous = asynchronous
         self.rows: dict[int, Rows] = {}
+        self.places = KnownPlaces(max(module.num_partitions, 1))
         self.value = InstructionEvaluator(module, computation, known)
 
 

@@ -20,6 +20,8 @@ class Partitioned:
 
     program: Program
     replicated: str = ""
+    by: str = "xla"  #: the partitioner that made it
+    warning: str = ""  #: why it is not the one that was asked for
 
 
 #: A partitioner turns a whole program into the program of one device.
@@ -27,6 +29,7 @@ Partitioner = Callable[["Captured"], Partitioned]
 
 #: Name to `module:function`; imported when it is used.
 PARTITIONERS: dict[str, str] = {
+    "auto": "flint.passes.partition.auto:partitioned",
     "shardy": "flint.passes.partition.shardy:partitioned",
     "xla": "flint.passes.partition.xla:partitioned",
 }

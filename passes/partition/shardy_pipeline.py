@@ -15,21 +15,16 @@ from flint.passes.mlir import functions_of, make_context, write_bytecode
 from flint.passes.partition.as_xla.gathers import split_gathers
 from flint.passes.partition.as_xla.lookups import split_lookups
 from flint.passes.partition.as_xla.pointwise import follow_results
-from flint.passes.partition.as_xla.products import resolve_dot_conflicts, split_broadcasts
+from flint.passes.partition.as_xla.products import resolve_dot_conflicts
 from flint.passes.partition.as_xla.reshards import drop_barriers, keep_chains, split_reshards
 from flint.passes.partition.as_xla.sums import settle_sums
 from flint.passes.partition.as_xla.top_k import split_top_ks
 from flint.passes.partition.as_xla.whole import gather_operands
-from flint.passes.partition.as_xla.zeros import (
-    drop_added_zeros,
-    drop_empty_results,
-    join_reshapes,
-)
+from flint.passes.partition.as_xla.zeros import drop_empty_results
 from flint.passes.partition.prepare.host_calls import take_host_calls_apart
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.rules import attach_rules, make_rules_final
-from flint.passes.partition.prepare.scans import scans_as_windows
-from flint.passes.partition.prepare.single_index import expand_single_indices
+from flint.passes.partition.prepare.simplify import simplify
 from flint.passes.partition.prepare.sizes import refuse_huge_tensors
 from flint.passes.partition.worker import announce
 
@@ -137,13 +132,7 @@ def _propagated(module: Any, bytecode: bytes) -> Any:
     announce("inline")
     inline_calls(module)
     take_host_calls_apart(module, bytecode)
-    if b"scan" in bytecode:
-        scans_as_windows(module)
-    if any(name in bytecode for name in (b"gather", b"scatter", b"dynamic_slice")):
-        expand_single_indices(module)
-    drop_added_zeros(module)
-    split_broadcasts(module)
-    join_reshapes(module)
+    simplify(module, bytecode)
     ruled = attach_rules(module, bytecode)
     _run(module, PROPAGATE)
     return ruled

@@ -19,6 +19,7 @@ from flint.io.scratch import scratch_folder
 from flint.ir.program import Program
 from flint.passes.hlo.arguments import argument_shardings
 from flint.passes.hlo.module import decode_module
+from flint.passes.hlo.tidy import tidy
 from flint.passes.hlo.walk import module_to_program
 from flint.passes.mlir import make_context, module_text
 from flint.passes.partition import Partitioned
@@ -105,6 +106,7 @@ def partition_xla(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) 
         _refuse_huge_tensors(captured.module)  # XLA aborts there
         raise
     module = decode_module(data, captured.source)
+    tidy(module)
     shardings = [] if captured.is_gspmd else argument_shardings(captured)
     return module_to_program(module, captured.mesh, captured.trip_counts, shardings)
 

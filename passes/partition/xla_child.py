@@ -118,8 +118,9 @@ def _first_lines(error: Exception) -> str:
 def _partition(options: dict[str, Any], payload: bytes) -> bytes:
     from flint.passes.partition.prepare.local_calls import with_local_calls
     from flint.passes.partition.prepare.manual_names import with_whole_names
+    from flint.passes.partition.prepare.simplify import simplified
 
-    module = with_whole_names(with_local_calls(payload))
+    module = with_whole_names(with_local_calls(simplified(payload)))
     return run_spmd(
         module,
         int(options["num_devices"]),

@@ -62,7 +62,9 @@ _SLICED = Op(OpClass.ALL_SLICE, _slices, reads=(Op(ANY, _reduces, read_once=True
 
 
 def _of_product(edit: Editor, reduce: int) -> bool:
-    """Whether an all-reduce adds up none of what XLA's partitioner sums over all axes at once."""
+    """Whether a sum of Shardy's adds up none of what XLA's partitioner sums over all axes at once."""
+    if not edit.program.flags[reduce] & Flag.PARTITIONED:
+        return False
     at_once = (OpClass.SCATTER, OpClass.GATHER, OpClass.REDUCE)
     return all(edit.program.op[edit.like(r)] not in at_once for r in edit.reads(reduce))
 

@@ -32,7 +32,7 @@ class Subject:
     settings: Pairs = ()
     pipeline: Pairs = ()  #: cut, schedule, microbatches, chunks
     trip_counts: tuple[str, ...] = ()  #: "NAME=N"
-    partitioner: str = "shardy"
+    partitioner: str = "auto"
     compiler: str = ""
     profile: str = "none"
     world: bool = False

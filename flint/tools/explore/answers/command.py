@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from flint.requests.capture import CaptureRequest
+from flint.steps.lowering import AUTO
 from flint.tools.explore.point import Point
 from flint.tools.explore.subject import Subject, captured, estimated
 
@@ -33,7 +34,7 @@ def _capture(s: Subject, p: Point) -> Iterator[str]:
 
 def _words(request: CaptureRequest) -> list[str]:
     """Options that say what is captured; a compiler takes the place of a partitioner."""
-    return (request.but(partitioner="shardy") if request.compiler else request).words()
+    return (request.but(partitioner=AUTO) if request.compiler else request).words()
 
 
 def _script(request: CaptureRequest) -> Iterator[str]:

@@ -1,0 +1,72 @@
+"""What XLA's compilers do first after partitioning: copies go, and equal instructions become one.
+
+Equal collectives stay two: XLA gives each a channel of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from flint.passes.hlo.module import Computation, HloModule, Instruction
+
+#: What two equal instructions certainly share: opcode, operands, and the result's shape.
+_Likeness: TypeAlias = tuple[str, tuple[int, ...], bytes]
+#: Instructions that are more than their result, and those that keep others apart.
+_ALONE = frozenset(
+    {
+        *("parameter", "while", "conditional", "call", "custom-call", "opt-barrier", "rng"),
+        *("rng-bit-generator", "rng-get-and-update-state", "infeed", "outfeed", "after-all"),
+        *("send", "send-done", "recv", "recv-done", "optimization-barrier", "add-dependency"),
+    }
+)
+#: Fields in which equal instructions may differ.
+_OF_ONE = (
+    *("id", "name", "metadata", "operand_ids", "channel_id", "called_computation_ids"),
+    *("control_predecessor_ids", "frontend_attributes", "sharding"),
+)
+
+
+def tidy(module: HloModule) -> None:
+    """Drop copies and merge equal instructions in each computation of `module`, in place."""
+    for computation in module.proto.computations:
+        _tidy(computation, module)
+
+
+def _tidy(computation: Computation, module: HloModule) -> None:
+    same: dict[int, int] = {}
+    kept: dict[_Likeness, list[Instruction]] = {}
+    gone: set[int] = set()
+    for i in computation.instructions:
+        if same:
+            i.operand_ids[:] = [same.get(o, o) for o in i.operand_ids]
+            i.control_predecessor_ids[:] = [same.get(o, o) for o in i.control_predecessor_ids]
+        if i.opcode == "copy":
+            same[i.id] = i.operand_ids[0]
+            gone.add(i.id)
+            continue
+        if i.opcode in _ALONE or i.channel_id > 0:
+            continue
+        alike = kept.setdefault(
+            (i.opcode, tuple(i.operand_ids), i.shape.SerializeToString(deterministic=True)), []
+        )
+        first = next((k for k in alike if _says(k, module) == _says(i, module)), None)
+        if first is None:
+            alike.append(i)
+        else:
+            same[i.id] = first.id
+            gone.add(i.id)
+    if gone:
+        computation.root_id = same.get(computation.root_id, computation.root_id)
+        left = [i for i in computation.instructions if i.id not in gone]
+        del computation.instructions[:]
+        computation.instructions.extend(left)
+
+
+def _says(i: Instruction, module: HloModule) -> tuple[Any, ...]:
+    """All that an instruction does, but for its operands; computations that it calls by their opcodes."""
+    bare = type(i)()
+    bare.CopyFrom(i)
+    for name in _OF_ONE:
+        bare.ClearField(name)
+    called = [tuple(c.opcode for c in k.instructions) for k in module.called(i)]
+    return (bare.SerializeToString(deterministic=True), *called)
