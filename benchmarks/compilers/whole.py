@@ -34,7 +34,7 @@ class Compiler:
     pool: ProcessPoolExecutor | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.lowering = Lowering("shardy", self.name, CHIPS[self.name])
+        self.lowering = Lowering(compiler=self.name, chip=CHIPS[self.name])
         self.platform = find_target(self.name, CHIPS[self.name]).platform
 
     def compiled(self, captured: Captured) -> tuple[Program, int]:

@@ -107,8 +107,8 @@ class CaptureRequest(Request):
         "--partitioner",
         default="auto",
         words=("auto", "xla", "shardy"),
-        help="Which partitioner splits the program over devices: auto is XLA's own, and Shardy's passes for "
-        "what XLA refuses, for pools and for stages of a pipeline.",
+        help="Which partitioner splits the program over devices: auto takes Shardy's program, and XLA's where "
+        "XLA's own partitioner communicates otherwise.",
     )
     compiler: str = option(
         "--compiler",

@@ -9,7 +9,7 @@ from typing import Final
 
 from flint.errors import FlintError, nearest
 
-#: The partitioner that nobody has to name: XLA's own, or Shardy's passes where XLA has no answer.
+#: The partitioner that nobody has to name: Shardy's program, or XLA's where both communicate unlike.
 AUTO: Final = "auto"
 SHARDY: Final = "shardy"
 #: Compilers by their names.
@@ -53,4 +53,4 @@ class Lowering:
     @property
     def is_shardy(self) -> bool:
         """Whether Flint's own worker process does it."""
-        return self.partitioner == SHARDY and not self.compiler
+        return self.partitioner in (AUTO, SHARDY) and not self.compiler

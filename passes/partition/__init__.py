@@ -21,7 +21,7 @@ class Partitioned:
     program: Program
     replicated: str = ""
     by: str = "xla"  #: the partitioner that made it
-    warning: str = ""  #: why it is not the one that was asked for
+    warning: str = ""  #: what differs from the program of another partitioner
 
 
 #: A partitioner turns a whole program into the program of one device.

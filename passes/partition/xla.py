@@ -84,9 +84,9 @@ def _died(task: str, done: subprocess.CompletedProcess[bytes]) -> FlintError:
     )
 
 
-def partitioned(captured: Captured) -> Partitioned:
+def partitioned(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) -> Partitioned:
     """`partition_xla`, and what is said of axes that no sharding of the program names."""
-    program = partition_xla(captured)
+    program = partition_xla(captured, timeout_seconds)
     if captured.is_gspmd:
         return Partitioned(program)  # its shardings name no axes
     splits = never_split(program, module_text(captured.module))
