@@ -47,6 +47,7 @@ def _top_k(o: HloOperation) -> Work:
 _LIKE_OPERATIONS = {
     "__cublas$triangularSolve": (2, OpClass.SOLVE, triangular_solve),
     "__gpu$TopK": (1, OpClass.TOP_K, _top_k),
+    "TopK": (1, OpClass.TOP_K, _top_k),
 }
 
 

@@ -12,18 +12,20 @@ from flint.passes.partition.as_xla.products import split_broadcasts
 from flint.passes.partition.as_xla.zeros import drop_added_zeros, join_reshapes
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.scans import scans_as_windows
+from flint.passes.partition.prepare.searches import call_searches
 from flint.passes.partition.prepare.single_index import expand_single_indices
 from flint.passes.partition.prepare.transposed import exchange_operands
 
 
 def simplified(bytecode: bytes) -> bytes:
-    """A StableHLO module with one function, simplified. To be called where MLIR may be loaded."""
+    """A StableHLO module as XLA's partitioner gets it. To be called where MLIR may be loaded."""
     from jaxlib.mlir import ir
 
     with make_context():
         module = ir.Module.parse(bytecode)
         inline_calls(module)
         simplify(module, bytecode)
+        call_searches(module)
         return write_bytecode(module)
 
 

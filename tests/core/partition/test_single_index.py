@@ -1,4 +1,4 @@
-"""Gathers and scatters of one index, and the slices that they become: the same values."""
+"""What is simplified before it is partitioned has the same values."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from flint.passes.mlir import functions_of, make_context, operations_named, writ
 from flint.passes.partition.as_xla.zeros import drop_empty_results
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.single_index import expand_single_indices
+from flint.passes.partition.prepare.transposed import exchange_operands
 
 X = np.arange(96, dtype=np.float32).reshape(8, 12)
 ROWS, ROW, COLUMN = -X[:3], -X[0], -X[:, 0]
@@ -125,3 +126,39 @@ def test_slices_hold_the_same_values(name: str) -> None:
         expected = np.asarray(jax.jit(step)(X, update, jnp.int32(place)))
         found = run(module, [X, update, np.int32(place)])
         np.testing.assert_array_equal(found, expected)
+
+
+# products -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "order", "becomes"),
+    [
+        ("ik,kj->ij", (1, 0), True),
+        ("bik,bkj->bij", (0, 2, 1), True),
+        ("abk,kj->abj", (2, 0, 1), True),
+        ("abk,kj->abj", (1, 0, 2), False),
+        ("bik,bkj->bij", (2, 1, 0), False),
+    ],
+)
+def test_a_transposed_product_has_its_operands_exchanged(subscripts, order, becomes) -> None:
+    lhs, rhs = (
+        np.random.default_rng(n).normal(size=[2 + "ijkab".index(c) for c in part])
+        for n, part in enumerate(subscripts.split("->")[0].split(","))
+    )
+    lhs, rhs = lhs.astype(np.float32), rhs.astype(np.float32)
+
+    def step(a, b):
+        return jnp.einsum(subscripts, a, b, precision=("default", "highest")).transpose(order)
+
+    from jaxlib.mlir import ir
+
+    with make_context():
+        module = ir.Module.parse(jax.jit(step).lower(lhs, rhs).as_text())
+        inline_calls(module)
+        exchange_operands(module)
+        assert functions_of(module)["main"].verify()
+        assert bool(operations_named(module, "stablehlo.transpose")) != becomes, str(module)
+        assert ("precision = [HIGHEST, DEFAULT]" in str(module)) == becomes, str(module)
+        made = write_bytecode(module)
+    np.testing.assert_allclose(run(made, [lhs, rhs]), step(lhs, rhs), rtol=1e-5)
