@@ -1,4 +1,4 @@
-"""What every compiler drops before it partitions: additions of zero, empty tensors, reshapes between."""
+"""What every compiler drops or writes otherwise before it partitions: zeros, empty tensors, reshapes."""
 
 from __future__ import annotations
 
@@ -31,6 +31,35 @@ def join_reshapes(module: Any) -> None:
         if value.type == op.results[0].type:
             op.results[0].replace_all_uses_with(value)
             op.erase()
+
+
+def pad_with_constants(module: Any) -> None:
+    """Write a concatenation with copies of one number as a pad, in place."""
+    from jaxlib.mlir import ir
+
+    for op in operations_named(module, "stablehlo.concatenate"):
+        splats = [_splat_of(v) for v in op.operands]
+        known = [number for number, splat in enumerate(splats) if splat is not None]
+        if len(splats) != 2 or len(known) != 1:
+            continue
+        at = known[0]
+        edges = [0] * len(shape_of(op.results[0]))
+        along = int(op.attributes["dimension"])
+        wide = edges[:along] + [shape_of(op.operands[at])[along]] + edges[along + 1 :]
+        low, high = (wide, edges) if at == 0 else (edges, wide)
+        widths = {"edge_padding_low": low, "edge_padding_high": high, "interior_padding": edges}
+        with ir.InsertionPoint(op), op.location:
+            scalar = ir.RankedTensorType.get([], op.results[0].type.element_type)
+            held = {"value": ir.DenseElementsAttr.get_splat(scalar, splats[at])}
+            number = ir.Operation.create("stablehlo.constant", [scalar], [], held)
+            made = ir.Operation.create(
+                "stablehlo.pad",
+                [op.results[0].type],
+                [op.operands[1 - at], number.result],
+                {name: ir.DenseI64ArrayAttr.get(w) for name, w in widths.items()},
+            )
+        op.results[0].replace_all_uses_with(made.result)
+        op.erase()
 
 
 def drop_empty_results(module: Any) -> None:
@@ -88,17 +117,23 @@ def _is_empty(value: Any) -> bool:
 
 def is_zero(value: Any) -> bool:
     """Whether a value is a constant of zeros, or a broadcast of one."""
+    splat = _splat_of(value)
+    return splat is not None and _number(splat) == 0
+
+
+def _splat_of(value: Any) -> Any | None:
+    """The attribute of the number that all elements of a constant, or a broadcast of one, are."""
     from jaxlib.mlir import ir
 
     maker = defining_operation(value)
     if maker is not None and maker.name == "stablehlo.broadcast_in_dim":
         maker = defining_operation(maker.operands[0])
     if maker is None or maker.name != "stablehlo.constant":
-        return False
+        return None
     if isinstance(ir.RankedTensorType(maker.results[0].type).element_type, ir.ComplexType):
-        return False  # jaxlib does not read them
+        return None  # jaxlib does not read them
     held = ir.DenseElementsAttr(maker.attributes["value"])
-    return held.is_splat and _number(held.get_splat_value()) == 0
+    return held.get_splat_value() if held.is_splat else None
 
 
 def _number(attribute: Any) -> float:

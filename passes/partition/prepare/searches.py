@@ -65,6 +65,4 @@ def _reshaped(value: Any, result_type: Any) -> Any:
 
     if value.type == result_type:
         return value
-    return ir.Operation.create(
-        "stablehlo.reshape", results=[result_type], operands=[value]
-    ).result
+    return ir.Operation.create("stablehlo.reshape", results=[result_type], operands=[value]).result

@@ -9,7 +9,11 @@ from typing import Any
 
 from flint.passes.mlir import make_context, write_bytecode
 from flint.passes.partition.as_xla.products import split_broadcasts
-from flint.passes.partition.as_xla.zeros import drop_added_zeros, join_reshapes
+from flint.passes.partition.as_xla.zeros import (
+    drop_added_zeros,
+    join_reshapes,
+    pad_with_constants,
+)
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.scans import scans_as_windows
 from flint.passes.partition.prepare.searches import call_searches
@@ -38,4 +42,5 @@ def simplify(module: Any, bytecode: bytes) -> None:
     drop_added_zeros(module)
     split_broadcasts(module)
     join_reshapes(module)
+    pad_with_constants(module)
     exchange_operands(module)

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from flint.passes.mlir import functions_of, make_context, operations_named, write_bytecode
-from flint.passes.partition.as_xla.zeros import drop_empty_results
+from flint.passes.partition.as_xla.zeros import drop_empty_results, pad_with_constants
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.single_index import expand_single_indices
 from flint.passes.partition.prepare.transposed import exchange_operands
@@ -162,3 +162,22 @@ def test_a_transposed_product_has_its_operands_exchanged(subscripts, order, beco
         assert ("precision = [HIGHEST, DEFAULT]" in str(module)) == becomes, str(module)
         made = write_bytecode(module)
     np.testing.assert_allclose(run(made, [lhs, rhs]), step(lhs, rhs), rtol=1e-5)
+
+
+@pytest.mark.parametrize("number", [0.0, 2.5])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_concatenation_with_copies_of_a_number_is_a_pad(number: float, first: bool) -> None:
+    from jaxlib.mlir import ir
+
+    def step(x: Any) -> Any:
+        copies = jnp.full((8, 3), number)
+        return jnp.concatenate([copies, x] if first else [x, copies], axis=1)
+
+    with make_context():
+        module = ir.Module.parse(jax.jit(step).lower(X).as_text())
+        inline_calls(module)
+        pad_with_constants(module)
+        assert functions_of(module)["main"].verify()
+        assert not operations_named(module, "stablehlo.concatenate")
+        made = write_bytecode(module)
+    np.testing.assert_array_equal(run(made, [X]), step(X))
