@@ -126,7 +126,9 @@ def _splat_of(value: Any) -> Any | None:
     from jaxlib.mlir import ir
 
     maker = defining_operation(value)
-    if maker is not None and maker.name == "stablehlo.broadcast_in_dim":
+    while maker is not None and (
+        maker.name == "stablehlo.broadcast_in_dim" or _converts_nothing(maker)
+    ):
         maker = defining_operation(maker.operands[0])
     if maker is None or maker.name != "stablehlo.constant":
         return None
@@ -134,6 +136,10 @@ def _splat_of(value: Any) -> Any | None:
         return None  # jaxlib does not read them
     held = ir.DenseElementsAttr(maker.attributes["value"])
     return held.get_splat_value() if held.is_splat else None
+
+
+def _converts_nothing(op: Any) -> bool:
+    return op.name == "stablehlo.convert" and op.operands[0].type == op.results[0].type
 
 
 def _number(attribute: Any) -> float:
