@@ -79,7 +79,7 @@ def _measured(folder: Path) -> None:
 def store(folder: Path) -> None:
     """A study and a lock."""
     from flint.tools.change.project.lock import Lock
-    from flint.tools.explore.study.study_file import open_study
+    from flint.tools.explore.study.run import open_study
     from tests.explore_points import result_at, space_of
     from tests.tools.change.test_compare import program, side
 

@@ -25,7 +25,7 @@ def study(path: str) -> Any:
 
 def resumed(path: str) -> Any:
     """What an exploration takes from the file that it goes on with."""
-    from flint.tools.explore.study.study_file import open_study
+    from flint.tools.explore.study.run import open_study
     from tests.explore_points import space_of
 
     with open_study(Path(path), space_of(Path("/nowhere"), range(1, 3))) as file:

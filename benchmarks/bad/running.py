@@ -55,7 +55,7 @@ def warm_up() -> None:
     import flint.tools.change.project.lock
     import flint.tools.explore.api
     import flint.tools.measure.calibration.calibrate
-    import flint.tools.measure.measurements.formats
+    import flint.tools.measure.calibration.data
     import flint.tools.measure.profiles.build
     import flint.tools.measure.profiles.formats
     import flint.tools.report.perfetto

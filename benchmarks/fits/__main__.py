@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from benchmarks.fits.fit import FEW, Fit, all_fits
-from flint.tools.measure.fitting.determined import at_bounds
+from flint.tools.measure.calibration.fitted import at_bounds
 from flint.tools.measure.fitting.toml_constants import constants_in, update_constants
 
 #: Constants by name: value, kind and source.

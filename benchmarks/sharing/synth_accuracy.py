@@ -19,7 +19,7 @@ from benchmarks.sharing.remembered import CAPTURES
 from flint.errors import FlintError
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
-from flint.tools.share.shapes.confirm import step_on
+from flint.tools.share.shapes.perturb import step_on
 from flint.tools.share.synth.conditions import Conditions, conditions_of, parameter_bytes_of
 from flint.tools.share.synth.remembered import Remembered, distance, structure_of
 from flint.tools.share.synth.resize import resized

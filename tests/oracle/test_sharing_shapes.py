@@ -16,12 +16,11 @@ from flint.ir.program import Kind
 from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
 from flint.requests.estimate import EstimateRequest
-from flint.tools.share.anonymize import Anonymized
+from flint.tools.share.anonymize import Anonymized, leaks_of
 from flint.tools.share.leaks.fingerprints import View
-from flint.tools.share.leaks.report import leaks_of
 from flint.tools.share.redact import redacted
 from flint.tools.share.rules import broken_rules
-from flint.tools.share.shapes.confirm import MACHINES
+from flint.tools.share.shapes.perturb import MACHINES
 from flint.tools.share.totals import comm_bytes_by_label
 from tests.oracle.test_sharing_sizes import SMALL, capture
 

@@ -15,8 +15,7 @@ from flint.cli.requests import takes_requests
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
 from flint.requests.option import Form, Option, Request
-from flint.tools.change.project.config import load_project
-from flint.tools.change.project.keys import request_from, table_of
+from flint.tools.change.project.config import load_project, request_from, table_of
 
 #: Words that a command cannot take for options, and flint.toml can hold.
 _WORDS = st.from_regex(r"[a-z][a-z0-9=:.,_/-]{0,12}", fullmatch=True)

@@ -21,8 +21,8 @@ from flint.ir.workload_file import array_of
 from flint.tools.change.diff.snapshot import Snapshot
 from flint.tools.change.project.lock import Lock, load_lock
 from flint.tools.explore.result import Result, Status
+from flint.tools.explore.study.run import open_study
 from flint.tools.explore.study.study import Study
-from flint.tools.explore.study.study_file import open_study
 from flint.tools.measure.profiles import nsight
 from tests.explore_points import result_at, space_of
 from tests.nsys_exports import small_export

@@ -12,8 +12,8 @@ from flint.ir.program import Kind
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
 from flint.tools.change.diff.difference import Side, rows_of
-from flint.tools.change.diff.grown import grown
 from flint.tools.change.diff.match import Change
+from flint.tools.change.project.verify import grown
 from tests.tools.change.test_compare import program, side
 
 

@@ -10,9 +10,14 @@ import pytest
 
 from flint.errors import FlintError
 from flint.tools.explore.answers.against import against
-from flint.tools.explore.answers.columns import columns_of
 from flint.tools.explore.answers.explain import explain, explanation_text
-from flint.tools.explore.answers.export import to_arrow, to_pandas, to_polars, write_table
+from flint.tools.explore.answers.export import (
+    columns_of,
+    to_arrow,
+    to_pandas,
+    to_polars,
+    write_table,
+)
 from flint.tools.explore.answers.objectives import (
     OBJECTIVES,
     RATE,

@@ -6,7 +6,6 @@ from itertools import pairwise, product
 import pytest
 
 from flint.errors import FlintError
-from flint.tools.explore.space import walk
 from flint.tools.explore.space.dimension import PointField
 from flint.tools.explore.space.space import space_of
 from flint.tools.explore.subject import Subject
@@ -209,7 +208,7 @@ def test_a_space_that_is_too_large_is_told_so_and_not_walked_for_ever(model, mon
     assert caught.value.code == "FL862" and "--budget" in caught.value.help
     few = space(model, devices=[8], sweeps=sweeps, where=["set.seq < 2", "data == 8"])
     few.require_few()
-    monkeypatch.setattr(walk, "MOST_FORBIDDEN", 1000)
+    monkeypatch.setattr("flint.tools.explore.space.space.MOST_FORBIDDEN", 1000)
     rare = space(model, devices=[8], sweeps=sweeps, where=["set.seq * microbatches == 7"])
     with pytest.raises(FlintError, match="forbid more than 1,000 combinations") as caught:
         list(rare.points())

@@ -16,9 +16,8 @@ from flint.tools.explore.answers.ranked import ranked
 from flint.tools.explore.point import Point
 from flint.tools.explore.result import Result, Status
 from flint.tools.explore.space.conditions import parse_conditions
-from flint.tools.explore.study.run import explore_space
+from flint.tools.explore.study.run import explore_space, open_study
 from flint.tools.explore.study.study import Study
-from flint.tools.explore.study.study_file import open_study
 from flint.tools.explore.workers.schedule import groups_of
 from tests.explore_points import Hashed, evaluated, result_at, space_of
 
@@ -251,7 +250,7 @@ _FULL = """
 import resource, signal, sys
 from pathlib import Path
 from flint.errors import FlintError
-from flint.tools.explore.study.study_file import open_study
+from flint.tools.explore.study.run import open_study
 from tests.explore_points import result_at, space_of
 
 folder = Path(sys.argv[1])

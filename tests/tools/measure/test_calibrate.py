@@ -22,13 +22,11 @@ from flint.errors import FlintError
 from flint.ir.op_class import Collective, OpClass
 from flint.tools.explore.machine.cluster_changes import changed
 from flint.tools.measure.calibration.calibrate import calibrate
-from flint.tools.measure.calibration.fitted import Fitted
+from flint.tools.measure.calibration.fitted import Fitted, determined
 from flint.tools.measure.calibration.result import Calibration
-from flint.tools.measure.fitting.determined import determined
-from flint.tools.measure.fitting.fit import fit, halves
+from flint.tools.measure.fitting.fit import fit, halves, lowest
 from flint.tools.measure.fitting.kernels import latencies, measured_kernels, with_constants
 from flint.tools.measure.fitting.networks import call_of
-from flint.tools.measure.fitting.simplex import lowest
 from flint.tools.measure.measurements import kernel_rows as make
 from flint.tools.measure.measurements.rows import CollectiveTime, KernelTime
 from tests.estimates import zoo

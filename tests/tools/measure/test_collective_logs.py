@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from flint.errors import FlintError
 from flint.ir.op_class import Collective
+from flint.tools.measure.calibration.data import read_measurements
 from flint.tools.measure.measurements import nccl_tests, osu
-from flint.tools.measure.measurements.formats import read_measurements
 from flint.tools.measure.measurements.rows import CollectiveTime
 
 LOGS = Path(__file__).parents[2] / "data" / "collective_logs"

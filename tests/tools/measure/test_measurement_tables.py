@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from flint.errors import FlintError
 from flint.ir.op_class import Collective, OpClass
+from flint.tools.measure.calibration.data import read_measurements
 from flint.tools.measure.measurements import aiconfigurator, tables, torch_benchmark
-from flint.tools.measure.measurements.formats import read_measurements
 from flint.tools.measure.measurements.rows import KernelTime, Measurements
 
 

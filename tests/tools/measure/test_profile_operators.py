@@ -11,9 +11,9 @@ from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.operands import read as read_by
 from flint.frontends.torch_world.program.operands import results
 from flint.ir.op_class import OpClass
+from flint.tools.measure.profiles.attribution import chosen
 from flint.tools.measure.profiles.operators import events
 from flint.tools.measure.profiles.operators.events import knows, read, recorded_name
-from flint.tools.measure.profiles.operators.nests import chosen
 from flint.tools.measure.profiles.operators.types import element_type, promoted
 from flint.tools.measure.profiles.profile import Signature
 

@@ -9,10 +9,9 @@ import pytest
 
 from flint.errors import FlintError
 from flint.text import format_duration
-from flint.tools.measure.profiles.build import workload_of
+from flint.tools.measure.profiles.build import StepTimes, disagreements, workload_of
 from flint.tools.measure.profiles.builder import ProfileBuilder
 from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Profile
-from flint.tools.measure.profiles.step_times import StepTimes, disagreements
 from flint.tools.measure.profiles.steps import steps_of
 from flint.tracing import Trace
 

@@ -21,9 +21,9 @@ from flint.errors import FlintError
 from flint.ir.op_class import OpClass
 from flint.tools.measure.profiles import execution_trace
 from flint.tools.measure.profiles.build import workload_of
+from flint.tools.measure.profiles.execution_trace.chakra import scheduled
 from flint.tools.measure.profiles.execution_trace.join import join
 from flint.tools.measure.profiles.execution_trace.nodes import Node
-from flint.tools.measure.profiles.execution_trace.schedule import scheduled
 from flint.tools.measure.profiles.formats import format_of, read_profiles
 from flint.tools.measure.profiles.profile import CallKind, Profile, ProfiledComm
 from flint.tracing import Trace

@@ -20,7 +20,7 @@ from flint.tools.measure.profiles import xplane
 from flint.tools.measure.profiles.build import workload_of
 from flint.tools.measure.profiles.profile import CallKind, Profile
 from flint.tools.measure.profiles.xplane.planes import PlaneEvent
-from flint.tools.measure.profiles.xplane.steps import _longest
+from flint.tools.measure.profiles.xplane.reader import _longest
 from flint.tracing import Trace
 from tests.xplanes import Happened, Recorded, chrome, gpu_planes, tpu_plane, xspace
 

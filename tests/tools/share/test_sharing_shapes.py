@@ -16,8 +16,7 @@ from flint.errors import FlintError
 from flint.ir.made_by import MeasuredBy, MeasuredClass
 from flint.ir.workload import Workload
 from flint.tools.share.level import keep_of
-from flint.tools.share.shapes.confirm import measures_of, totals_of
-from flint.tools.share.shapes.perturb import Choices
+from flint.tools.share.shapes.perturb import Choices, measures_of, totals_of
 from flint.tools.share.shapes.totals import Totals
 from flint.tools.share.sizes import Sizes, Variable
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flint.tools.stand_ins.triton_.stores import accesses_of
+from flint.tools.stand_ins.triton_.launches import accesses_of
 
 tl: Any = None
 

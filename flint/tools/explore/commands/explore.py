@@ -3,36 +3,235 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flint.cli.console import print_json, print_text
+from flint.cli.console import has_colour, is_terminal, print_json, print_text
 from flint.cli.exits import FOUND
-from flint.cli.options import Force, Json, Quiet, Verbose
+from flint.cli.options import READS, Force, Json, Quiet, Verbose, Writes
 from flint.cli.requests import Without, refuse, takes_requests
 from flint.cli.signals import signals
 from flint.errors import FlintError
+from flint.io.outputs import OutputKind
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
-from flint.tools.explore.commands.options import (
-    Explored,
-    RankingRequest,
-    RunRequest,
-    SpaceRequest,
-    refuse_with_a_study_alone,
-)
+from flint.requests.option import Form, Request, option
 from flint.tools.explore.commands.outputs import Outputs
-from flint.tools.explore.commands.progress import study_shown
 
 if TYPE_CHECKING:
     from flint.tools.explore.answers.objectives import Objective
     from flint.tools.explore.api import Answer
+    from flint.tools.explore.result import Result
     from flint.tools.explore.space.space import Space
+    from flint.tools.explore.study.run import Listener, Progress
     from flint.tools.explore.subject import Subject
     from flint.tools.explore.workers.schedule import Executor
+
+# Options of `flint explore` that no other command has.
+
+Explored = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL[:NAME]", help="What flint capture takes; without it, --study is shown."
+    ),
+    READS,
+]
+
+
+@dataclass(frozen=True)
+class SpaceRequest(Request):
+    """Which points there are, and what is best of them."""
+
+    devices: str | None = option(
+        "--devices",
+        "-n",
+        metavar="N,...",
+        help="Numbers of devices: 512, or 128,256,512 for a curve.",
+    )
+    cluster: Sequence[str] = option(
+        "--cluster",
+        "-c",
+        form=Form.TEXTS,
+        default=(),
+        metavar="NAME|FILE,...",
+        names="clusters",
+        reads=True,
+        help="Machines: presets or files, separated by commas (repeatable).",
+    )
+    mesh: str | None = option(
+        "--mesh",
+        "-m",
+        metavar="AXIS=SIZES,...",
+        help="Limits of axes: pipe=4,data=*,model=1..8 (default: all sizes of the entry's axes).",
+    )
+    sweep: Sequence[str] = option(
+        "--sweep",
+        form=Form.TEXTS,
+        default=(),
+        metavar="NAME=VALUES",
+        help="Explore an option, or cut, schedule, microbatches, chunks, cluster, stack, overlap, map, "
+        "routing, cluster.TIER.bandwidth ...: a,b,c, 4..64 (doubled), 4..64:4, 50..400GB/s (repeatable).",
+    )
+    tokens: str = option(
+        "--tokens",
+        default="",
+        metavar="EXPRESSION",
+        help="Tokens of a step, in terms of options and axes: batch * seq.",
+    )
+    keep_infeasible: bool = option(
+        "--keep-infeasible",
+        form=Form.SWITCH,
+        default=False,
+        help="Also price points that do not fit.",
+    )
+
+
+@dataclass(frozen=True)
+class RankingRequest(Request):
+    """What is best, and of which points: of a study that is shown, too."""
+
+    where: Sequence[str] = option(
+        "--where",
+        form=Form.TEXTS,
+        default=(),
+        metavar="CONDITION",
+        help='Keep only these points: "microbatches * data == 256", "memory <= 70GiB" (repeatable).',
+    )
+    objective: str | None = option(
+        "--objective",
+        metavar="NAME,...",
+        help="Objective: time, tokens_per_s, mfu, cost_per_mtoken, energy_per_mtoken, memory, "
+        "ttft, tpot ...; with several, their Pareto front (default: time, or tokens_per_s "
+        "where steps differ).",
+    )
+    study: Path | None = option(
+        "--study",
+        form=Form.PATH,
+        metavar="FILE",
+        role=Writes(OutputKind.STUDY, adds=True),
+        help="Keep results in this file, and reuse those that are still valid.",
+    )
+
+
+@dataclass(frozen=True)
+class RunRequest(Request):
+    """Who evaluates points, and which of them."""
+
+    budget: int | None = option(
+        "--budget",
+        form=Form.NUMBER,
+        metavar="N",
+        least=1,
+        help="Search spaces that have more points than this.",
+    )
+    search: str | None = option(
+        "--search",
+        metavar="NAME",
+        help="Search method: tpe, nsga2 or random (default: by objectives).",
+    )
+    seed: int = option(
+        "--seed", form=Form.NUMBER, default=0, metavar="N", help="Seed of the search."
+    )
+    jobs: int = option(
+        "--jobs",
+        "-j",
+        form=Form.NUMBER,
+        default=0,
+        metavar="N",
+        least=0,
+        help="Processes (0: one per processor).",
+    )
+    dask: str | None = option(
+        "--dask",
+        metavar="WHERE",
+        help="Evaluate on Dask workers: local, slurm or k8s (--jobs: how many).",
+    )
+    scheduler: str | None = option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Evaluate on the workers of this Dask scheduler: tcp://HOST:8786.",
+    )
+
+
+def refuse_with_a_study_alone(*requests: Request) -> None:
+    """Raise FlintError FL218 for options that were given and are of a model, which is not named."""
+    given = next((word for request in requests for word in request.words()), None)
+    if given is not None:
+        raise FlintError(
+            "FL218",
+            f"{given} needs a model to explore, not a study to show",
+            help="also name the model: points that are still valid are not evaluated again",
+        )
+
+
+# How far an exploration is: a line on stderr with points done, their rate, and the best so far.
+
+
+@contextlib.contextmanager
+def study_shown(objectives: Sequence[Objective], *, quiet: bool) -> Iterator[Listener | None]:
+    """Give a listener that draws the line, or None where nobody would see it."""
+    if quiet or not is_terminal(sys.stderr):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
+    console = Console(stderr=True, no_color=not has_colour(sys.stderr))
+    with RichProgress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("exploring", total=None)
+        best = Best(objectives)
+
+        def listen(progress: Progress) -> None:
+            best.hear(progress.latest)
+            text = best.text(progress.done - progress.reused)
+            bar.update(
+                task, completed=progress.done, total=progress.total or None, description=text
+            )
+
+        yield listen
+
+
+class Best:
+    """The best result so far, and the rate at which results come."""
+
+    def __init__(self, objectives: Sequence[Objective]) -> None:
+        self._objectives = tuple(objectives)
+        self._began = time.monotonic()
+        self._best: Result | None = None
+        self._all: list[Result] = []
+
+    def hear(self, latest: Sequence[Result]) -> None:
+        """Take new results in."""
+        from flint.tools.explore.answers.objectives import default_objective
+        from flint.tools.explore.result import Status
+
+        self._all += [r for r in latest if r.status is Status.FITS]
+        if self._all:
+            goal = (self._objectives or (default_objective(self._all),))[0]
+            self._best = min(self._all, key=goal.order)
+
+    def text(self, done: int) -> str:
+        """`12.3/s, best 4.21 s: data=64,model=8 remat=none`."""
+        from flint.text import format_duration
+
+        seconds = max(time.monotonic() - self._began, 1e-3)
+        rate = f"{done / seconds:.1f}/s"
+        if self._best is None:
+            return f"{rate}, nothing fits yet"
+        p = self._best.point
+        options = " ".join(f"{n}={v}" for n, v in (*p.settings, *p.pipeline))
+        return (
+            f"{rate}, best {format_duration(self._best.step_time_ns)}: {p.mesh} {options}".rstrip()
+        )
+
 
 #: Options of a capture that points say, or that explore has in a way of its own.
 _OF_POINTS = ("model", "mesh", "steps", "step", "chip", "profile", "clusters", "cross_check")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Callable, Sequence
 
@@ -9,7 +10,93 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.ir.arrays import Float64s
-from flint.tools.measure.fitting.simplex import lowest
+
+# The simplex method of Nelder and Mead (The Computer Journal 7, 1965), which asks for no derivatives.
+
+#: The simplex is done when its corners and their values differ by no more than this.
+CLOSE = 1e-4
+
+
+def lowest(function: Callable[[Float64s], float], corners: Float64s) -> Float64s:
+    """The point with the lowest value that a simplex with these `corners` comes to.
+
+    `corners` is n + 1 rows of n numbers. It ends after 50 n values, or where the simplex is as small
+    as `CLOSE`. With the same function and corners it is the same.
+    """
+    size = corners.shape[1]
+    counted = _Counted(function, 50 * size)
+    values = np.array([counted(corner) for corner in corners])
+    corners, values = _ordered(corners.copy(), values)
+    while counted.left > 0 and not _is_small(corners, values):
+        with contextlib.suppress(_Spent):
+            corners, values = _step(counted, corners, values)
+        corners, values = _ordered(corners, values)
+    best: Float64s = corners[0]
+    return best
+
+
+class _Spent(Exception):
+    """As many values were asked for as may be."""
+
+
+class _Counted:
+    """A function, and how often it may still be asked."""
+
+    def __init__(self, function: Callable[[Float64s], float], left: int) -> None:
+        self.function, self.left = function, left
+
+    def __call__(self, point: Float64s) -> float:
+        if self.left <= 0:
+            raise _Spent
+        self.left -= 1
+        return self.function(point)
+
+
+def _ordered(corners: Float64s, values: Float64s) -> tuple[Float64s, Float64s]:
+    at = np.argsort(values)
+    return corners[at], values[at]
+
+
+def _is_small(corners: Float64s, values: Float64s) -> bool:
+    wide = np.abs(corners[1:] - corners[0]).max()
+    return bool(wide <= CLOSE and np.abs(values[0] - values[1:]).max() <= CLOSE)
+
+
+def _step(function: _Counted, corners: Float64s, values: Float64s) -> tuple[Float64s, Float64s]:
+    """Replace the worst corner by a better one, or draw all towards the best."""
+    centre = corners[:-1].sum(axis=0) / (len(corners) - 1)
+    worst = corners[-1]
+    mirrored = 2 * centre - worst
+    at_mirrored = function(mirrored)
+    if at_mirrored < values[0]:
+        further = 3 * centre - 2 * worst
+        at_further = function(further)
+        if at_further < at_mirrored:
+            return _replaced(corners, values, further, at_further)
+        return _replaced(corners, values, mirrored, at_mirrored)
+    if at_mirrored < values[-2]:
+        return _replaced(corners, values, mirrored, at_mirrored)
+    outside = at_mirrored < values[-1]
+    nearer = 1.5 * centre - 0.5 * worst if outside else 0.5 * centre + 0.5 * worst
+    at_nearer = function(nearer)
+    if at_nearer <= at_mirrored if outside else at_nearer < values[-1]:
+        return _replaced(corners, values, nearer, at_nearer)
+    return _drawn(function, corners, values)
+
+
+def _replaced(
+    corners: Float64s, values: Float64s, corner: Float64s, value: float
+) -> tuple[Float64s, Float64s]:
+    corners[-1], values[-1] = corner, value
+    return corners, values
+
+
+def _drawn(function: _Counted, corners: Float64s, values: Float64s) -> tuple[Float64s, Float64s]:
+    for i in range(1, len(corners)):
+        corners[i] = corners[0] + 0.5 * (corners[i] - corners[0])
+        values[i] = function(corners[i])
+    return corners, values
+
 
 #: Least, most and first value of each constant.
 Bounds = dict[str, tuple[float, float, float]]

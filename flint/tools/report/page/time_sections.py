@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from flint.backends.cost.memory.over_time import MemoryOverTime
 from flint.text import format_bytes, format_count, format_duration, format_flops, plural
-from flint.tools.report.page.charts.bars import legend
+from flint.tools.report.page.charts.bars import legend, percent
+from flint.tools.report.page.charts.picture import picture
 from flint.tools.report.page.charts.roofline import drawn_points, roofline_chart
-from flint.tools.report.page.charts.schedule import BOXES, LANES, schedule_chart
 from flint.tools.report.page.charts.timeline import timeline
 from flint.tools.report.page.charts.treemap import treemap
 from flint.tools.report.page.colours import PHASES, series
@@ -31,7 +31,7 @@ from flint.tools.report.views.breakdown import (
     scope_tree,
 )
 from flint.tools.report.views.communication import CommunicationRow
-from flint.tools.report.views.pipeline import PipelineTimeline, pipeline_schedule
+from flint.tools.report.views.pipeline import Box, PipelineLane, PipelineTimeline, pipeline_schedule
 from flint.tools.report.views.roofline import RooflinePoint, RooflineView, roofline
 from flint.tools.report.views.row_times import row_times
 from flint.tools.report.views.slices import SLICE_LIMIT, timeline_slices
@@ -39,6 +39,63 @@ from flint.tools.report.views.slices import SLICE_LIMIT, timeline_slices
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
     from flint.backends.cost.estimate_numbers import ClassEstimate
+
+# The schedule of a pipeline as a picture: a row for each rank class, a box for each pass.
+
+_ROW = 26
+#: Rank classes that are drawn at most, and boxes; with more boxes those of least time are omitted.
+LANES, BOXES = 64, 2500
+#: Boxes of a smaller share of the step have no number.
+_NUMBERED = 0.012
+
+
+def schedule_chart(found: PipelineTimeline) -> Markup:
+    """The picture. Boxes have the numbers of microbatches, and light ones are of later chunks."""
+    lanes = found.lanes[:LANES]
+    least = _least([b for lane in lanes for b in lane.boxes])
+    label = f"What each of {len(lanes)} rank classes computes when, over {format_duration(found.end_ns)}"
+    rows = [box for at, lane in enumerate(lanes) for box in _lane(lane, at, found.end_ns, least)]
+    drawn = picture(label, _ROW * len(lanes), *rows)
+    names = tag("div", *(tag("span", x.name.partition(":")[0]) for x in lanes), cls="names")
+    return tag("div", names, drawn, cls="lanes")
+
+
+def _least(boxes: list[Box]) -> float:
+    """How long a box must be to be drawn."""
+    if len(boxes) <= BOXES:
+        return 0.0
+    return sorted((b.end_ns - b.start_ns for b in boxes), reverse=True)[BOXES]
+
+
+def _lane(lane: PipelineLane, at: int, end_ns: float, least: float) -> list[Markup]:
+    track = tag("rect", x="0", y=at * _ROW, width="100%", height=_ROW - 3, cls="track")
+    boxes = [_box(b, at, end_ns, lane.name) for b in lane.boxes if b.end_ns - b.start_ns >= least]
+    return [track, *boxes]
+
+
+def _box(box: Box, at: int, end_ns: float, lane: str) -> Markup:
+    share = (box.end_ns - box.start_ns) / end_ns if end_ns else 0.0
+    what = box.work.replace("_", " ")
+    which = f" of microbatch {box.microbatch}" if box.microbatch >= 0 else ""
+    chunk = f", chunk {box.chunk}" if box.chunk > 0 else ""
+    length = format_duration(box.end_ns - box.start_ns)
+    shade = f" chunk-{box.chunk % 2}" if box.chunk > 0 else ""
+    number = (
+        tag("text", box.microbatch, x="50%", y="16", cls="in-bar middle")
+        if box.microbatch >= 0 and share > _NUMBERED
+        else ""
+    )
+    return tag(
+        "svg",
+        tag("title", f"{lane}: {what}{which}{chunk}, {length}"),
+        tag("rect", width="100%", height="100%", cls=f"fill-{PHASES[box.work]} edge{shade}"),
+        number,
+        x=percent(box.start_ns / end_ns if end_ns else 0.0),
+        y=at * _ROW,
+        width=percent(share),
+        height=_ROW - 3,
+    )
+
 
 #: Rows of tables: kernels, collectives, scopes, segments of the critical path.
 KERNELS, COLLECTIVES, SCOPES, PATH = 25, 60, 60, 40

@@ -7,9 +7,10 @@ wait for (see `schedule`). Groups are those of comm_group.json beside the file.
 from __future__ import annotations
 
 import ast
+import heapq
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,61 @@ from flint.errors import FlintError, Malformed
 from flint.io.bounded import FileKind
 from flint.messages import decode_error
 from flint.tools.measure.profiles.contradictions.ranks import MOST_RANKS
-from flint.tools.measure.profiles.execution_trace.build import timed_profile
+from flint.tools.measure.profiles.execution_trace.build import PAUSE, timed_profile
 from flint.tools.measure.profiles.execution_trace.nodes import Interned, Node, list_of, object_of
 from flint.tools.measure.profiles.execution_trace.raw import WORKLOAD_GRAPH, RawNode, graph_nodes
-from flint.tools.measure.profiles.execution_trace.schedule import scheduled
 from flint.tools.measure.profiles.kineto.fields import integer
 from flint.tools.measure.profiles.kineto.stream import JsonStream
 from flint.tools.measure.profiles.profile import Profile, ProfiledComm
 from flint.tools.measure.profiles.source import head_of, open_profile, whole_profile
+
+# When nodes run that say how long they take and what they wait for, but not when.
+#
+# Each stream of the device and each thread of the host runs one node at a time, whichever was ready
+# first, the lower number of two. That is what a simulator without a network would do.
+
+
+def scheduled(nodes: Sequence[Node], waits: Callable[[Node], Iterable[int]]) -> list[Node]:
+    """Nodes with starts, in order of them; `waits` gives what a node waits for.
+
+    Those that wait for themselves in the end are omitted.
+    """
+    by_number = {n.number: n for n in nodes}
+    waiting: dict[int, set[int]] = {}
+    followers: dict[int, list[int]] = defaultdict(list)
+    for node in nodes:
+        deps = {d for d in waits(node) if d in by_number and d != node.number}
+        waiting[node.number] = deps
+        for d in deps:
+            followers[d].append(node.number)
+    ready = [(0.0, number) for number, deps in waiting.items() if not deps]
+    heapq.heapify(ready)
+    reached: dict[int, float] = defaultdict(float)
+    free: dict[tuple[str, int], float] = defaultdict(float)
+    found = []
+    while ready:
+        at, number = heapq.heappop(ready)
+        node = by_number[number]
+        lane = _lane(node)
+        start = max(at, free[lane])
+        free[lane] = end = start + (node.duration_us or 0.0)
+        found.append(replace(node, start_us=start))
+        for follower in followers[number]:
+            reached[follower] = max(reached[follower], end)
+            waiting[follower].discard(number)
+            if not waiting[follower]:
+                heapq.heappush(ready, (reached[follower], follower))
+    return found
+
+
+def _lane(node: Node) -> tuple[str, int]:
+    """What a node takes while it runs: a stream, a thread, or, of a pause, nothing."""
+    if node.on_device:
+        return "stream", node.stream
+    if node.name.startswith(PAUSE):
+        return "pause", node.number
+    return "thread", node.integer("tid", 0)
+
 
 _FILE = re.compile(r"(.+)\.(\d{1,7})\.et(?:\.json)?(?:\.gz)?")
 _JSON = re.compile(
