@@ -9,7 +9,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.passes.pipeline.schedule.runs import UnitRun, expand, expand_rounds, rounds, runs
+from flint.passes.pipeline.compose.unit_rows import UnitRun, expand, expand_rounds, rounds, runs
 from flint.passes.pipeline.schedule.schedules import ANY, SCHEDULES, orders, placement
 from flint.passes.pipeline.schedule.simulate import (
     EQUAL_STAGES,

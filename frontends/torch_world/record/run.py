@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import importlib.util
 import io
 import os
@@ -13,7 +12,9 @@ import runpy
 import sys
 import types
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -26,11 +27,20 @@ from torch.optim.optimizer import (
 
 from flint.errors import FlintError
 from flint.frontends import torch_private
-from flint.frontends.torch_private import FakeTensorMode, make_device, new_fake_group, without_modes
+from flint.frontends.torch_private import (
+    FakeTensorMode,
+    forget_library,
+    make_device,
+    meta_kernels,
+    new_fake_group,
+    without_modes,
+)
 from flint.frontends.torch_world.device.chips import chip_properties
 from flint.frontends.torch_world.device.cuda import make_device_module
 from flint.frontends.torch_world.device.device import NAME, SHOWN, DeviceTimeline
 from flint.frontends.torch_world.device.fakes import Fakes
+from flint.frontends.torch_world.packages.package import packages
+from flint.frontends.torch_world.program.cuda_kernels import shape_kernels
 from flint.frontends.torch_world.program.states import States
 from flint.frontends.torch_world.record.handover import Handover
 from flint.frontends.torch_world.record.job import Job
@@ -40,7 +50,6 @@ from flint.frontends.torch_world.record.rank_questions import questions_of_progr
 from flint.frontends.torch_world.record.recorder import Recorder
 from flint.frontends.torch_world.record.recording import GroupInfo, Recording
 from flint.frontends.torch_world.record.session import Session
-from flint.frontends.torch_world.runtime.deepspeed import BUILDERS, DEEPSPEED
 from flint.frontends.torch_world.runtime.files import (
     CHECKPOINTS,
     CHECKPOINTS_MODULE,
@@ -48,13 +57,100 @@ from flint.frontends.torch_world.runtime.files import (
 )
 from flint.frontends.torch_world.runtime.objects import Broadcasts, Objects
 from flint.frontends.torch_world.runtime.patches import PIPELINE, PIPELINES, PRIVATE
-from flint.frontends.torch_world.runtime.patching import Patches, after_import, check, installed
+from flint.frontends.torch_world.runtime.patching import (
+    Function,
+    Patches,
+    after_import,
+    check,
+    installed,
+)
 from flint.frontends.torch_world.runtime.stand_ins import single_thread, stand_ins
 from flint.frontends.torch_world.runtime.versions import check_version
-from flint.frontends.torch_world.runtime.whole_operators import operators_kept_whole
 from flint.frontends.torch_world.values.answers import Values
 from flint.frontends.torch_world.values.hints import Surroundings
 from flint.io.kept_files import KeptFiles
+
+# Operators that GPUs have a kernel for, and that PyTorch takes apart, or has no shapes for, on any
+# other device.
+
+#: Composite operators with kernels of their own for CPU and CUDA, of PyTorch 2.13, whose results
+#: are like the first input.
+_WHOLE = ("mish_backward", "native_channel_shuffle", "silu_backward")
+
+
+@contextmanager
+def operators_kept_whole() -> Iterator[None]:
+    """Keep those operators whole on the virtual device, as they are on a GPU."""
+    library = torch.library.Library("aten", "IMPL", "PrivateUse1")
+    shapes = torch.library.Library("aten", "IMPL", "Meta")
+    meta_kernels()  # PyTorch's own come first
+    try:
+        for name, results in shape_kernels().items():
+            shapes.impl(name, results, allow_override=True)
+        for name in _WHOLE:
+            library.impl(name, _like_the_first)
+        library.impl("_pack_padded_sequence_backward", _unpacked)
+        library.impl("_fused_rms_norm", _rms_norm)
+        library.impl("_fused_rms_norm_backward", _rms_norm_backward)
+        yield
+    finally:
+        forget_library(library)
+        forget_library(shapes)
+
+
+def _like_the_first(tensor: torch.Tensor, *rest: object) -> torch.Tensor:
+    """The result of an operator that is recorded but not computed."""
+    return torch.empty_like(tensor)
+
+
+def _unpacked(gradient: torch.Tensor, size: list[int], *rest: object) -> torch.Tensor:
+    """The gradient of a sequence that was packed."""
+    return gradient.new_empty(size)
+
+
+def _rms_norm(x: torch.Tensor, normalized_shape: list[int], *rest: object) -> tuple[Any, Any]:
+    """What the kernel writes: the result, and 1 / root mean square of each row, which CUDA keeps.
+
+    The latter is not rounded to half precision.
+    """
+    rows = (*x.shape[: x.dim() - len(normalized_shape)], *(1 for _ in normalized_shape))
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return x.new_empty(x.shape), x.new_empty(rows, dtype=wide)
+
+
+def _rms_norm_backward(
+    gradient: torch.Tensor,
+    x: torch.Tensor,
+    normalized_shape: list[int],
+    rstd: torch.Tensor,
+    weight: torch.Tensor | None,
+    wanted: tuple[bool, bool],
+) -> tuple[Any, Any]:
+    """Gradients of the input and of the weight, where they are wanted."""
+    of_input = x.new_empty(x.shape) if wanted[0] else None
+    return of_input, weight.new_empty(weight.shape) if wanted[1] and weight is not None else None
+
+
+# DeepSpeed's own kernels, which it compiles where the program runs: the recorded stand-ins.
+
+DEEPSPEED = Patches()
+BUILDERS = "deepspeed.ops.op_builder.builder"
+#: Its extensions, and those of Apex that have the same kernels under the same names.
+_ALIKE = {"fused_adam": "amp_C"}
+
+
+@DEEPSPEED.replaces(f"{BUILDERS}:OpBuilder.load")
+def load(session: Session, original: Function) -> Function:
+    """There is no compiler of CUDA here; kernels without a stand-in ask for it, and fail by name."""
+
+    def loaded(builder: Any, verbose: bool = True) -> Any:
+        package = packages().get(_ALIKE.get(builder.name, ""))
+        if package is None:
+            return original(builder, verbose)
+        return SimpleNamespace(**package.names(package.name))
+
+    return loaded
+
 
 #: Replaced when the program imports the module.
 _LATE = ((PIPELINES, PIPELINE), (CHECKPOINTS_MODULE, CHECKPOINTS), (BUILDERS, DEEPSPEED))

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from flint.errors import FlintError
-from flint.passes.pipeline.schedule.runs import UnitRun, expand, rounds, runs
+from flint.passes.pipeline.compose.unit_rows import UnitRun, expand, rounds, runs
 from flint.passes.pipeline.schedule.schedules import ANY, SCHEDULES, orders, placement
 from flint.passes.pipeline.schedule.simulate import UnitSpan, activations_held, makespan, simulate
 from flint.passes.pipeline.schedule.units import StagePlacement, Unit, UnitWork, folded

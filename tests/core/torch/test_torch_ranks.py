@@ -15,8 +15,7 @@ torch = pytest.importorskip("torch")
 from flint.backends.chakra import check, write
 from flint.backends.cost.notes import stood_in_notes
 from flint.errors import FlintError
-from flint.frontends.torch_world.program.alike import Ranks
-from flint.frontends.torch_world.program.classes import RankClasses, rank_classes
+from flint.frontends.torch_world.program.classes import RankClasses, Ranks, rank_classes
 from flint.frontends.torch_world.program.deeds import difference
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.process import RankProcesses, Relay
