@@ -6,7 +6,10 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
+from flint.tools.share.growing.known import SizeEntry
+from flint.tools.share.leaks.strings import Survivor
 from flint.tools.share.shapes.perturb import Moves
+from flint.tools.share.totals import Change
 
 
 class SampleDocument(TypedDict):
@@ -39,31 +42,6 @@ class LearnDocument(TypedDict):
     rows: list[int]  #: Rows of each remembered program.
 
 
-class GrownVariableDocument(TypedDict):
-    """A size that dimensions of the workload are made of."""
-
-    name: str
-    """What `--set` calls it: "d7". Layers that are rows of their own are called "layers"."""
-    value: int  #: Its size on one device.
-    whole: int  #: Its size over the axes that split it.
-    roles: list[str]  #: What it is to the model, or a factor of: "width", "heads", ...
-    certain: bool  #: Whether the roles are.
-    axes: list[str]  #: Axes of the mesh that split it.
-    how: str  #: What told these axes; empty without any.
-    rows: int  #: Rows that have it in their shape.
-    flops_share: float  #: The share of the FLOPs that rows which have it do, from 0 to 1.
-    new_value: int  #: Its size on one device in the grown workload.
-    new_whole: int  #: Its whole size there.
-
-
-class GrownTotalDocument(TypedDict):
-    """A total of one device in one step."""
-
-    name: str  #: What it is: "FLOPs", "all_gather over data, bytes", ...
-    before: float  #: In the original.
-    after: float  #: In the grown workload.
-
-
 class GrowDocument(TypedDict):
     """Variables of a workload, what they became, and how totals moved."""
 
@@ -73,18 +51,10 @@ class GrowDocument(TypedDict):
     mesh: dict[str, int]  #: Axes with sizes, of the grown workload.
     old_mesh: dict[str, int]  #: Axes with sizes, of the original.
     rows: list[int]  #: Rows of each program of the grown workload.
-    variables: list[GrownVariableDocument]  #: All variables of the original.
-    changes: list[GrownTotalDocument]
+    variables: tuple[SizeEntry, ...]  #: All variables of the original.
+    changes: tuple[Change, ...]
     """Totals before and after; empty where nothing was asked for."""
     assumed: list[str]  #: What was taken for granted, in sentences.
-
-
-class SurvivorDocument(TypedDict):
-    """A text that may identify, in what was written."""
-
-    place: str  #: What kind of place has it: "mesh axis", "opcode", ...
-    where: str  #: The first such place.
-    text: str  #: The text itself.
 
 
 class MovedTotalDocument(TypedDict):
@@ -110,6 +80,6 @@ class AnonymizeDocument(TypedDict):
     """Totals before and after; empty for the level "names", which moves none."""
     moves: Moves | None  #: How far sizes moved; null for the level "names".
     rewired: None  #: Always null: no level changes structure.
-    survivors: list[SurvivorDocument]
+    survivors: tuple[Survivor, ...]
     """Texts that are neither of the public vocabulary nor generated; exit status 1 if there is one."""
     leaks: dict[str, Any] | None  #: The leak report; null for traces without a workload.

@@ -55,11 +55,11 @@ def comm_bytes_by_label(program: Program) -> Mapping[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A total of a step (`FLOPs`, `step time on h100-dgx`, ...) before and after; in one unit."""
+    """A total of one device in one step."""
 
-    name: str
-    before: float
-    after: float
+    name: str  #: What it is: "FLOPs", "all_gather over data, bytes", ...
+    before: float  #: In the original.
+    after: float  #: In the grown workload.
 
     @property
     def share(self) -> float:

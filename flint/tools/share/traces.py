@@ -58,7 +58,6 @@ class _Groups:
         return str(self._numbers.setdefault(name, len(self._numbers) + 1))
 
     def text(self) -> str:
-        """The group file."""
         return json.dumps({self.number(name): ranks for name, ranks in self._members.items()})
 
 

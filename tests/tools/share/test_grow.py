@@ -22,9 +22,9 @@ from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
 from flint.requests.capture import CaptureRequest
 from flint.tools.share.anonymize import anonymize
+from flint.tools.share.growing.alignment import LayerSegment, layers_of
 from flint.tools.share.growing.grow import grow
 from flint.tools.share.growing.splits import sharding_of
-from flint.tools.share.growing.unrolled.alignment import LayerSegment, layers_of
 from tests.program_rows import ProgramBuilder
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -12,6 +12,7 @@ from flint.cli.exits import FOUND
 from flint.cli.options import READS, Force, Json, Quiet, Verbose, Writes
 from flint.cli.progress import stages_shown
 from flint.cli.requests import takes_requests
+from flint.io.documents import as_json
 from flint.io.outputs import OutputKind, write_output
 from flint.text import format_bytes
 from flint.tools.share.requests import AnonymizeRequest
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from flint.tools.share.anonymize import Anonymized
     from flint.tools.share.documents import AnonymizeDocument
     from flint.tools.share.inputs import ShareInput
-    from flint.tools.share.leaks.strings import Survivor
     from flint.tools.share.level import LevelOptions
 
 #: What each level promises, in one line.
@@ -113,7 +113,7 @@ def _workload(source: ShareInput, output: Path, options: LevelOptions, *, force:
         ],
         "moves": found.moves,
         "rewired": None,
-        "survivors": _survivors(found.leaks.survivors),
+        "survivors": found.leaks.survivors,
         "leaks": found.leaks.to_json(),
     }
     return document, _text(found), found.leaks.has_survivors, found.leaks.to_json()
@@ -174,18 +174,14 @@ def _traces(source: ShareInput, output: Path) -> _Told:
         "changes": [],
         "moves": None,
         "rewired": None,
-        "survivors": _survivors(survivors),
+        "survivors": survivors,
         "leaks": None,
     }
     strings = f"{len(survivors)} strings that may identify" if survivors else "no string survives"
     text = (
         f"level   names: {_PROMISES['names']}\ntraces  {ranks:,} ranks, node by node: {strings}\n"
     )
-    return document, text, bool(survivors), {"survivors": _survivors(survivors)}
-
-
-def _survivors(found: tuple[Survivor, ...]) -> list[Any]:
-    return [{"place": s.place.value, "where": s.where, "text": s.text} for s in found]
+    return document, text, bool(survivors), {"survivors": as_json(survivors)}
 
 
 def _write_leaks(path: Path, report: dict[str, Any], *, force: bool) -> None:

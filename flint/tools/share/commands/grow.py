@@ -104,25 +104,8 @@ def _document(found: Grown, output: Path | None, files: int, *, changes: bool) -
         "mesh": found.workload.mesh.shape,
         "old_mesh": found.original.mesh.shape,
         "rows": [len(p) for p in found.workload.programs],
-        "variables": [
-            {
-                "name": v.name,
-                "value": v.value,
-                "whole": v.whole,
-                "roles": list(v.roles),
-                "certain": v.is_certain,
-                "axes": list(v.axes),
-                "how": v.how,
-                "rows": v.rows,
-                "flops_share": v.share,
-                "new_value": v.new_value,
-                "new_whole": v.new_whole,
-            }
-            for v in found.variables
-        ],
-        "changes": [{"name": c.name, "before": c.before, "after": c.after} for c in found.changes]
-        if changes
-        else [],
+        "variables": found.variables,
+        "changes": found.changes if changes else (),
         "assumed": list(found.assumed),
     }
 
@@ -149,7 +132,7 @@ def listing_text(grown: Grown) -> str:
             _role(v),
             "+".join(v.axes),
             format_count(v.rows) if v.rows else "",
-            f"{v.share:.0%}",
+            f"{v.flops_share:.0%}",
         )
         for v in grown.variables
     ]
@@ -178,7 +161,7 @@ def _head(workload: Workload) -> str:
 
 
 def _role(entry: SizeEntry) -> str:
-    return entry.role if entry.is_certain else f"{entry.role} (not certain)"
+    return entry.role if entry.certain else f"{entry.role} (not certain)"
 
 
 def _arrow(before: int, after: int) -> str:

@@ -40,8 +40,8 @@ def learn(
     The folder holds each program once, without names and sources, as flint anonymize writes it:
     structure and sizes still identify it. Share what flint synth makes from it, not the folder.
     """
-    from flint.tools.share.synth.output import refuse_folder
     from flint.tools.share.synth.remembered import Remembered, captures_of
+    from flint.tools.share.synth.synthesize import refuse_folder
 
     refuse_folder(output, captures)
     with stages_shown(quiet=quiet or json_):

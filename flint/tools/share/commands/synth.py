@@ -46,8 +46,7 @@ def synth(
     files.
     """
     from flint.tools.share.synth.conditions import conditions_from_text
-    from flint.tools.share.synth.output import refuse_folder, written
-    from flint.tools.share.synth.synthesize import synth
+    from flint.tools.share.synth.synthesize import refuse_folder, synth, written
 
     like = list(map(Path, request.like))
     refuse_folder(output, like)

@@ -23,9 +23,9 @@ from flint.passes.work.totals import totals
 from flint.requests.keywords import refuse_unknown, takes_fields
 from flint.tools.share.growing.known import Known, SizeEntry, entries_of
 from flint.tools.share.growing.plan import Amount, AskedSizes, Plan, plan, require_variables
+from flint.tools.share.growing.repeat import unrolled_layers, with_layers
 from flint.tools.share.growing.splits import sharding_of
 from flint.tools.share.growing.structure import ring_axes, with_rings
-from flint.tools.share.growing.unrolled.repeat import unrolled_layers, with_layers
 from flint.tools.share.inputs import ShareInput, ShareInputKind, read_source
 from flint.tools.share.output import refuse_place, write_shared
 from flint.tools.share.requests import GrowRequest

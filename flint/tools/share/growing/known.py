@@ -9,12 +9,13 @@ from functools import cached_property
 
 import numpy as np
 
+from flint.io.documents import Unpublished
 from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
+from flint.tools.share.growing.repeat import unrolled_layers
 from flint.tools.share.growing.roles import SizeRole, roles_of
 from flint.tools.share.growing.splits import Splits, sharding_of, splits_of
 from flint.tools.share.growing.structure import ProgramStructure, variables_of
-from flint.tools.share.growing.unrolled.repeat import unrolled_layers
 from flint.tools.share.sizes import Sizes
 
 
@@ -164,25 +165,21 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class SizeEntry:
-    """A variable. `value` is its size on one device, `whole` that over the axes that split it.
-
-    `roles` it has or is a factor of, and the same in words; `is_certain`: whether they are. `how` says what told the axes; empty for none.
-    `rows` have it in their shape; `share` of the FLOPs are of rows that have it. `new_value` and `new_whole` are what it
-    becomes. Layers that are rows of their own are a variable of no rows, named `layers`.
-    """
+    """A size that dimensions of the workload are made of."""
 
     name: str
-    value: int
-    whole: int
-    roles: tuple[str, ...]
-    role: str
-    is_certain: bool
-    axes: tuple[str, ...]
-    how: str
-    rows: int
-    share: float
-    new_value: int
-    new_whole: int
+    """What `--set` calls it: "d7". Layers that are rows of their own are called "layers"."""
+    value: int  #: Its size on one device.
+    whole: int  #: Its size over the axes that split it.
+    roles: tuple[str, ...]  #: What it is to the model, or a factor of: "width", "heads", ...
+    role: Unpublished[str]  #: The same in words.
+    certain: bool  #: Whether the roles are.
+    axes: tuple[str, ...]  #: Axes of the mesh that split it.
+    how: str  #: What told these axes; empty without any.
+    rows: int  #: Rows that have it in their shape.
+    flops_share: float  #: The share of the FLOPs that rows which have it do, from 0 to 1.
+    new_value: int  #: Its size on one device in the grown workload.
+    new_whole: int  #: Its whole size there.
 
 
 def entries_of(

@@ -170,7 +170,6 @@ class _Planner:
     # sizes ------------------------------------------------------------------------------------------
 
     def set_values(self) -> None:
-        """Variables that are set by number."""
         for number, amount in self.asked.values.items():
             self._set(number, amount.of(self._old_whole(number), f"d{number}"))
 

@@ -19,6 +19,7 @@ embedding and the last projection have a vocabulary each, which no row makes equ
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -223,16 +224,12 @@ class _Finder:
     @cached_property
     def _weights(self) -> tuple[tuple[Powers, int], ...]:
         """Factors of the dimensions of each weight one by one, and its elements."""
-        found = []
+        told = ((self.structure.powers(row), row) for row in self.structure.weights)
+        return tuple((factors, self._elements(row)) for factors, row in told if factors is not None)
+
+    def _elements(self, row: int) -> int:
         p = self.structure.program
-        for row in self.structure.weights:
-            factors = self.structure.powers(row)
-            if factors is not None:
-                elements = 1
-                for size in p.shapes[int(p.shape[row])]:
-                    elements *= size
-                found.append((factors, elements))
-        return tuple(found)
+        return math.prod(p.shapes[int(p.shape[row])])
 
     @cached_property
     def _weight_variables(self) -> frozenset[int]:
@@ -243,15 +240,11 @@ class _Finder:
     def _dimensions(self) -> Counter[frozenset[int]]:
         """Elements of weights by the variables of each dimension."""
         found: Counter[frozenset[int]] = Counter()
-        p = self.structure.program
         for row in self.structure.weights:
-            elements = 1
-            for size in p.shapes[int(p.shape[row])]:
-                elements *= size
             dims = {e.variables for e in self.structure.dims(row) if len(e.terms) == 1}
             for variables in dims:
                 if variables and not variables & (self._loops | self._batch | self._sequence):
-                    found[variables] += elements
+                    found[variables] += self._elements(row)
         return found
 
     @cached_property

@@ -127,7 +127,6 @@ class _Finder:
         self._whole = _whole_somewhere(structure)
 
     def add(self, variables: Iterable[int], axes: Iterable[str], how: How) -> None:
-        """Axes split one of the variables."""
         variables = frozenset(variables)
         axes = tuple(a for a in axes if self.mesh.axis_size(a) > 1)
         if not axes or not variables:
@@ -142,7 +141,6 @@ class _Finder:
         self.how.setdefault(number, how)
 
     def by_sharding(self) -> None:
-        """Arguments say it."""
         p = self.structure.program
         for row in self.structure.parameters:
             sharding = sharding_of(p.strings[int(p.cause[row])])

@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
 
+from flint.io.documents import Unpublished
 from flint.ir.program import Program
 from flint.ir.workload import Workload
 from flint.tools.share.leaks import vocabulary
@@ -178,19 +179,15 @@ _RULES: dict[Place, Callable[[str], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Survivor:
-    """A text of what is shared that may identify.
+    """A text that may identify, in what was written."""
 
-    `where` is the first place of its kind that has it, `times` how many have. `is_original`: the
-    original has the same text. `words` are those of the original's words that it holds, also as
-    parts; without an original there are none.
-    """
-
-    place: Place
-    where: str
-    text: str
-    times: int = 1
-    is_original: bool = False
-    words: tuple[str, ...] = ()
+    place: Place  #: What kind of place has it: "mesh axis", "opcode", ...
+    where: str  #: The first such place.
+    text: str  #: The text itself.
+    times: Unpublished[int] = 1  #: How many places have it.
+    is_original: Unpublished[bool] = False  #: Whether the original has the same text.
+    words: Unpublished[tuple[str, ...]] = ()
+    """Words of the original that it holds, also as parts; without an original there are none."""
 
 
 def surviving_strings(shared: Workload, original: Workload | None = None) -> tuple[Survivor, ...]:

@@ -171,17 +171,13 @@ class Choices:
 
 
 def _values(value: int) -> Float64s:
-    step = max(min(value & -value, _power_below(value // _PARTS)), 1)
+    step = max(min(value & -value, 1 << max((value // _PARTS).bit_length() - 1, 0)), 1)
     first = max(int(value / MOST_FACTOR) // step, 1)
     last = max(int(value * MOST_FACTOR) // step, first)
     found = [m * step for m in range(first, last + 1) if m * step != value]
     if len(found) > MOST_VALUES:
         found = [found[i * len(found) // MOST_VALUES] for i in range(MOST_VALUES)]
     return np.array([value, *found], dtype=np.float64)
-
-
-def _power_below(number: int) -> int:
-    return 1 << max(number.bit_length() - 1, 0)
 
 
 class Search:
@@ -379,7 +375,6 @@ def moves_of(sizes: Sizes, workload: Workload, values: np.ndarray) -> Moves:
 
 
 def _dimensions(workload: Workload) -> np.ndarray:
-    """Dimensions of all rows, one after the other."""
     return np.array(
         [d for p in workload.programs for s in p.shape.tolist() for d in p.shapes[s]],
         dtype=np.int64,

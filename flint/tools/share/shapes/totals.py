@@ -175,7 +175,6 @@ class Totals:
         return np.asarray(self._logs(values) - self._own_logs)
 
     def _most(self, held: Float64s) -> Float64s:
-        """The most of the moments of each program."""
         ends = np.cumsum(self.moments).tolist()
         parts = zip(self.moments, ends, strict=True)
         each = [held[:, end - number : end].max(axis=1, initial=1.0) for number, end in parts]
@@ -307,7 +306,6 @@ class _Compiler:
         self._monomials: dict[tuple[int, ...], int] = {}
 
     def add(self, expressions: Sequence[Expression]) -> list[dict[int, float]]:
-        """Coefficients by monomial of each."""
         found = []
         for expression in expressions:
             row: dict[int, float] = {}
@@ -322,14 +320,12 @@ class _Compiler:
         return found
 
     def matrix(self, rows: Sequence[Mapping[int, float]]) -> Float64s:
-        """Rows of `add` as a matrix."""
         found = np.zeros((len(rows), len(self._monomials)))
         for number, row in enumerate(rows):
             found[number, list(row)] = list(row.values())
         return found
 
     def exponents(self, variables: int) -> Float64s:
-        """How often each variable is in each monomial."""
         found = np.zeros((len(self._monomials), variables))
         for key, row in self._monomials.items():
             np.add.at(found[row], list(key), 1.0)

@@ -8,7 +8,7 @@ from flint.ir.columns import bytes_of_type
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag
 from flint.tools.share.sizes.rows import Outcome, Rows, embeddings, permutations
-from flint.tools.share.sizes.symbols import ONE, Term, joined
+from flint.tools.share.sizes.symbols import ONE, joined
 
 
 def elementwise(rows: Rows, row: int) -> Outcome:
@@ -252,14 +252,10 @@ def _stacked(rows: Rows, row: int, part: int, whole: int) -> Outcome:
             continue
         loop = rows.loop_of(row, w // p) if w % p == 0 else None
         if loop is not None:
-            rows.symbols.equate(_times(loop, a), b)
+            rows.symbols.equate((loop[0] * a[0], loop[1] + a[1]), b)
         elif p != 1:
             rows.within.append((b, a))
     return Outcome.DONE
-
-
-def _times(one: Term, other: Term) -> Term:
-    return one[0] * other[0], one[1] + other[1]
 
 
 # What other names of a value say of dimensions, as frameworks and loops make them.

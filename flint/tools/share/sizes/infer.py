@@ -154,7 +154,6 @@ def _is_numbered_anew(rows: Rows, unit: list[int]) -> bool:
 
 
 def _told(rows: Rows, unit: list[int]) -> list[tuple[_Key, int]]:
-    """Rows of a unit by what they are told by."""
     again: Counter[_Key] = Counter()
     found = []
     for row in unit:
@@ -218,13 +217,8 @@ _OF_CLASS: Mapping[OpClass, Relation] = {
 #: Rows that have dimensions of their own, or none.
 _SOURCES = frozenset(
     {
-        OpClass.RESULT,
-        OpClass.TURN,
-        OpClass.SAVED,
-        OpClass.STASH,
-        OpClass.NEIGHBOUR,
-        OpClass.ACCUMULATOR,
-        OpClass.HOST_VALUE,
+        *(OpClass.RESULT, OpClass.TURN, OpClass.SAVED, OpClass.STASH, OpClass.NEIGHBOUR),
+        *(OpClass.ACCUMULATOR, OpClass.HOST_VALUE),
     }
 )
 
@@ -257,7 +251,6 @@ def inferred(workload: Workload) -> tuple[Symbols, list[Rows]]:
 
 
 def _read(rows: Rows, numbers: Sequence[int]) -> list[int]:
-    """Read rows; gives those that were ambiguous."""
     p, left = rows.program, []
     ops, kinds = p.op.tolist(), p.kind.tolist()
     measured = ((p.measured_ns > 0) | (p.cycles > 0)).tolist()

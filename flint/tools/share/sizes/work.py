@@ -29,13 +29,8 @@ _PER_ELEMENT = (
     | (REDUCTION - {OpClass.REDUCE})
     | frozenset(
         {
-            OpClass.RANDOM,
-            OpClass.DROPOUT,
-            OpClass.FILL,
-            OpClass.SCAN,
-            OpClass.OPTIMIZER,
-            OpClass.SORT,
-            OpClass.TOP_K,
+            *(OpClass.RANDOM, OpClass.DROPOUT, OpClass.FILL, OpClass.SCAN, OpClass.OPTIMIZER),
+            *(OpClass.SORT, OpClass.TOP_K),
         }
     )
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.backends.chakra.writing.output import refuse_output, replaced_directory
 from flint.errors import FlintError
 from flint.ir.arrays import Float64s
 from flint.ir.columns import edges, in_order_of_use, rewired
@@ -21,6 +23,53 @@ from flint.tools.share.rules import broken_rules
 from flint.tools.share.synth.conditions import Conditions, conditions_of, phase_shares
 from flint.tools.share.synth.remembered import Remembered, captures_of, distance, structure_of
 from flint.tools.share.synth.resize import resized
+from flint.tracing import Trace
+
+# Writing workloads that were made: a folder of `.flint` files or of directories of traces, with an index.
+
+#: What each sample is of: `flint.synth/1` has the same.
+INDEX = "index.json"
+
+
+def refuse_folder(folder: Path, inputs: Sequence[Path] = ()) -> None:
+    """Raise FlintError FL903 for a folder in one of `inputs`, which are read; else as `refuse_output`."""
+    for source in inputs:
+        if folder.resolve().is_relative_to(source.resolve()):
+            raise FlintError(
+                "FL903",
+                f"{folder} would be written into {source}, which is an input",
+                help="give another place",
+            )
+    refuse_output(folder, inputs)
+
+
+def written(
+    samples: Iterable[Synthetic], folder: Path, *, traces: bool = False
+) -> list[tuple[Path, Synthetic]]:
+    """Write each sample as soon as it is made, and the index at the end: all of it or nothing.
+
+    Raises FlintError FL501 to FL506 for what cannot be written.
+    """
+    found, index = [], []
+    with replaced_directory(folder) as working:
+        for number, sample in enumerate(samples):
+            name = f"{number:05}" if traces else f"{number:05}.flint"
+            if traces:
+                Trace(sample.workload, {}).save(working / name)
+            else:
+                sample.workload.save(working / name)
+            index.append(
+                {
+                    "path": name,
+                    "seed": sample.seed,
+                    "asked": sample.asked.to_json(),
+                    "found": sample.found.to_json(),
+                }
+            )
+            found.append((folder / name, sample))
+        (working / INDEX).write_text(json.dumps(index, indent=1) + "\n")
+    return found
+
 
 # Bodies written anew: other operations of one price, and other operands of one type.
 #
@@ -112,7 +161,6 @@ def _exchanged(program: Program, exchanges: Iterable[_Exchange]) -> Program:
 
 
 def _without(program: Program, exchanges: Iterable[_Exchange], bad: set[int]) -> list[_Exchange]:
-    """The exchanges that have nothing to do with bad rows."""
     owner, read = edges(program)
     about = np.isin(owner, list(bad)) | np.isin(read, list(bad))
     return [(a, b) for a, b in exchanges if not (about[a] or about[b])]

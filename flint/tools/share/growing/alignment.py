@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 
@@ -117,6 +119,10 @@ def _runs(labels: Int64s) -> Iterator[_Run]:
             yield _Run(int(lengths[i]), period, int(begins[i]))
 
 
+#: A row in a layer: its segment, layer and place in the block; outside of layers -1, 0 and its number.
+Place: TypeAlias = tuple[int, int, int]
+
+
 @dataclass(frozen=True, slots=True)
 class PlacedRow:
     """A segment whose block `b` is of layer `first + step * b`; `step` is 1 or -1."""
@@ -131,9 +137,9 @@ class PlacedRow:
         last = self.first + self.step * (self.segment.blocks - 1)
         return range(min(self.first, last), max(self.first, last) + 1)
 
-    def block(self, layer: int) -> int:
-        """The block of a layer."""
-        return (layer - self.first) * self.step
+    def start(self, layer: int) -> int:
+        """The first row of the block of a layer."""
+        return self.segment.start + (layer - self.first) * self.step * self.segment.period
 
 
 @dataclass(frozen=True)
@@ -144,37 +150,46 @@ class AlignedLayers:
     placed: tuple[PlacedRow, ...]
 
     @cached_property
+    def places(self) -> list[Place]:
+        """For each row, where it is."""
+        number, block, offset = _blocks_of(self.program, [p.segment for p in self.placed])
+        first, step = np.array([*((p.first, p.step) for p in self.placed), (0, 0)]).T
+        own = np.where(number < 0, np.arange(len(number)), offset)
+        columns = (number, first[number] + step[number] * block, own)
+        return list(zip(*(c.tolist() for c in columns), strict=True))
+
+    @cached_property
     def segment(self) -> Int64s:
         """For each row, its segment."""
-        found = np.full(len(self.program), -1, dtype=np.int64)
-        for number, p in enumerate(self.placed):
-            found[p.segment.start : p.segment.stop] = number
-        return found
+        return np.array([segment for segment, _, _ in self.places], dtype=np.int64)
 
     @cached_property
     def layer(self) -> Int64s:
         """For each row, its layer; 0 in no segment."""
-        found = np.zeros(len(self.program), dtype=np.int64)
-        for p in self.placed:
-            s = p.segment
-            blocks = np.repeat(np.arange(s.blocks), s.period)
-            found[s.start : s.stop] = p.first + p.step * blocks
-        return found
+        return np.array([layer for _, layer, _ in self.places], dtype=np.int64)
 
-    @cached_property
-    def offset(self) -> Int64s:
-        """For each row, its place in its block; 0 in no segment."""
-        found = np.zeros(len(self.program), dtype=np.int64)
-        for p in self.placed:
-            s = p.segment
-            found[s.start : s.stop] = np.tile(np.arange(s.period), s.blocks)
-        return found
+    def seen(self, owner: int, read: int) -> Place:
+        """A row as another one sees it: of two in layers, how many layers away."""
+        segment, layer, place = self.places[read]
+        own, from_layer, _ = self.places[owner]
+        return (segment, layer - from_layer, place) if min(own, segment) >= 0 else (-1, 0, read)
 
     @property
     def common(self) -> range:
         """Layers of which every segment has a block."""
         low = max(p.layers.start for p in self.placed)
         return range(low, max(min(p.layers.stop for p in self.placed), low))
+
+
+def _blocks_of(program: Program, segments: Sequence[LayerSegment]) -> tuple[Int64s, Int64s, Int64s]:
+    """For each row its segment (-1: none), its block there and its place in the block."""
+    number = np.full(len(program), -1, dtype=np.int64)
+    block, offset = np.zeros_like(number), np.zeros_like(number)
+    for i, s in enumerate(segments):
+        number[s.start : s.stop] = i
+        block[s.start : s.stop] = np.repeat(np.arange(s.blocks), s.period)
+        offset[s.start : s.stop] = np.tile(np.arange(s.period), s.blocks)
+    return number, block, offset
 
 
 def aligned(program: Program, segments: Sequence[LayerSegment]) -> AlignedLayers:
@@ -185,64 +200,53 @@ def aligned(program: Program, segments: Sequence[LayerSegment]) -> AlignedLayers
     own = [s for s in segments if (program.kind[s.start : s.stop] == Kind.PARAMETER).all()]
     largest = max(own or segments, key=lambda s: s.blocks * s.period)
     placed = {segments.index(largest): PlacedRow(largest, 0, 1)}
-    links = _Links(program, segments)
-    while (found := next(_ties(links, placed), None)) is not None:
+    links = _links(program, segments)
+    while (found := next(_ties(segments, links, placed), None)) is not None:
         number, place = found
         placed[number] = place
     return AlignedLayers(program, tuple(placed[i] for i in sorted(placed)))
 
 
-class _Links:
-    """Dependencies between blocks of two segments, by the places of their rows."""
-
-    def __init__(self, program: Program, segments: Sequence[LayerSegment]) -> None:
-        self.segments = segments
-        number = np.full(len(program), -1, dtype=np.int64)
-        block, offset = np.zeros_like(number), np.zeros_like(number)
-        for i, s in enumerate(segments):
-            number[s.start : s.stop] = i
-            block[s.start : s.stop] = np.repeat(np.arange(s.blocks), s.period)
-            offset[s.start : s.stop] = np.tile(np.arange(s.period), s.blocks)
-        owner, read = program.dep_owner.astype(np.int64), program.deps.astype(np.int64)
-        inside = (number[owner] >= 0) & (number[read] >= 0)
-        owner, read = owner[inside], read[inside]
-        self.pairs = np.stack([number[owner], number[read]], axis=1)
-        self.blocks = np.stack([block[owner], block[read]], axis=1)
-        self.places = offset[owner] * (len(program) + 1) + offset[read]
-
-    def between(self, one: int, other: int) -> tuple[Int64s, Int64s, Int64s]:
-        """Blocks of `one`, blocks of `other`, and places, of links in either direction."""
-        forth = (self.pairs == (one, other)).all(axis=1)
-        back = (self.pairs == (other, one)).all(axis=1)
-        blocks = np.concatenate([self.blocks[forth], self.blocks[back][:, ::-1]])
-        places = np.concatenate([self.places[forth], -1 - self.places[back]])
-        return blocks[:, 0], blocks[:, 1], places
+def _links(
+    program: Program, segments: Sequence[LayerSegment]
+) -> dict[tuple[int, int], list[tuple[int, int, Place]]]:
+    """Dependencies between two segments, in either direction: the blocks, and the places of the rows."""
+    number, block, offset = (column.tolist() for column in _blocks_of(program, segments))
+    found: dict[tuple[int, int], list[tuple[int, int, Place]]] = defaultdict(list)
+    for owner, read in zip(program.dep_owner.tolist(), program.deps.tolist(), strict=True):
+        one, other = number[owner], number[read]
+        if min(one, other) >= 0:
+            places = offset[owner], offset[read]
+            found[one, other].append((block[owner], block[read], (1, *places)))
+            found[other, one].append((block[read], block[owner], (-1, *places)))
+    return found
 
 
-def _ties(links: _Links, placed: dict[int, PlacedRow]) -> Iterator[tuple[int, PlacedRow]]:
-    """Segments that links tie to one that has its place."""
-    for number, segment in enumerate(links.segments):
+def _ties(
+    segments: Sequence[LayerSegment],
+    links: dict[tuple[int, int], list[tuple[int, int, Place]]],
+    placed: dict[int, PlacedRow],
+) -> Iterator[tuple[int, PlacedRow]]:
+    for number, segment in enumerate(segments):
         if number in placed:
             continue
         for known, place in placed.items():
-            own, other, places = links.between(number, known)
-            if found := _tied(own, place.first + place.step * other, places):
+            if found := _tied(links[number, known], place):
                 yield number, PlacedRow(segment, *found)
                 break
 
 
-def _tied(blocks: Int64s, layers: Int64s, places: Int64s) -> tuple[int, int] | None:
+def _tied(links: list[tuple[int, int, Place]], place: PlacedRow) -> tuple[int, int] | None:
     """First layer and step that most links agree on, None if no kind of link runs along all blocks."""
     best: tuple[int, int, int] | None = None
     for step in (1, -1):
-        first = layers - step * blocks
-        keys, counts = np.unique(np.stack([places, first], axis=1), axis=0, return_counts=True)
-        regular = counts >= 3
-        if not regular.any():
-            continue
-        values, which = np.unique(keys[regular, 1], return_inverse=True)
-        votes = np.bincount(which.reshape(-1), weights=counts[regular])
-        most = int(np.argmax(votes))
-        if best is None or votes[most] > best[0]:
-            best = int(votes[most]), int(values[most]), step
-    return None if best is None else (best[1], best[2])
+        kinds = Counter(
+            (where, place.first + place.step * other - step * own) for own, other, where in links
+        )
+        votes: Counter[int] = Counter()
+        for (_, first), count in kinds.items():
+            votes[first] += count if count >= 3 else 0
+        most = max(votes, key=lambda f: (votes[f], -f), default=0)
+        if votes[most] > (best[0] if best else 0):
+            best = votes[most], most, step
+    return best and best[1:]
