@@ -302,7 +302,6 @@ def _jax_mesh(mesh: object, arguments: object) -> Mesh:
 
 
 def _asked(mesh: object, lowered: Mapping[str, Any], function: str, **more: Any) -> Asked:
-    """What is asked for by the fields of `LOWERED`."""
     refuse_unknown(function, LOWERED, lowered)
     request = CaptureRequest("", **lowered)
     counts = cast("Mapping[str, int]", request.trip_counts or {})

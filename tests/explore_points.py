@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flint.io.scratch import scratch_folder
+from flint.tools.explore.point import PointField, SpaceDimension
 from flint.tools.explore.result import Result, Status
-from flint.tools.explore.space.dimension import PointField, SpaceDimension
 from flint.tools.explore.space.space import Space
 from flint.tools.explore.subject import Subject
 from flint.tools.explore.workers.work import EvaluationWork

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from flint.tools.measure.profiles.xplane.messages import plane_class
+from flint.tools.measure.profiles.xplane.reader import plane_class
 
 Stats = Mapping[str, int | float | str | bytes]
 _NONE: Stats = MappingProxyType({})

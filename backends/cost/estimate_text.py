@@ -15,7 +15,6 @@ from flint.text import Column, format_bytes, format_duration, short_scope, text_
 if TYPE_CHECKING:
     from flint.backends.cost.estimate_numbers import ClassEstimate, EstimateNumbers
     from flint.backends.cost.memory.memory import MemoryUse
-    from flint.backends.cost.simulate.exposure import Share
     from flint.ir.workload import Workload
 
 _SHARES = (
@@ -205,7 +204,7 @@ def _share_cells(c: ClassEstimate) -> list[tuple[str, ...]]:
     """Shares with phases added up, most exposed first."""
     added: dict[tuple[str, str], list[float]] = {}
     for share in c.shares:
-        entry = added.setdefault(_key(share), [0, 0.0, 0.0])
+        entry = added.setdefault((share.kind, share.over), [0, 0.0, 0.0])
         entry[0] += share.count
         entry[1] += share.busy_ns
         entry[2] += share.exposed_ns
@@ -221,7 +220,3 @@ def _share_cells(c: ClassEstimate) -> list[tuple[str, ...]]:
         )
         for (kind, over), (count, busy, exposed) in ordered
     ]
-
-
-def _key(share: Share) -> tuple[str, str]:
-    return share.kind, share.over

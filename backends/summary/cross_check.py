@@ -192,7 +192,6 @@ def _by_line(values: Iterable[tuple[Program, NDArray[np.number[Any]]]]) -> Count
 
 
 def _line(mine: Counter[str], other: Counter[str]) -> str:
-    """The line that differs most."""
     differ = Counter(mine)
     differ.subtract(other)
     return max(differ, key=lambda place: (abs(differ[place]), place), default="")

@@ -93,7 +93,7 @@ def _spoil_xplane(rng: random.Random, data: bytes) -> tuple[str, Content]:
     """Other values in fields of the planes."""
     if rng.random() < 0.3:
         return spoil_bytes(rng, data)
-    from flint.tools.measure.profiles.xplane.messages import plane_class
+    from flint.tools.measure.profiles.xplane.reader import plane_class
 
     planes, rest, at = [], b"", 0
     while data[at : at + 1] == b"\x0a":

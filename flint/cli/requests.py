@@ -90,7 +90,6 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 
 def _type_of(option: Option) -> tuple[Any, Any]:
-    """The type of a parameter, and its default."""
     if option.form in (Form.TEXTS, Form.PAIRS):
         return list[str] | None, None
     if option.form in (Form.NUMBER, Form.PATH):

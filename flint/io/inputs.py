@@ -86,7 +86,6 @@ class _Hook:
         self._always = (self._root, os.path.join(own, ""))  # Flint too, if it is a checkout
 
     def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
-        """One event of Python's."""
         if event == "open":
             path, mode, flags = arguments
             self._opened(path, mode, flags)

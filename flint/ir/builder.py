@@ -210,7 +210,6 @@ class ProgramBuilder:
             self._too_large(f"comes after {MOST_ROWS:,} others, with every call written out")
 
     def _append_all(self, rows: list[tuple[Any, ...]]) -> None:
-        """`_append` of copies of rows that are there already."""
         sums = {at: found + sum(row[at] for row in rows) for at, found in self._sums.items()}
         if max(sums.values()) > MOST_INT64 or len(self._rows) + len(rows) > MOST_ROWS:
             for row in rows:

@@ -171,7 +171,6 @@ def compact_tables(program: Program) -> Program:
 
 
 def _with_entries(program: Program, orders: Mapping[str, Sequence[int]]) -> Program:
-    """A copy in which a table has these of its entries, in this order."""
     new: dict[str, Any] = {}
     for name, order in orders.items():
         table = getattr(program, name)

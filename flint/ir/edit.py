@@ -372,7 +372,6 @@ class Editor:
         return inner == region
 
     def _ends(self, region: int, row: int) -> bool:
-        """Whether a region ends in front of a row."""
         region = self._old(region)
         return region >= 0 and self.program.regions[region].stop == row
 
@@ -402,7 +401,6 @@ class Editor:
         return number[inner], found
 
     def _opened(self, regions: Int64s) -> Int64s:
-        """Regions, and for those that are gone what they were in."""
         if not self._outer:
             return regions
         outer = list(range(len(self.program.regions) + len(self._loops))) + [-1]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flint.ir.mesh import Mesh
     from flint.steps.captured import Captured
 
-_STEP = Allowed("a flint.Step or flint.TorchStep", lambda v: _is_step(v))
+_STEP = Allowed("a flint.Step or flint.TorchStep", lambda v: isinstance(v, Step | TorchStep))
 _NAMES = Allowed(
     "a mapping from names of results to names of arguments",
     lambda v: isinstance(v, Mapping) and all(map(TEXT.holds, (*v, *v.values()))),
@@ -99,10 +99,6 @@ class Disaggregated:
                 help="each position belongs to exactly one pool, and neither pool is empty",
             )
         return prefill, decode
-
-
-def _is_step(value: object) -> bool:
-    return isinstance(value, Step | TorchStep)
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,6 @@ def _read(
 
 
 def _constrained(values: tuple[Any, ...], like: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Values with the shardings that their descriptions have."""
     import jax
 
     return tuple(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import MethodType
@@ -60,7 +60,7 @@ class StagePart:
         import jax
 
         own = jax.tree.unflatten(self.tree, [params[n] for n in self.params])
-        with jax.named_scope(self.scope) if self.scope else _nothing():
+        with jax.named_scope(self.scope) if self.scope else nullcontext():
             if not self.count:
                 return self.fn(own, *values)
             return self._scan(own, values[0] if len(values) == 1 else values)
@@ -82,10 +82,6 @@ _Tree = TypeVar("_Tree")  # of arrays
 
 def _unchanged(x: _Tree) -> _Tree:
     return x
-
-
-def _nothing() -> AbstractContextManager[None]:
-    return nullcontext()
 
 
 def stage_part(stage: Stage, index: int, mesh: Mesh, axis: str) -> StagePart:

@@ -101,7 +101,6 @@ def _flops(
     mesh: Mesh,
     microbatch: Microbatch,
 ) -> tuple[int, int, int]:
-    """FLOPs of what is before the layers, of one layer, and of what is after."""
     batch = microbatch.inputs | microbatch.targets
     values = microbatch.rebuild_inputs(batch)
     found = []

@@ -16,8 +16,8 @@ from flint.frontends.jax_stages.cut.jaxprs import scan_operands
 from flint.frontends.jax_step.kernel_counts import counts_of
 from flint.passes.jax_private import cost_estimate, custom_call, lower_interpreted_pallas
 from flint.passes.mlir import FRONTEND_ATTRIBUTES
-from flint.passes.work.blocks import BLOCKS, MaskBlocks
 from flint.passes.work.declared import declaration_of
+from flint.passes.work.hand_written import BLOCKS, MaskBlocks
 
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr, JaxprEqn

@@ -44,7 +44,6 @@ def _same_axes(mesh: Mesh, asked: Mesh) -> bool:
 
 
 def _meshes(module: ir.Module) -> list[Mesh]:
-    """All meshes of a module that have axes."""
     from jaxlib.mlir.dialects import sdy
 
     found = []

@@ -48,7 +48,7 @@ class Weights:
         flops = _FLOPS[name](equation) if name in _FLOPS else 0
         times = int(params["length"]) if name == "scan" else 1
         if name == "shard_map":
-            times = _devices(params["mesh"])
+            times = math.prod(params["mesh"].shape.values())
         return Weight(flops, 1) + sum(inner, Weight()) * times
 
 
@@ -59,10 +59,6 @@ def _programs(params: Any) -> list[Any]:
             if hasattr(getattr(item, "jaxpr", item), "eqns"):
                 found.append(item)
     return found
-
-
-def _devices(mesh: Any) -> int:
-    return math.prod(mesh.shape.values())
 
 
 def _dot(equation: Any) -> int:

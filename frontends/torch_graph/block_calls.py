@@ -152,7 +152,6 @@ def _traced(
 
 
 def _cut_out(owner: torch.fx.GraphModule, part: RepeatedPart) -> torch.fx.GraphModule:
-    """A part of a graph as a graph."""
     graph = torch.fx.Graph()
     copies: dict[Any, Any] = {}
     for node in part.inputs:

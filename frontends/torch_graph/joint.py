@@ -20,8 +20,8 @@ import torch
 
 from flint.frontends.torch_graph import constraints as _constraints  # noqa: F401 - registers ops
 from flint.frontends.torch_graph.decompositions import decompositions
+from flint.frontends.torch_graph.interpreter import fold_transposes
 from flint.frontends.torch_graph.names import module_path
-from flint.frontends.torch_graph.transposes import fold_transposes
 from flint.frontends.torch_private import (
     DispatchKey,
     cached_kernels,

@@ -21,10 +21,9 @@ from flint.passes.mlir import (
     is_heads_first,
 )
 from flint.passes.work import formulas
-from flint.passes.work.blocks import BLOCKS
 from flint.passes.work.declared import ArrayType, KernelCall, declared_in
-from flint.passes.work.factorizations import FACTORIZATIONS
-from flint.passes.work.hand_written import PALLAS_TARGETS, work_of_call, work_of_kernel
+from flint.passes.work.formulas import FACTORIZATIONS
+from flint.passes.work.hand_written import BLOCKS, PALLAS_TARGETS, work_of_call, work_of_kernel
 from flint.passes.work.host_copies import CALLBACK, CALLBACK_TARGET
 from flint.passes.work.work import Work
 

@@ -21,7 +21,7 @@ from flint.passes.hlo.precision import product_of, product_of_call
 from flint.passes.mlir import attention_mask, attention_name, is_attention, is_attention_backward
 from flint.passes.work import formulas
 from flint.passes.work.declared import ArrayType, KernelCall, declared_in
-from flint.passes.work.factorizations import FACTORIZATIONS
+from flint.passes.work.formulas import FACTORIZATIONS
 from flint.passes.work.hand_written import PALLAS_TARGETS, work_of_call, work_of_kernel
 from flint.passes.work.work import Work
 

@@ -8,7 +8,7 @@ knows better; moving and converting data counts 0. Sizes are of one device.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flint.ir.dims import NO_DIMS, AttentionDims, DimsRow, ProductDims, ReductionDims, TransformDims
 from flint.ir.op_class import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT, OpClass
@@ -192,3 +192,21 @@ def scatter(adds: int, update_bytes: int, index_bytes: int, elements: int, row: 
         in_place=True,
         dims=row_dims(elements, row),
     )
+
+
+# Factorizations of matrices that are calls of a library, by the target of the call.
+
+_GPU: dict[str, Callable[[int, int, int], Work]] = {
+    "potrf": lambda matrices, _, n: cholesky(matrices, n),
+    "getrf": lu,
+    "geqrf": qr,
+}
+#: Target to the work of so many m x n matrices; names of GPUs, of StableHLO, then of TPUs.
+FACTORIZATIONS: dict[str, Callable[[int, int, int], Work]] = {
+    **{f"{gpu}solver_{name}_ffi": work for gpu in ("cu", "hip") for name, work in _GPU.items()},
+    "LuDecomposition": lu,
+    "Qr": qr,
+    "Cholesky": _GPU["potrf"],
+    "LuDecompositionBlock": lu,
+    "QrDecompositionBlock": qr,
+}

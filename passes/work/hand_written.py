@@ -12,7 +12,7 @@ attention kernels that come with JAX are known by their names, so shapes are eno
 | `_flash_attention_kernel`, `..._dkv_kernel`, `..._dq_kernel` | flash_attention | 2, 4, 3 |
 
 Splash attention with a mask is causal, unless the program that calls it says which of its blocks run
-(`passes/work/blocks.py`). Flash attention does not say whether it is: it counts
+(`passes/work/hand_written.py`). Flash attention does not say whether it is: it counts
 whole.
 """
 
@@ -22,11 +22,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple, Self
 
 from flint.ir.dims import AttentionDims
 from flint.ir.op_class import OpClass
 from flint.ir.program import CAUSAL
-from flint.passes.work.blocks import BLOCKS, MaskBlocks
 from flint.passes.work.declared import (
     ArrayType,
     KernelCall,
@@ -35,6 +35,72 @@ from flint.passes.work.declared import (
     work_of_numbers,
 )
 from flint.passes.work.work import Work
+
+# What a mask leaves of attention, counted in the blocks that a kernel runs.
+
+#: The attribute of a kernel's call that holds them, among those of frontends.
+BLOCKS = "flint.blocks"
+
+
+class MaskBlocks(NamedTuple):
+    """`run` blocks `of` all those of all heads, each of so many queries and keys."""
+
+    run: int
+    of: int
+    queries: int
+    keys: int
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self))
+
+    @classmethod
+    def parse(cls, text: object) -> Self | None:
+        """What `str` wrote, None of anything else."""
+        words = str(text or "").split()
+        if len(words) != 4 or not all(word.isdecimal() for word in words):
+            return None
+        return cls(*map(int, words))
+
+    def mask(self, queries: int, keys: int, masked: int) -> int:
+        """The mask (`Program.mask`) of a kernel whose arrays say `masked`.
+
+        Where fewer blocks run than a causal mask leaves, it is the window behind which as many
+        scores lie as the blocks hold. Where more do, blocks are all taken to run.
+        """
+        share = self.run / max(self.of, 1)
+        rows = -(-queries // max(self.queries, 1))
+        columns = -(-keys // max(self.keys, 1))
+        behind = keys - queries
+        causal = sum(
+            min(columns, -(-(min((row + 1) * self.queries, queries) + behind) // self.keys))
+            for row in range(rows)
+        )
+        run = share * rows * columns
+        if masked and round(run) == causal and causal < rows * columns:
+            return CAUSAL
+        if run >= causal:
+            return masked if round(run) == causal else 0
+        return _window(run * self.queries * self.keys, queries, keys)
+
+
+def _window(scores: float, queries: int, keys: int) -> int:
+    """The narrowest window behind which at least so many scores lie."""
+    low, high = 1, keys
+    while low < high:
+        middle = (low + high) // 2
+        if _scores(middle, queries, keys) >= scores:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _scores(window: int, queries: int, keys: int) -> int:
+    """Scores behind a window, as `kernel_table.band_keys` counts them."""
+    seeing = min(queries, keys)
+    early = min(max(window - 1 - max(keys - queries, 0), 0), seeing)
+    return seeing * window - early * (early + 1) // 2
+
 
 # JAX's attention kernels for TPUs whose keys and values lie in pages, by their names and arrays.
 #

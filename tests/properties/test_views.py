@@ -13,10 +13,9 @@ from flint.errors import FlintError
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
 from flint.requests.estimate import EstimateRequest
-from flint.tools.report.views.breakdown import by_kind, scope_tree
+from flint.tools.report.views.breakdown import by_kind, row_times, scope_tree
 from flint.tools.report.views.communication import communication
 from flint.tools.report.views.roofline import roofline
-from flint.tools.report.views.row_times import row_times
 from flint.tools.report.views.slices import timeline_slices
 from tests.pages import Page
 from tests.random_programs import QUICK, programs

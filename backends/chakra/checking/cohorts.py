@@ -240,7 +240,6 @@ class _Ends:
     findings: Findings
 
     def add(self, rank: int, own: int, other: int) -> None:
-        """Note what is wrong with them."""
         names = ("comm_src", "comm_dst") if self.is_send else ("comm_dst", "comm_src")
         for node in self.ids:
             if own != rank:

@@ -156,7 +156,6 @@ def _size_difference(listed: Listed, size_bytes: int) -> str:
 
 
 def _difference(path: Path, listed: Listed) -> str:
-    """What a file has become, "" if it is as it was."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size

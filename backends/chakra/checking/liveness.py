@@ -318,7 +318,6 @@ class _Actors:
     def _waits_in(
         self, rank: int, node: int, group: int, step: CommunicationStep
     ) -> tuple[int, int | None, bool, str]:
-        """The same for a rank that is at a collective."""
         there = {n for n, _ in self.gathering[int(self.meeting_of[group]), step.key[0]]}
         members = self.situation.members[group]
         absent = [r for r in members if r >= len(self.parts) or self.parts[r] not in there]
@@ -342,7 +341,6 @@ def _meeting_sizes(
 
 
 def _actors(situation: Situation, parts: Int64s, uses: Uses, meeting_of: Int64s) -> list[_Actor]:
-    """One actor for each part, of its first rank."""
     _, firsts = np.unique(parts, return_index=True)
     edges = uses.edges
     keys = np.column_stack((parts[edges[:, 0]], edges[:, 1]))

@@ -109,7 +109,6 @@ def topological_order(structure: Structure) -> list[int]:
 
 
 def _unique_pairs(waiting: Int64s, awaited: UInt64s) -> tuple[Int64s, UInt64s]:
-    """Pairs by who waits and then for what, without repetition."""
     order = np.lexsort((awaited, waiting))
     waiting, awaited = waiting[order], awaited[order]
     new = np.ones(len(order), dtype=np.bool_)

@@ -230,7 +230,6 @@ class Encoder:
         return field_bytes(2, name.encode()) + b"\x18" + varint(node_type)
 
     def _attributes(self, node: int, least_bytes: int) -> bytes:
-        """All attributes that are the same for each node of a row and on each rank."""
         nodes, row = self.nodes, int(self.nodes.row[node])
         of_host = int(nodes.of_host[node])
         parts = [integer_attribute("is_cpu_op", "bool_val", of_host)]

@@ -128,7 +128,6 @@ class _Parts:
         self.count += len(rows)
 
     def add_pairs(self, owners: Int64s, sources: Int64s) -> None:
-        """Each of `owners` waits for each of `sources`."""
         self.owner.append(np.repeat(owners, len(sources)))
         self.source.append(np.tile(sources, len(owners)))
 
@@ -177,10 +176,9 @@ class _Expander:
             values[row] = (parts.add_node(row, sources),) if self.works[row] else sources
 
     def unrolled(self, region: int) -> _Block:
-        """All iterations of `region`."""
         where = self.program.regions[region]
         if where.trip_count == 0:
-            return _join_nothing(self._values_never_run(region))
+            return _Block(_array(()), _array(()), _array(()), self._values_never_run(region))
         body = self.body(region)
         if where.kind is RegionKind.BRANCH or (where.trip_count == 1 and not where.carries):
             return body
@@ -279,7 +277,3 @@ def _array(values: Iterable[int]) -> Int64s:
 
 def _join(parts: list[Int64s]) -> Int64s:
     return np.concatenate(parts) if parts else _array(())
-
-
-def _join_nothing(values: Mapping[int, Sources]) -> _Block:
-    return _Block(_array(()), _array(()), _array(()), values)

@@ -234,7 +234,6 @@ class _Actor:
         self.ended: list[int] = []
 
     def end(self, node: int) -> None:
-        """Free what waited for a node."""
         self.ended.append(node)
         slot = self.slot[node]
         if slot != _NONE:

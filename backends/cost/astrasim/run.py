@@ -286,7 +286,6 @@ class _Run:
     def waits(
         self, number: int, node: int, work: Meeting | MessageEnd, absent: tuple[int, ...]
     ) -> Waiting:
-        """A node of a rank that waits for others."""
         rank, trace = self.ranks[number].rank, self.ranks[number].trace
         is_message = isinstance(work, MessageEnd)
         return Waiting(rank, trace.id[node], trace.name[node], work_text(work), absent, is_message)
@@ -350,7 +349,6 @@ class _Run:
             self.later(at, at, actor, own_node)
 
     def expected(self, key: Hashable, work: Meeting) -> int:
-        """How many actors meet there."""
         if self.grouping is None or not isinstance(key, int):
             return len(work.members)
         return self.grouping.sizes[key]

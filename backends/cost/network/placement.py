@@ -264,7 +264,6 @@ class NetworkPlacement:
 
 
 def _placed(mesh: Mesh, cluster: Cluster, mapping: Mapping[str, str]) -> list[AxisPart]:
-    """Every axis, split where it has to be, with its tier."""
     room = [_Room(n, limit) for n, limit in zip(cluster.network, cluster.members, strict=True)]
     mapped: dict[str, list[AxisPart]] = {}
     for name, tier_name in mapping.items():
@@ -337,7 +336,6 @@ def _fill(name: str, size: int, room: list[_Room], first: int) -> tuple[list[Axi
 
 
 def _divisors(size: int) -> list[int]:
-    """Divisors, largest first."""
     return [d for d in range(size, 0, -1) if size % d == 0]
 
 
@@ -368,7 +366,6 @@ def _along(part: AxisPart, lines: Iterable[Line]) -> list[AxisPart]:
 
 
 def _strided(parts: Sequence[AxisPart], shapes: Sequence[tuple[int, ...]]) -> list[AxisPart]:
-    """Parts with their stride in chips of their tier."""
     done = [1] * len(shapes)
     found: list[AxisPart] = []
     for part in reversed(parts):

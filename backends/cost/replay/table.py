@@ -269,7 +269,6 @@ class _Turns:
             self._slowest.setdefault((key, -1), took)
 
     def sums(self) -> _Sums:
-        """The same without turns."""
         found = _Sums()
         for (key, _), (ns, model_ns) in self._slowest.items():
             found.add(key, ns, model_ns, _groups(key))

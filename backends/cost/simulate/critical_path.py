@@ -148,7 +148,6 @@ class _Traced:
         return int(self.work.program.channel[self.rows[node]]), self.turns[node]
 
     def collective(self, node: int) -> tuple[object, int]:
-        """What names the collective at `node`."""
         program = self.work.program
         return program.groups[program.group[self.rows[node]]], self.turns[node]
 

@@ -116,7 +116,7 @@ def _blame(
     while end > start + 1e-6 and cause >= 0:
         row = int(work.nodes.row[cause])
         since = max(start, float(timeline.start_ns[cause]))
-        if _is_receive(work.program, row):
+        if int(work.program.kind[row]) == Kind.RECV:
             arrival = max(start, float(timeline.end_ns[cause]) - float(work.duration_ns[row]))
             parts.append((labels[row], row, end - arrival))
             end = min(end, arrival)
@@ -221,7 +221,3 @@ def tiers_of(program: Program, placement: NetworkPlacement) -> dict[str, int]:
         over = _over(program, int(program.group[row]), int(program.route[row]))
         found[over] = max(found.get(over, 0), tier_of_row(program, row, placement))
     return found
-
-
-def _is_receive(program: Program, row: int) -> bool:
-    return int(program.kind[row]) == Kind.RECV

@@ -124,7 +124,6 @@ class _Runs:
         self.length: list[float] = self.ends[self.order[last]].tolist() if len(row) else []
 
     def nodes_of(self, kind: Kind) -> list[int]:
-        """Nodes whose rows are of a kind, ascending."""
         return np.flatnonzero(self.lane.program.kind[self.lane.nodes.row] == kind).tolist()
 
 

@@ -115,7 +115,6 @@ def _loaded(clusters: Sequence[str]) -> list[Cluster]:
 def _estimated(
     trace: Trace, clusters: list[Cluster], request: EstimateRequest
 ) -> tuple[Trace, list[Estimate]]:
-    """An estimate on each cluster, and the trace with the time that they took."""
     timings = dict(trace.timings)
     if not clusters:
         return trace, []

@@ -81,7 +81,6 @@ def opt(
 
 
 def _write(output: Path, result: Workload, number: int, *, force: bool) -> None:
-    """Write all programs as a workload, or one as text."""
     from flint.ir.text.printer import print_program
 
     if _is_workload(output):

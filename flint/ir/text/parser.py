@@ -63,7 +63,6 @@ class _Reader:
         self.tables: dict[str, list[Any]] = {}
 
     def line(self, scanner: Scanner, number: int) -> None:
-        """Read a line that is not blank."""
         if self.builder is None:
             self.builder = ProgramBuilder(_mesh(scanner))
         elif scanner.takes("#"):
@@ -80,7 +79,6 @@ class _Reader:
         scanner.end()
 
     def program(self) -> Program:
-        """All that was read."""
         if self.builder is None:
             raise FlintError("FL307", f"{self.source} is empty", help=_HELP)
         if self.open:

@@ -55,7 +55,7 @@ class Answer:
         `objective` and `where` are as in `flint.explore`. Raises FlintError FL864 for a file that is
         no study, FL869 for objectives, FL861 for conditions.
         """
-        from flint.tools.explore.answers.ranked import ranked
+        from flint.tools.explore.answers.rank import ranked
 
         goals = objectives_of(_texts(objective)) if objective else ()
         return cls(*ranked(Study.load(path), goals, _texts(where)), is_default=not goals)
@@ -220,7 +220,7 @@ def explore(
 
 def answer(study: Study, space: Space, objectives: Sequence[Objective]) -> Answer:
     """The ranking of a study of a space. Raises FlintError FL861 as `ranked` does."""
-    from flint.tools.explore.answers.ranked import ranked
+    from flint.tools.explore.answers.rank import ranked
 
     found, ranking = ranked(study, objectives)
     left_out = space.left_out()

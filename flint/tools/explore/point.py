@@ -3,14 +3,89 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from flint.io.inputs import digest
-from flint.tools.explore.space.dimension import SWEPT
+from flint.requests.estimate import EstimateRequest
+
+# Dimension: one thing that differs among the points of a space, and the values that it takes.
+
+
+class PointField(StrEnum):
+    """The part of a point that a dimension sets, if it is no option of an estimate."""
+
+    MESH = "mesh"
+    SETTING = "setting"  #: of `--set`; of a script, one of its own options
+    PIPELINE = "pipeline"  #: cut, schedule, microbatches, chunks
+    CLUSTER = "cluster"
+    CHANGE = "change"  #: of the cluster: its name is the path, "ib.bandwidth"
+
+
+#: Options of an estimate in which points may differ, by the fields of its request.
+SWEPT = {name: o for name, o in EstimateRequest.options().items() if o.swept}
+#: Every part of a point. Points of one program come one after the other: what is captured is slowest.
+FIELDS = (*PointField, *SWEPT)
+
+
+def _known(field: str) -> str:
+    if field not in FIELDS:
+        raise ValueError(f"a point has no {field}")
+    return field
+
+
+FieldName: TypeAlias = Annotated[str, AfterValidator(_known)]
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceDimension:
+    """`values` as the command line takes them, at least one, each once."""
+
+    name: str
+    field: FieldName  #: one of FIELDS
+    values: tuple[str, ...]
+    #: Who asked for it: "declared" (the entry), an option as it is typed ("--sweep", "-c",
+    #: "--devices", "--mesh"), or "default".
+    origin: str
+
+
+# What a point chose, by name: axes of its mesh, options, and what it is estimated on.
+
+
+def choices(point: Point) -> dict[str, str]:
+    """Names with what was chosen, as they are typed; "" is what is taken without a choice.
+
+    An axis and an option of one name are told apart: the option is called `--set NAME`.
+    """
+    axes = dict(axis.split("=", 1) for axis in point.mesh.split(",") if "=" in axis)
+    found = axes if axes or not point.mesh else {"mesh": point.mesh}
+    for name, value in (*point.settings, *point.pipeline):
+        found[f"--set {name}" if name in axes else name] = value
+    found["cluster"] = point.cluster
+    found |= {f"cluster.{name}": value for name, value in point.changes}
+    chosen = dict(point.estimate)
+    found |= {option.typed: chosen.get(name, "") for name, option in SWEPT.items()}
+    return found
+
+
+def varying(points: Iterable[Point]) -> dict[str, list[str]]:
+    """Choices that differ between points, with their values: numbers ascend, others stand in the
+    order in which they come. A point without a choice of a name chose ""."""
+    chosen = [choices(point) for point in points]
+    names = list(dict.fromkeys(name for c in chosen for name in c))
+    values = {name: list(dict.fromkeys(c.get(name, "") for c in chosen)) for name in names}
+    return {name: _ordered(found) for name, found in values.items() if len(found) > 1}
+
+
+def _ordered(values: list[str]) -> list[str]:
+    try:
+        return sorted(values, key=lambda value: float(value) if value else float("-inf"))
+    except ValueError:
+        return values
 
 
 def _as_pairs(found: Any) -> Any:

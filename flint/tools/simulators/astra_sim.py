@@ -124,7 +124,6 @@ class AstraSim:
         )
 
     def _verdict(self, ended: Ended, heard: Listener) -> tuple[str, str, str]:
-        """Code, what it did, and what to do about it."""
         if ended.given_up:
             more = "--limit SECONDS allows more; flint check DIR proves that traces finish"
             return "FL713", ended.given_up, more
@@ -166,7 +165,6 @@ class Listener:
     _twice: dict[int, int] = field(default_factory=dict)
 
     def __call__(self, line: str) -> None:
-        """One line."""
         self.is_own = self.is_own or bool(_OWN.search(line))
         if _BAD.search(line):
             self.last_bad = line

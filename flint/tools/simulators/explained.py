@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flint.backends.cost.astrasim.step import NeverEndsError
@@ -38,13 +37,12 @@ class Explainer:
     aware: bool
 
     def __call__(self, case: Case, run: SimulatedRun) -> SimulatedRun:
-        """The run with its reasons."""
         paths = self.inputs.traces.paths.values()
         size = sum(path.stat().st_size for path in paths)
         if size > MOST_BYTES:
             told = f"{format_bytes(size)} of traces were not also run by Flint's rules of ASTRA-sim"
             return replace(run, notes=(*run.notes, told))
-        rules = run_rules(_place(self.inputs), case)
+        rules = run_rules(self.inputs.traces.folder / self.inputs.traces.prefix, case)
         if run.failure is not None:
             return _with_cause(run, rules)
         notes = run.notes if rules.error is None else (*run.notes, _no_rules(rules.error))
@@ -54,10 +52,6 @@ class Explainer:
             return replace(run, notes=(*notes, f"no estimate to compare with: {error.message}"))
         found = compare(run.ends[run.slowest], case, rules, estimate, aware=self.aware)
         return replace(run, notes=notes, comparison=found)
-
-
-def _place(inputs: Inputs) -> Path:
-    return inputs.traces.folder / inputs.traces.prefix
 
 
 def _with_cause(run: SimulatedRun, rules: RuleTimes) -> SimulatedRun:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from flint.frontends.torch_world.packages.kernels import calculation, kernel
-from flint.frontends.torch_world.packages.notes import tell
+from flint.frontends.torch_world.packages.package import tell
 from flint.passes.work.work import Work
 
 __all__ = ["Buffer", "Config", "EventHandle", "EventOverlap"]

@@ -33,7 +33,6 @@ _SGD = 4
 
 
 def _elements(call: KernelCall, lists: int) -> int:
-    """Elements of one of the lists, which are alike."""
     return sum(o.num_elements for o in call.operands) // lists
 
 

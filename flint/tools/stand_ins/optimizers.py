@@ -20,7 +20,6 @@ class _Fused(torch.optim.Optimizer):
     """What both have: `step` groups parameters by type."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients."""
         super().zero_grad(set_to_none=set_to_none)
 
     def _by_type(self, group: dict[str, Any]) -> dict[torch.dtype, list[Any]]:

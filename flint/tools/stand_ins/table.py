@@ -80,7 +80,6 @@ APEX = _package(
 
 
 def _extension(name: str, behind: str) -> Package:
-    """An extension of Apex that is a module of its own."""
     return _package(name=name, version="0.1", distribution="apex", modules={name: (behind,)})
 
 

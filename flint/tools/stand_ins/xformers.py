@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from flint.frontends.torch_world.packages.attention import Square, attend, causal_mask
-from flint.frontends.torch_world.packages.notes import tell
+from flint.frontends.torch_world.packages.package import tell
 
 __all__ = [
     "AttentionBias",

@@ -81,7 +81,6 @@ def answers_of(name: str) -> ChipAnswers:
 
 
 def _answers(chip: Chip) -> ChipAnswers:
-    """What JAX answers for a chip."""
     memory = int(chip.memory_bytes.value)
     kind = _KINDS.get(chip.name, chip.name)
     if getattr(chip, "systolic", None) is not None:

@@ -168,7 +168,6 @@ def _traced(
     state: Mapping[str, Any],
     count: int,
 ) -> tuple[Any, tuple[StateTensor, ...]]:
-    """Trace a step for `count` parameters alike in one group."""
     leaves, tree = _state_to_start_from(optimizer, group, parameter, state, count)
     kept = tuple(
         StateTensor(_path(path), tuple(x.shape), x.dtype) for path, x in leaves if _on_device(x)

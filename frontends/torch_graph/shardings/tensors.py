@@ -339,14 +339,12 @@ def _split_index(pattern: str) -> tuple[str, int]:
 
 
 def _spread(specs: Mapping[str, Any], tensors: Iterable[NamedTensor]) -> dict[str, Any]:
-    """Specs by every name of each tensor."""
     return {n: specs[t.names[0]] for t in tensors if t.names[0] in specs for n in t.names}
 
 
 def _for_shape(
     spec: PartitionSpec, whole: tuple[int, ...], shape: tuple[int, ...]
 ) -> PartitionSpec:
-    """`spec` of a tensor of shape `whole`, for one of `shape` that belongs to it."""
     from jax.sharding import PartitionSpec
 
     if shape == whole:

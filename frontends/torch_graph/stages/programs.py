@@ -309,7 +309,6 @@ class _Builder:
         self.firsts: list[StageGraph] = []
 
     def build(self, traced: TracedBlocks) -> tuple[tuple[StagePrograms, ...], tuple[int, ...]]:
-        """The programs of each different stage, and which stage has which."""
         known: dict[Any, int] = {}
         stages: list[int] = []
         programs: list[StagePrograms] = []

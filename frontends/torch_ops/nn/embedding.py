@@ -137,7 +137,6 @@ def _table_gradient(
 
 
 def _added(x: Array, index: Array, rows: Array) -> Array:
-    """x with rows added where the index says."""
     numbers = lax.ScatterDimensionNumbers(
         update_window_dims=tuple(range(1, x.ndim)),
         inserted_window_dims=(0,),

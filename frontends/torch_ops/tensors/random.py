@@ -76,7 +76,6 @@ def _randperm(n: int, *, dtype: torch.dtype | None = None, **_: object) -> Array
 
 
 def _normal_tensors(mean: Operand, std: Operand = 1.0, **_: object) -> Array:
-    """One number for each mean and deviation."""
     arrays: list[Any] = [a for a in (mean, std) if hasattr(a, "dtype")]
     shape = jnp.broadcast_shapes(*(a.shape for a in arrays))
     return _normal(shape).astype(arrays[0].dtype) * std + mean

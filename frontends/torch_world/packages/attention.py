@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from flint.frontends.torch_world.packages.kernels import kernel
-from flint.frontends.torch_world.packages.notes import tell
+from flint.frontends.torch_world.packages.package import tell
 from flint.ir.product_types import product_type
 from flint.ir.program import CAUSAL
 from flint.passes.work import formulas

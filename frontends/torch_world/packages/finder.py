@@ -22,8 +22,7 @@ from typing import Any
 import torch
 
 from flint.frontends.torch_world.packages.flex import flex_replaced
-from flint.frontends.torch_world.packages.notes import listen
-from flint.frontends.torch_world.packages.package import Package, package_of, packages
+from flint.frontends.torch_world.packages.package import Package, listen, package_of, packages
 from flint.plugins import STAND_INS, left_out
 
 #: Names of packages that are not stood in for, with commas between, or `all`.
@@ -68,7 +67,6 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The stand-in for a module, if there is one."""
         name = fullname.partition(".")[0]
         if self._leaves_out(name) or _asked_by_torch():
             return None
@@ -111,7 +109,6 @@ class _Loader(Loader):
         self._finder, self._package = finder, package
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
-        """The usual one."""
         return None
 
     def exec_module(self, module: types.ModuleType) -> None:

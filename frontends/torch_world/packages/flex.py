@@ -17,7 +17,7 @@ import torch
 
 from flint.frontends.torch_private import FakeTensor, without_modes
 from flint.frontends.torch_world.packages.attention import Square, attend
-from flint.frontends.torch_world.packages.notes import tell
+from flint.frontends.torch_world.packages.package import tell
 from flint.frontends.torch_world.runtime.patching import after_import
 
 MODULE = "torch.nn.attention.flex_attention"
@@ -132,7 +132,6 @@ class _Hosted:
         self._made: dict[int, Any] = {}
 
     def function(self, given: Any) -> Any:
-        """A copy of a function."""
         if not isinstance(given, types.FunctionType):
             return given
         if id(given) not in self._made:

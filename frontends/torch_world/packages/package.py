@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 from flint.plugins import STAND_INS, load, registered, usable
+
+# What stand-ins have to tell the user while a program is recorded.
+
+_TELL: list[Callable[[str], None]] = []
+
+
+def tell(sentence: str) -> None:
+    """Warn the user once, with a sentence."""
+    for listener in _TELL[-1:]:
+        listener(sentence)
+
+
+def listen(listener: Callable[[str], None]) -> Callable[[], None]:
+    """Let `listener` have the sentences; the result ends that."""
+    _TELL.append(listener)
+
+    def done() -> None:
+        _TELL.remove(listener)
+
+    return done
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,6 @@ class _Build:
             self.memory.provide(storage, row, tensor.num_bytes)
 
     def add(self, event: Event) -> None:
-        """The row of one event."""
         if event.comm is not None:
             row = self._communication(event, event.comm)
         elif event.host is not HostCopy.NONE:

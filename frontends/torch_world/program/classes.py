@@ -129,7 +129,6 @@ class Ranks:
 
 
 def _representatives(mask: Mask, mesh: Mesh, local_world_size: int) -> Int64s:
-    """For each rank the one that is recorded for it."""
     ranks = np.arange(mesh.size, dtype=np.int64)
     if mask.sum() <= MOST_RECORDED:
         return ranks
@@ -280,7 +279,6 @@ def _by_deeds(alike: _Class, ranks: Ranks) -> list[_Class]:
 def _programs(
     parts: Sequence[_Class], fitted: Sequence[Recording], mesh: Mesh
 ) -> tuple[list[Program], list[str]]:
-    """The program of each class, and warnings of what was built for them."""
     channels = Channels()
     built: dict[int, Built] = {}  # by rank
     programs: list[Program] = []

@@ -134,7 +134,6 @@ class _Places:
         return self.shapes
 
     def _shards_in(self, event: Event) -> dict[Shape, list[tuple[int, TensorInfo]]]:
-        """Tensors of an event that are shards, by shape. Raises _Unprovable."""
         tensors = event.inputs + event.outputs
         shards = [(at, t) for at, t in enumerate(tensors) if self._is_shard(event, t)]
         if not shards:
@@ -305,7 +304,6 @@ class _Edit:
         self.result_bytes[row] = tensor.num_bytes
 
     def event(self, row: int, event: Event) -> None:
-        """The row of an event with other sizes."""
         if self.built.program.kind[row] == Kind.VALUE:
             self.set(row, event.outputs[0])
             return

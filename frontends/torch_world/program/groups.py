@@ -91,17 +91,13 @@ def group_of(key: str, recording: Recording, mesh: Mesh) -> Group:
     if len(members) < 2:
         return Group()
     named = AxisRef(info.description.removeprefix(_MESH_GROUP))
-    if named.name in mesh.names and _is_along(members, (named,), mesh):
+    if named.name in mesh.names and axes_of_members(members, mesh) == mesh.canonical((named,)):
         return Group(axes=mesh.canonical((named,)))
     axes = axes_of_members(members, mesh)
     made_by_mesh = info.description.startswith(_MESH_GROUP) or len(members) == mesh.size
     if axes is not None and (made_by_mesh or _asked_for(axes, recording, mesh)):
         return Group(axes=axes)
     return Group(ranks=_siblings(tuple(members.tolist()), recording.world_groups))
-
-
-def _is_along(members: np.ndarray, axes: tuple[AxisRef, ...], mesh: Mesh) -> bool:
-    return axes_of_members(members, mesh) == mesh.canonical(axes)
 
 
 def _asked_for(axes: tuple[AxisRef, ...], recording: Recording, mesh: Mesh) -> bool:

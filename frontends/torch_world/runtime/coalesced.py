@@ -51,8 +51,6 @@ def _of_pairs(one: str, *names: str) -> None:
 
     @COALESCED.replaces(*(f"{_GROUP}.{name}" for name in names))
     def grouped(session: Session, original: object) -> Function:
-        """As above."""
-
         def run(
             group: Any,
             outputs: Sequence[torch.Tensor],

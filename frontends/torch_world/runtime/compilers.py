@@ -16,8 +16,7 @@ from typing import Any
 from torch import nn
 
 from flint.frontends.torch_private import compiled_module, note_compiled
-from flint.frontends.torch_world.record.compiled import CompiledCalls
-from flint.frontends.torch_world.record.session import Session
+from flint.frontends.torch_world.record.session import CompiledCalls, Session
 from flint.frontends.torch_world.runtime.patching import Function, Patches
 
 COMPILERS = Patches()
@@ -87,8 +86,6 @@ def _compiled(calls: CompiledCalls, settings: _Settings, model: Any) -> Any:
 
 
 def _marked(calls: CompiledCalls, settings: _Settings, function: Function) -> Function:
-    """The function, each call of which is a compiled one."""
-
     @functools.wraps(function)
     def run(*args: object, **kwargs: object) -> object:
         with calls.call(fuses=settings.fuses, replays=settings.replays):

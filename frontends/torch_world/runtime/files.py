@@ -86,7 +86,6 @@ def load(session: Session, original: Function) -> Function:
 
 
 def _located(tensor: torch.Tensor, location: Any) -> torch.Tensor:
-    """A tensor where `map_location` puts it."""
     if isinstance(location, dict):
         location = location.get(str(tensor.device))
     if location is None or callable(location):

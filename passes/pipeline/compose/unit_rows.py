@@ -308,7 +308,6 @@ class _Pass:
         self.last_stage = len(state.plan.captured.stages) - 1
 
     def forward(self) -> None:
-        """One pass on."""
         state, chunk, part = self.state, self.chunk, self.part
         done = graft(state.builder, part, self._inputs(), turn=state.turn)
         self._receive_for_later()
@@ -416,7 +415,6 @@ def _is(key: Key, role: Role) -> bool:
 
 
 def _by_row(part: StageProgram, wanted: Callable[[Key], bool]) -> dict[int, list[Key]]:
-    """Those outputs of a part that are wanted, by their row."""
     found: dict[int, list[Key]] = {}
     for key, row in part.outputs.items():
         if wanted(key):

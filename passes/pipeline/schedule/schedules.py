@@ -290,7 +290,6 @@ class _Steps:
         self._waiting: list[Unit] = []
 
     def add(self, passes: str, times: int = 1) -> None:
-        """Add these passes so many times."""
         for name in passes.split() * times:
             self.order.append(self._next(name[0], int(name[1:] or ANY_CHUNK)))
 

@@ -196,7 +196,6 @@ class _Cones:
     # whole parameters ---------------------------------------------------------------------------
 
     def gathers(self) -> list[int]:
-        """All-gathers of parameters that are not gathered further."""
         p = self.program
         rows = np.flatnonzero((p.collective == Collective.ALL_GATHER) & self.shared).tolist()
         inner: set[int] = set()

@@ -46,7 +46,6 @@ class _Reduce:
         self.inside = -1  # the first row of the loop that is open
 
     def part(self, types: Mapping[str, Type], tails: Mapping[str, Tail]) -> StageProgram:
-        """All tails in one program."""
         inputs: dict[Key, int] = {}
         for name, of in types.items():
             inputs[Partial(name)] = self.builder.add(
@@ -164,7 +163,6 @@ class _Reduce:
         return row
 
     def _copy(self, row: int, deps: list[int], alias: int, **columns: Any) -> int:
-        """A copy of a row of the body that reads `deps`."""
         values = self.program.row(row)._asdict() | {"phase": Phase.BACKWARD} | columns
         for name in ("number", "region", "deps", "alias"):
             values.pop(name)

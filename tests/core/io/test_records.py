@@ -256,7 +256,7 @@ _LEFT = {
     "flint/tools/change/project/captures.py": 1,
     "flint/tools/change/project/comment.py": 1,
     "flint/tools/measure/measurements/aiconfigurator.py": 1,
-    "flint/tools/measure/profiles/contradictions/sizes.py": 1,
+    "flint/tools/measure/profiles/contradictions/check.py": 1,
     "flint/tools/measure/profiles/execution_trace/chakra.py": 1,
     "flint/tools/measure/profiles/operators/events.py": 1,
     "flint/tools/measure/profiles/source.py": 1,

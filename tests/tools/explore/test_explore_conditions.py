@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from flint.errors import FlintError
 from flint.tools.explore.evaluation.tokens import tokens_by
-from flint.tools.explore.point import Point
+from flint.tools.explore.point import Point, PointField
 from flint.tools.explore.space.conditions import parse_conditions
-from flint.tools.explore.space.dimension import PointField
 from flint.tools.explore.space.names import Scope
 
 SCOPE = Scope(

@@ -13,10 +13,9 @@ import pytest
 from flint.text import format_bytes, format_duration
 from flint.tools.explore.answers.objectives import OBJECTIVES, objectives_of
 from flint.tools.explore.answers.rank import Ranking, rank
-from flint.tools.explore.choices import choices, varying
 from flint.tools.explore.page.document import study_html
 from flint.tools.explore.page.sections import MEMORY, TIME, pareto
-from flint.tools.explore.point import Point
+from flint.tools.explore.point import Point, choices, varying
 from flint.tools.explore.result import Result, Status
 from flint.tools.explore.space.conditions import parse_conditions
 from flint.tools.explore.space.names import Scope

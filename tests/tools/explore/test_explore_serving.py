@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from flint.errors import FlintError
-from flint.tools.explore.evaluation.evaluate import Evaluator
-from flint.tools.explore.evaluation.serving import (
+from flint.tools.explore.answers.objectives import (
     cache_bytes,
     cache_headroom_bytes,
     period_ns,
     tpot_ns,
     ttft_ns,
 )
+from flint.tools.explore.evaluation.evaluate import Evaluator
 from flint.tools.explore.point import Point
 from flint.tools.explore.result import PoolRole, Result, Status
 from flint.tools.explore.space.space import space_of

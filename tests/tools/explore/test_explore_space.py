@@ -6,7 +6,7 @@ from itertools import pairwise, product
 import pytest
 
 from flint.errors import FlintError
-from flint.tools.explore.space.dimension import PointField
+from flint.tools.explore.point import PointField
 from flint.tools.explore.space.space import space_of
 from flint.tools.explore.subject import Subject
 

@@ -12,7 +12,7 @@ import pytest
 from flint.errors import FlintError
 from flint.io.inputs import CHANGED, ReadInput, ReadInputKind, digest
 from flint.io.records import record_of
-from flint.tools.explore.answers.ranked import ranked
+from flint.tools.explore.answers.rank import ranked
 from flint.tools.explore.point import Point
 from flint.tools.explore.result import Result, Status
 from flint.tools.explore.space.conditions import parse_conditions

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flint.errors import FlintError
-from flint.tools.measure.profiles import columns
 from flint.tools.measure.profiles.formats import read_profiles
 from flint.tools.measure.profiles.kineto import stream
 from flint.tools.measure.profiles.kineto.stream import _MOST_CHARACTERS
@@ -192,7 +191,7 @@ def test_numbers_as_c_prints_them_are_nothing(tmp_path: Path) -> None:
 
 
 def test_too_many_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "MOST_ROWS", 8)
+    monkeypatch.setattr("flint.tools.measure.profiles.tables.MOST_ROWS", 8)
     error = error_of(written(tmp_path, json.dumps(EVENTS * 10)))
     assert error.code == "FL806"
     assert "trace.json" in error.message

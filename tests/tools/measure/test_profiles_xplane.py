@@ -304,7 +304,7 @@ def test_a_done_waits_for_the_last_operation_of_its_name_in_a_loop(tmp_path: Pat
 
 
 def test_classes_of_categories() -> None:
-    from flint.tools.measure.profiles.xplane.categories import class_of_category
+    from flint.tools.measure.profiles.xplane.modules import class_of_category
 
     assert class_of_category("loop fusion") is OpClass.COMPILED
     assert class_of_category("data formatting") is OpClass.MOVE

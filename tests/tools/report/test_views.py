@@ -21,12 +21,12 @@ from flint.tools.report.views.breakdown import (
     by_kind,
     by_phase,
     by_resource,
+    row_times,
     scope_tree,
 )
 from flint.tools.report.views.communication import communication
 from flint.tools.report.views.pipeline import GAP_SHARE, PipelineLane, pipeline_schedule
 from flint.tools.report.views.roofline import roofline
-from flint.tools.report.views.row_times import row_times
 from flint.tools.report.views.slices import timeline_slices
 from tests.estimates import layers, pipelined, zoo
 

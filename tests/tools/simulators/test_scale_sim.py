@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from flint.cli import app
 from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
-from flint.tools.simulators.products import Array, products_of
+from flint.tools.simulators.scale_sim import Array, products_of
 from tests.machine_output import valid
 from tests.program_rows import ProgramBuilder
 

@@ -14,10 +14,9 @@ from flint.tools.simulators.fidelities import Fidelities, Fidelity, FidelityMeas
 from flint.tools.simulators.inputs import Case
 from flint.tools.simulators.outcome import SimulatedRun
 from flint.tools.simulators.process import Limits
-from flint.tools.simulators.products import Array, SimulatedProduct
 from flint.tools.simulators.rank_end import RankEnd
 from flint.tools.simulators.reasons import CommunicationTimes, Comparison, RuleTimes, Term
-from flint.tools.simulators.scale_sim import ScaleSim, ScaleSimulation
+from flint.tools.simulators.scale_sim import Array, ScaleSim, ScaleSimulation, SimulatedProduct
 
 FABRIC = Fabric(("Ring", "Switch"), (5, 2), (Dimension(1, 1, 1), Dimension(1, 1)))
 WAY = """\

@@ -135,7 +135,6 @@ def _alone(
 
 
 def _add(grouped: dict[tuple[object, ...], Change], c: Change) -> None:
-    """Add a change to those of its source and kind."""
     key = (c.cause, c.action, c.kind, c.over, c.phase, c.scope, c.source_before, c.source)
     known = grouped.get(key)
     if known is None:
@@ -156,7 +155,6 @@ _SAME_NS = 1e-3
 
 
 def _aspects(a: ClassRows, b: ClassRows, i: int, j: int) -> list[Aspect]:
-    """What of a kernel is not as it was."""
     one, other = a.facts[i], b.facts[j]
     found = [aspect for aspect, old, new in zip(_ASPECTS, one, other, strict=True) if old != new]
     if not found and abs(a.each_ns[i] - b.each_ns[j]) > _SAME_NS:

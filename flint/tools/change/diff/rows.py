@@ -143,7 +143,6 @@ def _passes_on(program: Program) -> list[bool]:
 
 
 def _renamed(name: str, renamed: Mapping[str, str]) -> str:
-    """The name on the other side, with the numbers that this one has."""
     own = family(name)
     if own not in renamed:
         return name

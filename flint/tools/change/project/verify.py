@@ -190,7 +190,6 @@ def _other_versions(
 
 
 def _on(snapshot: Snapshot, cluster: str) -> Snapshot:
-    """A snapshot with the estimate on one cluster alone."""
     kept = {name: e for name, e in snapshot.estimates.items() if name == cluster}
     return replace(snapshot, estimates=kept)
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from flint.text import format_duration, plural
 from flint.tools.explore.answers.explain import explain, explanation_text
 from flint.tools.explore.answers.objectives import Objective, default_objective
-from flint.tools.explore.answers.rank import Ranking
-from flint.tools.explore.answers.ranked import ranked
-from flint.tools.explore.choices import choices
+from flint.tools.explore.answers.rank import Ranking, ranked
+from flint.tools.explore.point import choices
 from flint.tools.explore.result import Result
 from flint.tools.explore.study.study import Study
 

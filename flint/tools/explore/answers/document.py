@@ -10,12 +10,12 @@ from typing_extensions import TypedDict
 from flint.tools.explore.answers.command import commands
 from flint.tools.explore.answers.explain import explanation_text
 from flint.tools.explore.answers.objectives import names_of_result
-from flint.tools.explore.answers.rejected import rejected_groups
-from flint.tools.explore.choices import choices
+from flint.tools.explore.answers.text import rejected_groups
+from flint.tools.explore.point import choices
 
 if TYPE_CHECKING:
     from flint.tools.explore.answers.against import StudyDifference
-    from flint.tools.explore.answers.rejected import Rejected
+    from flint.tools.explore.answers.text import Rejected
     from flint.tools.explore.api import Answer
     from flint.tools.explore.evaluation.simulated import SimulatedPoint
     from flint.tools.explore.result import Result

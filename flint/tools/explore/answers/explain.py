@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flint.text import Column, text_table
 from flint.tools.change.diff.metrics import Unit
 from flint.tools.explore.answers.objectives import Objective
-from flint.tools.explore.choices import choices
+from flint.tools.explore.point import choices
 from flint.tools.explore.result import Result
 
 

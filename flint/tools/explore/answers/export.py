@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flint.errors import FlintError
 from flint.io.outputs import OutputKind, write_output
-from flint.tools.explore.answers.objectives import OBJECTIVES
-from flint.tools.explore.choices import choices
-from flint.tools.explore.evaluation.serving import cache_bytes
+from flint.tools.explore.answers.objectives import OBJECTIVES, cache_bytes
+from flint.tools.explore.point import choices
 from flint.tools.explore.result import Result
 
 if TYPE_CHECKING:

@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from flint.text import Column, format_bytes, format_count, plural, text_table
 from flint.tools.explore.answers.command import commands
 from flint.tools.explore.answers.objectives import OBJECTIVES, Objective
 from flint.tools.explore.answers.rank import Ranking
-from flint.tools.explore.answers.rejected import Rejected, rejected_groups
-from flint.tools.explore.choices import choices, varying
+from flint.tools.explore.point import PointField, choices, varying
 from flint.tools.explore.result import Result, Status
-from flint.tools.explore.space.dimension import PointField
 from flint.tools.explore.study.study import Study
+
+# Why points are not ranked: those with one reason together.
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """`count` points with one reason; `example` is the one that came nearest: that needs least memory."""
+
+    status: Status
+    code: str
+    count: int
+    example: Result
+
+
+def rejected_groups(results: Sequence[Result]) -> Iterator[Rejected]:
+    """Points that do not fit, or were refused or failed, the largest group first.
+
+    Those that do not fit are two groups: with the memory of their estimate, and with a bound of it;
+    others go by code and place.
+    """
+    groups: dict[tuple[Status, str, str, bool], list[Result]] = {}
+    for r in results:
+        if r.status is not Status.FITS:
+            place = r.place if r.code else ""
+            groups.setdefault((r.status, r.code, place, r.is_bound), []).append(r)
+    for (status, code, _, _), found in sorted(groups.items(), key=lambda g: (-len(g[1]), g[0])):
+        nearest = min(found, key=lambda r: (r.memory_bytes, r.point))
+        yield Rejected(status, code, len(found), nearest)
+
 
 #: Quantities that every table has, beside the objectives.
 _ALWAYS = ("time", "tokens_per_s", "mfu", "memory")
@@ -108,7 +136,6 @@ def _asked(study: Study, ranking: Ranking, default: str = "") -> Iterator[str]:
 
 
 def _work(ranking: Ranking) -> Iterator[str]:
-    """Whether steps that are compared do the same work."""
     tokens = sorted({r.tokens for r in ranking.results})
     if len(tokens) == 1 and tokens[0]:
         yield f"  tokens of a step: {tokens[0]:,}"

@@ -161,7 +161,7 @@ class Outputs(Request):
         if self.simulate is None or self.output is None:
             return []
         from flint.tools.explore.evaluation.simulated import simulate_best
-        from flint.tools.explore.study.current import require_current
+        from flint.tools.explore.study.generations import require_current
 
         if study is not None:
             require_current(study, found.ranking.results[: self.simulate])

@@ -207,7 +207,6 @@ def machine_of(point: Point) -> Cluster:
 
 
 def _read(cluster: Cluster, changes: Pairs) -> list[MachineChange]:
-    """The changes, each of another number."""
     there = _with_parts(cluster, [read_change(cluster, *c) for c in changes if c[0] in PARTS])
     read = [read_change(cluster if c[0] in PARTS else there, *c) for c in changes]
     seen: dict[object, MachineChange] = {}

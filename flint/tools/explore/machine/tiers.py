@@ -148,7 +148,6 @@ def _bandwidth(tier: Network, now: Mapping[str, Any], own: Mapping[str, MachineC
 
 
 def _links(torus_shape: Sequence[int]) -> int:
-    """Links that the bandwidth of a tier is one of."""
     return 2 * len(torus_shape) or 1
 
 

@@ -13,8 +13,7 @@ from flint.frontends.model_file import ModelFile, OptionTaker, Target, importabl
 from flint.steps.choices import option_choices, spelled
 from flint.steps.input_kind import InputKind, input_kind
 from flint.steps.options import options_of
-from flint.tools.explore.point import Pairs
-from flint.tools.explore.space.dimension import PointField, SpaceDimension
+from flint.tools.explore.point import Pairs, PointField, SpaceDimension
 from flint.tools.explore.subject import Subject
 
 DECLARED = "declared"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from flint.errors import FlintError, nearest
+from flint.tools.explore.point import FIELDS, SWEPT, PointField, SpaceDimension
 from flint.tools.explore.space.declared import Declared, ModelKind
-from flint.tools.explore.space.dimension import FIELDS, SWEPT, PointField, SpaceDimension
 from flint.tools.explore.space.meshes import AxisLimit, meshes_of, parse_axes
 from flint.tools.explore.space.sweep import parse_sweeps
 from flint.tools.explore.subject import Subject

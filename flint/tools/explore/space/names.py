@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from flint.ir.mesh import Mesh
-from flint.tools.explore.point import Pairs, Point
-from flint.tools.explore.space.dimension import SWEPT, PointField
+from flint.tools.explore.point import SWEPT, Pairs, Point, PointField
 from flint.tools.explore.space.expression import Measure, Value
 
 #: What an estimate says of a point. Names that end in their unit take plain numbers, too.

@@ -13,10 +13,9 @@ from typing import Any
 from flint.errors import FlintError
 from flint.text import format_count
 from flint.tools.explore.evaluation.tokens import require_tokens
-from flint.tools.explore.point import Pairs, Point
+from flint.tools.explore.point import SWEPT, Pairs, Point, PointField, SpaceDimension
 from flint.tools.explore.space.conditions import Condition, parse_conditions
 from flint.tools.explore.space.declared import Declared
-from flint.tools.explore.space.dimension import SWEPT, PointField, SpaceDimension
 from flint.tools.explore.space.dimensions import axes_of, dimensions_of, mesh_dimension
 from flint.tools.explore.space.expression import Value
 from flint.tools.explore.space.names import Scope, as_name

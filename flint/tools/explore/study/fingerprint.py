@@ -16,8 +16,7 @@ from typing import Any
 
 from flint.io.inputs import ReadInputKind, digest, digest_of, environment_of
 from flint.tools.explore.machine.cluster_changes import PARTS
-from flint.tools.explore.point import Point
-from flint.tools.explore.space.dimension import SWEPT
+from flint.tools.explore.point import SWEPT, Point
 from flint.tools.explore.subject import Subject
 
 #: Fields of a subject that say how its points are evaluated, not what is explored.

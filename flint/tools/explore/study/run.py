@@ -355,13 +355,11 @@ class _Known:
         self._now: dict[str, Result] = {}
 
     def all_of(self, points: Iterable[Point]) -> list[Result]:
-        """Results of all points of a space."""
         asked = list(points)
         self.total = len(asked)
         return self.results(asked)
 
     def results(self, points: Sequence[Point]) -> list[Result]:
-        """A result for each point, in their order."""
         keys = [p.key for p in points]
         again = [
             self._before[k] for k in dict.fromkeys(keys) if k in self._before and k not in self._now

@@ -7,10 +7,9 @@ from typing import Any, TypeAlias
 
 from flint.errors import FlintError
 from flint.text import plural
-from flint.tools.explore.point import Point
+from flint.tools.explore.point import SWEPT, Point, PointField
 from flint.tools.explore.result import Result
 from flint.tools.explore.space.conditions import Condition, parse_conditions
-from flint.tools.explore.space.dimension import SWEPT, PointField
 from flint.tools.explore.space.expression import Value
 from flint.tools.explore.space.names import Scope, as_name
 

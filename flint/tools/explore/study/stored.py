@@ -15,9 +15,8 @@ from flint.errors import Malformed
 from flint.io.inputs import ReadInput, ReadInputKind
 from flint.io.records import Count, Positive, Texts, record, record_of
 from flint.io.sqlite import Tables
-from flint.tools.explore.point import Point
+from flint.tools.explore.point import Point, SpaceDimension
 from flint.tools.explore.result import Result
-from flint.tools.explore.space.dimension import SpaceDimension
 from flint.tools.explore.study.study_format import POINT_COLUMNS, open_stored
 from flint.tools.explore.subject import Subject
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from flint.errors import FlintError
+from flint.tools.explore.point import SpaceDimension
 from flint.tools.explore.result import Result
-from flint.tools.explore.space.dimension import SpaceDimension
 from flint.tools.explore.study.spaces import of_all
 from flint.tools.explore.study.stored import read_stored
 from flint.tools.explore.subject import Subject

@@ -34,13 +34,9 @@ class PointEvaluator(Protocol):
 class EvaluatorFactory(Protocol):
     """Makes an evaluator in a worker. It is sent there: picklable, hashable, equal to its copies."""
 
-    def __call__(self) -> PointEvaluator:
-        """A new evaluator."""
-        ...
+    def __call__(self) -> PointEvaluator: ...
 
-    def __hash__(self) -> int:
-        """The same for equal ones."""
-        ...
+    def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

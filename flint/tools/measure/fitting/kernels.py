@@ -121,7 +121,6 @@ def _columns(keys: Sequence[KernelTime], dtypes: tuple[str, ...]) -> Kernels:
 
 
 def _hashes(keys: Sequence[KernelTime]) -> Int64s:
-    """By a hash of what each kernel is."""
     return np.array(
         [
             hash_of(int(KINDS.get(k.op, 0)), k.dtype, *k.dims, k.read_bytes, k.written_bytes)

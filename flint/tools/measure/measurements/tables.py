@@ -232,7 +232,7 @@ def _attention(row: Row, names: set[str], kind: str, dtype: str, name: str) -> K
         _int(row, "head_dim"),
         dtype,
         1.0,
-        causal=_truth(row.get("causal", "")),
+        causal=row.get("causal", "").strip().lower() in ("1", "true", "yes", "causal"),
         backward="backward" in kind,
     )
 
@@ -286,7 +286,3 @@ def _float(row: Row, column: str) -> float:
     except ValueError:
         return math.nan
     return value if value or column != "tflops" else math.nan
-
-
-def _truth(cell: str) -> bool:
-    return cell.strip().lower() in ("1", "true", "yes", "causal")

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flint.ir.builder import Table
-from flint.tools.measure.profiles.columns import PackedColumns
 from flint.tools.measure.profiles.profile import (
     ActivityKind,
     CallKind,
@@ -21,7 +20,7 @@ from flint.tools.measure.profiles.profile import (
     Signature,
 )
 from flint.tools.measure.profiles.source import too_large
-from flint.tools.measure.profiles.tables import ProfileTables
+from flint.tools.measure.profiles.tables import PackedColumns, ProfileTables
 
 #: Characters of names and of arguments that a profile may have: what repeats counts once.
 MOST_TEXT = 1 << 28

@@ -38,12 +38,16 @@ from flint.tools.measure.profiles.comms import (
     message_kind,
     result_bytes,
 )
-from flint.tools.measure.profiles.kernels import class_of_kernel, element_of_kernel
 from flint.tools.measure.profiles.operators.events import ReadEvent, read, recorded_name
 from flint.tools.measure.profiles.operators.types import element_type
-from flint.tools.measure.profiles.profile import ActivityKind, ProfiledComm
+from flint.tools.measure.profiles.profile import (
+    ActivityKind,
+    ProfiledComm,
+    class_of_kernel,
+    element_of_kernel,
+)
 from flint.tools.measure.profiles.ranks import Recorded
-from flint.tools.measure.profiles.xplane.categories import class_of_category
+from flint.tools.measure.profiles.xplane.modules import class_of_category
 
 #: Opcode of a kernel that no operator launched.
 KERNEL = "kernel"
@@ -132,7 +136,6 @@ class Contents:
         return without_overload(recorded_name(name))
 
     def _operator(self, operator: int, kernel: str) -> Content:
-        """The kernel that has its operator's work."""
         operators = self._profile.operators
         name = self._profile.strings[operators.name[operator]]
         signature = int(operators.signature[operator])

@@ -7,10 +7,11 @@ but the name, memory and processors of its device.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -26,7 +27,65 @@ from flint.tools.measure.profiles.comm_kernels import (
     comm_of_kernel,
     comm_of_operator,
 )
-from flint.tools.measure.profiles.kernels import class_of_kernel
+
+# What names of kernels tell where no operator does: the one place that knows them.
+#
+# A name gives a class and never work: such rows are unpriced.
+
+_CLASSES: tuple[tuple[re.Pattern[str], OpClass], ...] = (
+    (
+        re.compile(
+            r"(?i)flash_bwd|fmha.*bwd|bwd.*fmha|attn_bwd|mha_bwd|attention.*(bwd|backward)"
+        ),
+        OpClass.ATTENTION_BACKWARD,
+    ),
+    (
+        re.compile(
+            r"(?i)flash_fwd|fmha|attn_fwd|mha_fwd|paged_attention|flash_attn|unified_attention"
+            r"|decode_attention|batch_?prefill|batch_?decode|mla_"
+        ),
+        OpClass.ATTENTION,
+    ),
+    (re.compile(r"(?i)conv2d|conv3d|igemm_|_conv_fwd|_conv_bwd|winograd"), OpClass.CONVOLUTION),
+    (
+        re.compile(
+            r"(?i)gemm|Cijk_|nvjet|cutlass.*(tensorop|Kernel2)|cublas|wgmma|_matmul|^bmm_|gemv|splitK"
+        ),
+        OpClass.MATMUL,
+    ),
+    (re.compile(r"(?i)softmax"), OpClass.SOFTMAX),
+    (re.compile(r"(?i)(layer|rms|group|batch)_?norm"), OpClass.NORM),
+    (re.compile(r"(?i)topk|top_k"), OpClass.TOP_K),
+    (re.compile(r"(?i)radixsort|sort_kernel|bitonic"), OpClass.SORT),
+    (re.compile(r"(?i)adam|multi_tensor.*optim"), OpClass.OPTIMIZER),
+    (re.compile(r"(?i)reduce_kernel"), OpClass.REDUCE),
+    (re.compile(r"(?i)CatArray"), OpClass.CONCATENATE),
+    (re.compile(r"(?i)gather_kernel|indexSelect|index_elementwise"), OpClass.GATHER),
+    (re.compile(r"(?i)FillFunctor|memset"), OpClass.FILL),
+    (re.compile(r"(?i)copy_kernel|memcpy|transpose"), OpClass.COPY),
+    (re.compile(r"(?i)act_and_mul|rotary|(vectorized|unrolled)?_?elementwise_kernel|^triton_poi"), OpClass.FUNCTION),
+    (re.compile(r"^triton_(red|per)"), OpClass.REDUCE),
+)  # fmt: skip
+_BF16, _F16, _F32 = re.compile(r"BFloat16|bfloat16|bf16"), re.compile(r"Half|half|f16"), re.compile(r"float|f32")  # fmt: skip
+_OPAQUE = re.compile(r"OpaqueType<(\d+)u?>")
+
+
+@lru_cache(maxsize=1 << 14)
+def class_of_kernel(name: str) -> OpClass:
+    """The class that a kernel's name tells; UNKNOWN for most."""
+    return next((c for pattern, c in _CLASSES if pattern.search(name)), OpClass.UNKNOWN)
+
+
+@lru_cache(maxsize=1 << 14)
+def element_of_kernel(name: str) -> str:
+    """StableHLO's name of the type of elements that a kernel's name tells, f32 for none."""
+    opaque = _OPAQUE.search(name)
+    if opaque:
+        return {"1": "ui8", "2": "bf16", "8": "i64"}.get(opaque[1], "f32")
+    for pattern, dtype in ((_BF16, "bf16"), (_F32, "f32"), (_F16, "f16")):
+        if pattern.search(name):
+            return dtype
+    return "f32"
 
 
 class CallKind(IntEnum):
@@ -322,7 +381,6 @@ def _nameless(profile: Profile) -> Mask:
 def _of_names(
     strings: Sequence[str], names: NDArray[np.int32], holds: Callable[[str], bool]
 ) -> Mask:
-    """For each row whether something holds of its name."""
     used, place = np.unique(names, return_inverse=True)
     found = np.array([holds(strings[n]) for n in used.tolist()], dtype=np.bool_)
     return found[place] if len(used) else np.zeros(len(names), dtype=np.bool_)

@@ -216,7 +216,6 @@ class _Between:
         self._times = times[self._order]
 
     def rows(self, start: float, end: float) -> NDArray[np.int64]:
-        """Those from `start` to before `end`, ascending."""
         first, last = np.searchsorted(self._times, [start, end])
         return np.sort(self._order[first:last])
 

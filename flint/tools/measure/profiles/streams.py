@@ -123,14 +123,12 @@ def _of_calls(
 def _next_on(
     streams: NDArray[np.int32], order: NDArray[np.int64], stream: int, waited: set[int]
 ) -> set[tuple[int, int]]:
-    """The next activity on a stream (-1: on any) with what it waits for."""
     near = order[:_MOST_NEAR]
     there = near if stream < 0 else near[streams[near] == stream]
     return {(int(there[0]), w) for w in waited} if len(there) else set()
 
 
 def _last_of_streams(streams: NDArray[np.int32], order: NDArray[np.int64]) -> dict[int, int]:
-    """The last activity on each stream so far."""
     recent = order[-_MOST_NEAR:]
     return {int(streams[row]): int(row) for row in recent.tolist()}
 

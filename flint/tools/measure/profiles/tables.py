@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.errors import FlintError
 from flint.ir.arrays import Float64s, Int32s, Int64s
-from flint.tools.measure.profiles.columns import PackedColumns
 from flint.tools.measure.profiles.profile import (
     Activities,
     ActivityKind,
@@ -20,6 +21,46 @@ from flint.tools.measure.profiles.profile import (
     Marks,
     Operators,
 )
+from flint.tools.measure.profiles.source import too_large
+
+# Columns of one table that grow row by row.
+
+_NUMPY = {"d": "<f8", "q": "<i8", "i": "<i4", "B": "u1"}
+#: Of one table. With all tables full a Profile takes about 6 GB while it is made.
+MOST_ROWS = 1 << 24
+
+
+class PackedColumns:
+    """Rows of numbers, packed one after another.
+
+    A row goes in as a whole or not at all, in one call. Columns are views of the packed rows: nothing
+    may be added once one of them was taken.
+    """
+
+    def __init__(self, **types: str) -> None:
+        row = struct.Struct("<" + "".join(types.values()))
+        self._pack = row.pack
+        self._rows = bytearray()
+        self._most_bytes = MOST_ROWS * row.size
+        self._type = np.dtype([(name, _NUMPY[code]) for name, code in types.items()])
+
+    def add(self, *values: Any) -> None:
+        """One row. Raises FlintError FL805 for a number that does not fit, FL806 for too many rows."""
+        try:
+            self._rows += self._pack(*values)
+        except (struct.error, OverflowError) as error:
+            raise FlintError("FL805", f"an absurd number in the profile: {error}") from error
+        if len(self._rows) > self._most_bytes:
+            raise too_large(None, f"more than {MOST_ROWS:,} events of one kind")
+
+    def column(self, name: str) -> NDArray[Any]:
+        """All rows of one column, a view that is not contiguous."""
+        found: NDArray[Any] = np.frombuffer(self._rows, dtype=self._type)[name]
+        return found
+
+    def __len__(self) -> int:
+        return len(self._rows) // self._type.itemsize
+
 
 # What calls of the runtime wait for: as the profiler says it, else as the times show it.
 
@@ -68,7 +109,7 @@ class _Tails:
 
     def __init__(self, activities: Activities) -> None:
         rows = np.flatnonzero(activities.call >= 0)
-        key = _key(activities.stream[rows], activities.call[rows])
+        key = np.asarray((activities.stream[rows].astype(np.int64) << 32) | activities.call[rows])
         order = np.lexsort((activities.end_ns[rows], key))
         self._rows, self._keys, self._stream = rows[order], key[order], activities.stream
 
@@ -78,10 +119,6 @@ class _Tails:
         if at < 0 or self._stream[self._rows[at]] != stream:
             return -1
         return int(self._rows[at])
-
-
-def _key(stream: Int32s, call: Int32s) -> Int64s:
-    return np.asarray((stream.astype(np.int64) << 32) | call)
 
 
 def _said(calls: HostCalls, syncs: Sync, tails: _Tails, stream: Int32s, waits: Int32s) -> None:

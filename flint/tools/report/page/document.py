@@ -95,7 +95,6 @@ def _buffers(memory: MemoryOverTime) -> Markup:
 
 
 def _classes(e: Estimate) -> Markup:
-    """Peaks of all classes, if there are several."""
     if len(e.classes) == 1:
         return join(())
     headings = (

@@ -28,12 +28,12 @@ from flint.tools.report.views.breakdown import (
     by_kind,
     by_phase,
     by_resource,
+    row_times,
     scope_tree,
 )
 from flint.tools.report.views.communication import CommunicationRow
 from flint.tools.report.views.pipeline import Box, PipelineLane, PipelineTimeline, pipeline_schedule
 from flint.tools.report.views.roofline import RooflinePoint, RooflineView, roofline
-from flint.tools.report.views.row_times import row_times
 from flint.tools.report.views.slices import SLICE_LIMIT, timeline_slices
 
 if TYPE_CHECKING:

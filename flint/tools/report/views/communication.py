@@ -9,7 +9,7 @@ import numpy as np
 
 from flint.backends.cost.simulate.exposure import labels_of
 from flint.ir.program import Kind
-from flint.tools.report.views.row_times import row_times
+from flint.tools.report.views.breakdown import row_times
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate

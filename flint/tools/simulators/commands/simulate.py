@@ -275,8 +275,7 @@ def _products(
     from flint.cli.inputs import load_workload
     from flint.cluster.named import load_cluster
     from flint.passes.profiles import kernels_for
-    from flint.tools.simulators.products import array_of, products_of
-    from flint.tools.simulators.scale_sim import ScaleSim, find_interpreter
+    from flint.tools.simulators.scale_sim import ScaleSim, array_of, find_interpreter, products_of
 
     if request.cluster is None:
         raise FlintError(

@@ -96,7 +96,6 @@ class _Module(FusibleOperation):
         super().__init__()
 
     def forward(self, x: torch.Tensor) -> Any:
-        """The activation."""
         return activated(x, self.activation)
 
 

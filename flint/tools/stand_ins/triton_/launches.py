@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flint.frontends.torch_world.packages.kernels import kernel
-from flint.frontends.torch_world.packages.notes import tell
+from flint.frontends.torch_world.packages.package import tell
 from flint.passes.work.declared import KernelCall, declaration_of
 from flint.passes.work.work import Work
 
@@ -61,16 +61,12 @@ def _assigned(definition: ast.FunctionDef) -> dict[str, set[str]]:
             targets = [node.target]
         else:
             continue
-        if node.value is None or _is_load(node.value):
+        if node.value is None or isinstance(node.value, ast.Call) and _called(node.value) == "load":
             continue  # what was loaded is not a pointer
         for target in targets:
             for name in _names(target):
                 found.setdefault(name, set()).update(_names(node.value))
     return found
-
-
-def _is_load(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and _called(value) == "load"
 
 
 def _called(call: ast.Call) -> str:
@@ -161,7 +157,6 @@ class JITFunction:
         return dict(found.arguments)
 
     def run(self, *args: Any, grid: Any = (1,), warmup: bool = False, **kwargs: Any) -> None:
-        """Record a launch."""
         if warmup:
             return
         given = self.bound(args, kwargs)
@@ -242,7 +237,6 @@ class _Wrapper:
         return found
 
     def run(self, *args: Any, **kwargs: Any) -> None:
-        """Record a launch."""
         raise NotImplementedError
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import marshal
 import math
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from flint.errors import FlintError, Malformed
 from flint.tools.measure.profiles.builder import ProfileBuilder
-from flint.tools.measure.profiles.kineto import accelerators
 from flint.tools.measure.profiles.kineto.calls import is_synchronous_copy, kind_of_call
 from flint.tools.measure.profiles.kineto.collectives import Comms
 from flint.tools.measure.profiles.kineto.fields import (
@@ -21,6 +22,57 @@ from flint.tools.measure.profiles.kineto.fields import (
     without_paths,
 )
 from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Signature
+
+# Accelerators beside CUDA's and HIP's: what their events are called, and how they are recorded.
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """Categories of Kineto (libkineto's ActivityType), and what names of operators begin with."""
+
+    name: str
+    activity: str
+    calls: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+
+
+ACCELERATORS = (
+    Accelerator("MTIA", "MTIA", ("mtia_runtime",), ("mtia_ccp_events", "mtia_workloadd"), ("mtia::",)),
+    Accelerator("Intel XPU", "XPU", ("xpu_runtime", "xpu_driver"), (), ("xpu::", "torch_ipex::", "xccl:")),
+    Accelerator("Gaudi", "HPU", (), ("hpu_op",), ("hpu::", "hccl:")),
+    Accelerator("Ascend NPU", "PrivateUse1", (), (), ("npu::", "hcom_")),
+    Accelerator("a device of PyTorch's PrivateUse1", "PrivateUse1", ("privateuse1_runtime", "privateuse1_driver"), (), ()),
+)  # fmt: skip
+CALLS = tuple(c for a in ACCELERATORS for c in a.calls)
+KERNELS = tuple(c for a in ACCELERATORS for c in a.kernels)
+_NEUTRAL = (
+    "record with activities=[ProfilerActivity.CPU, and that of the device: CUDA (also on ROCm), XPU, "
+    "MTIA, HPU or PrivateUse1]"
+)
+_CUDA = (
+    "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (CUDA also on ROCm; XPU, MTIA, "
+    "HPU or PrivateUse1 on other accelerators)"
+)
+
+
+def how_to_record(categories: Mapping[str, int], operators: Iterable[str], device: str) -> str:
+    """What to do for a profile without kernels, by the accelerator that it seems to be of.
+
+    `device` is the name that the file has for it, "" for none.
+    """
+    names = tuple(operators)
+    for one in ACCELERATORS:
+        is_there = any(categories.get(c) for c in one.calls + one.kernels)
+        if is_there or any(n.startswith(one.operators) for n in names if one.operators):
+            return (
+                f"the program seems to run on {one.name}: record with "
+                f"activities=[ProfilerActivity.CPU, ProfilerActivity.{one.activity}]"
+            )
+    has_cuda = any(categories.get(c) for c in ("cuda_runtime", "cuda_driver"))
+    known = has_cuda or any(word in device for word in ("NVIDIA", "Tesla", "GeForce", "AMD"))
+    return _CUDA if known or not device else _NEUTRAL
+
 
 # Arguments of operators: each different one is read once.
 
@@ -142,8 +194,8 @@ class Events:
             "user_annotation": self._host_mark,
             "gpu_user_annotation": self._device_mark,
             "python_function": self._module,
-            **dict.fromkeys(accelerators.CALLS, self._call),
-            **dict.fromkeys(accelerators.KERNELS, self._kernel),
+            **dict.fromkeys(CALLS, self._call),
+            **dict.fromkeys(KERNELS, self._kernel),
         }
 
     @property

@@ -8,9 +8,14 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.tools.measure.profiles.builder import ProfileBuilder
-from flint.tools.measure.profiles.kineto.accelerators import CALLS, KERNELS, how_to_record
 from flint.tools.measure.profiles.kineto.collectives import with_comms_of_operators
-from flint.tools.measure.profiles.kineto.events import Events, no_pytorch
+from flint.tools.measure.profiles.kineto.events import (
+    CALLS,
+    KERNELS,
+    Events,
+    how_to_record,
+    no_pytorch,
+)
 from flint.tools.measure.profiles.kineto.fields import integer, integers, mapping
 from flint.tools.measure.profiles.kineto.stream import JsonStream
 from flint.tools.measure.profiles.profile import Profile

@@ -11,11 +11,80 @@ from flint.frontends.torch_world.program.work import PER_ELEMENT, is_known, work
 from flint.frontends.torch_world.record.recording import Event, TensorInfo
 from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.passes.work.work import Work
-from flint.tools.measure.profiles.operators import elements, moves, packages, products, rows
+from flint.tools.measure.profiles.operators import moves, packages, products, rows
 from flint.tools.measure.profiles.operators.arguments import GivenTensor, SignatureArguments
-from flint.tools.measure.profiles.operators.call import CallEffects, Form, OperatorCall, tensor
-from flint.tools.measure.profiles.operators.types import element_type
+from flint.tools.measure.profiles.operators.call import (
+    CallEffects,
+    Form,
+    OperatorCall,
+    broadcast,
+    lies_as,
+    tensor,
+)
+from flint.tools.measure.profiles.operators.types import element_type, promoted
 from flint.tools.measure.profiles.profile import Signature
+
+# Operators element by element, and on lists of tensors: shapes of results.
+
+#: Operators whose results are truth values.
+_COMPARING = frozenset(
+    ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_not", "isin")
+    + ("logical_and", "logical_or", "logical_xor")
+)
+#: Operators that make floating point of whole numbers.
+_FLOATING = frozenset(
+    ("div", "sqrt", "rsqrt", "exp", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh")
+    + ("sigmoid", "reciprocal", "erf", "expm1", "atan", "atan2")
+)
+
+
+def element_by_element(call: OperatorCall) -> CallEffects | None:
+    """Operands are stretched to one shape; `where` reads its condition, too."""
+    tensors = call.given.tensors
+    if not tensors:
+        return None
+    if call.in_place:
+        return CallEffects(tensors, (tensors[0],), (0,))
+    valued = tensors[1:] if call.base == "where" and len(tensors) > 1 else tensors
+    made = tensor(broadcast(tensors), _result_type(call, valued))
+    return CallEffects(tensors, (lies_as(made, tensors),))
+
+
+def _result_type(call: OperatorCall, valued: tuple[GivenTensor, ...]) -> str:
+    if call.base in _COMPARING:
+        return "i1"
+    if call.base == "masked_fill":
+        return valued[0].dtype
+    found = promoted([(t.dtype, bool(t.shape)) for t in valued])
+    whole = found.startswith(("i", "ui"))
+    return "f32" if whole and call.base in _FLOATING else found
+
+
+def on_lists(call: OperatorCall) -> CallEffects | None:
+    """`_foreach_add_(first, second, ...)`: the first list is changed, or one like it is made."""
+    first = call.given.list_at(0)
+    if not first:
+        return None
+    tensors = call.given.tensors
+    if call.in_place:
+        return CallEffects(tensors, (), tuple(range(len(first))))
+    return CallEffects(tensors, tuple(tensor(t.shape, t.dtype) for t in first))
+
+
+def fused_optimizer(call: OperatorCall) -> CallEffects | None:
+    """Parameters, gradients and states as lists: all but the gradients are changed."""
+    lists = [call.given.list_at(i) for i in range(len(call.given))]
+    if not lists or not lists[0]:
+        return None
+    inputs = tuple(t for some in lists for t in some)
+    writes: list[int] = []
+    at = 0
+    for number, some in enumerate(lists):
+        if number != 1:
+            writes += range(at, at + len(some))
+        at += len(some)
+    return CallEffects(inputs, (), tuple(writes))
+
 
 #: Operators of one library that are PyTorch's own by another name.
 _ALIASES = {
@@ -109,14 +178,14 @@ def _form(name: str, op: str, base: str) -> Form:
     if not op.startswith("aten."):
         return _nothing
     if op.startswith(f"aten.{FOREACH}"):
-        return elements.on_lists
+        return on_lists
     if base.startswith("_fused_") and base[len("_fused_") :] in ("adam", "adamw", "sgd", "adagrad"):
-        return elements.fused_optimizer
+        return fused_optimizer
     form = _FORMS.get(base)
     if form is not None:
         return form
     if class_of(op) in ELEMENTWISE or base in PER_ELEMENT:
-        return elements.element_by_element
+        return element_by_element
     return _inputs_only if class_of(op) is not OpClass.UNKNOWN else _nothing
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from flint.tools.measure.profiles.operators.arguments import GivenTensor
 from flint.tools.measure.profiles.operators.call import (
     CallEffects,
     Form,
@@ -175,11 +174,7 @@ def repeated(call: OperatorCall) -> CallEffects | None:
 def moved(call: OperatorCall) -> CallEffects | None:
     """The same elements at other places."""
     data = call.given.tensor(0)
-    return None if data is None else CallEffects((data,), (_contiguous(data),))
-
-
-def _contiguous(data: GivenTensor) -> GivenTensor:
-    return like(data)
+    return None if data is None else CallEffects((data,), (like(data),))
 
 
 def grown(call: OperatorCall) -> CallEffects | None:

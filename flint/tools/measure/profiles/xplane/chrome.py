@@ -91,7 +91,6 @@ def _named(events: list[dict[str, Any]], what: str, *keys: str) -> Iterator[tupl
 
 
 def _event(event: dict[str, Any]) -> PlaneEvent | None:
-    """An event, None where its times cannot be."""
     start, duration = event.get("ts"), event.get("dur", 0)
     if not isinstance(start, int | float) or not isinstance(duration, int | float):
         return None

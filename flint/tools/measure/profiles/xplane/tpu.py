@@ -12,13 +12,13 @@ from collections import defaultdict
 
 from flint.tools.measure.profiles.builder import ProfileBuilder
 from flint.tools.measure.profiles.profile import ActivityKind, CallKind, ProfiledComm
-from flint.tools.measure.profiles.xplane.categories import (
+from flint.tools.measure.profiles.xplane.modules import (
     CONTAINERS,
+    Programs,
     collective_opcode,
     comm_name,
     stem,
 )
-from flint.tools.measure.profiles.xplane.modules import Programs
 from flint.tools.measure.profiles.xplane.planes import Plane, PlaneEvent, PlaneLine
 
 _OPS, _ASYNC, _MODULES = "XLA Ops", "Async XLA Ops", "XLA Modules"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from flint.backends.cost.memory.over_time import MemoryOverTime
 from flint.text import format_bytes, format_duration
-from flint.tools.report.page.charts.axes import round_steps
 from flint.tools.report.page.charts.bars import percent
-from flint.tools.report.page.charts.picture import picture
+from flint.tools.report.page.charts.picture import picture, round_steps
 from flint.tools.report.page.markup import Markup, join, tag
 
 _HEIGHT = 240

@@ -6,9 +6,8 @@ import math
 from typing import NamedTuple
 
 from flint.text import format_bytes, format_count, format_duration, format_flops
-from flint.tools.report.page.charts.axes import decades
 from flint.tools.report.page.charts.bars import percent
-from flint.tools.report.page.charts.picture import picture
+from flint.tools.report.page.charts.picture import decades, picture
 from flint.tools.report.page.colours import family
 from flint.tools.report.page.markup import Markup, tag
 from flint.tools.report.views.roofline import RooflinePoint, RooflineView

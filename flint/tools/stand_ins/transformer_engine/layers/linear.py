@@ -10,7 +10,7 @@ import torch
 
 from flint.errors import FlintError
 from flint.frontends.torch_world.packages.kernels import rows_of
-from flint.frontends.torch_world.packages.notes import tell
+from flint.frontends.torch_world.packages.package import tell
 from flint.tools.stand_ins.transformer_engine.groups import (
     all_reduce,
     gather_rows,
