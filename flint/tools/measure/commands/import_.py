@@ -5,38 +5,23 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typing_extensions import TypedDict
 
-from flint.backends.summary.summary import Summary
 from flint.cli.console import print_json, print_note, print_result, progress_bar
-from flint.cli.documents import FilesDocument
 from flint.cli.options import READS, Force, Json, Quiet, Verbose, Writes
 from flint.cli.progress import stages_shown
 from flint.io.outputs import OutputKind
-from flint.tools.measure.imported import Imported
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from flint.backends.summary.summary import Summary
+    from flint.cli.documents import FilesDocument
+    from flint.tools.measure.documents import ImportDocument
+    from flint.tools.measure.imported import Imported
     from flint.tracing import Trace
-
-# What `flint import` says with `--json`: loaded for its schema alone.
-
-
-class ImportDocument(TypedDict):
-    """Imported profiles: what was measured, what it does, and what was written."""
-
-    schema: Literal["flint.import/1"]  #: Kind and version of this document.
-    imported: Imported  #: What was measured.
-    summary: Summary  #: What the step computes and sends, as of a captured program.
-    workload: str | None  #: The .flint file that was written; null without one.
-    files: FilesDocument | None  #: The traces that were written; null without a directory to write.
-    warnings: list[str]  #: What the profiles lack and what was made up: sentences.
-    timings: dict[str, float]
-    """Wall seconds of the stages of this run, total_seconds with them. The one part that varies."""
 
 
 def import_(
@@ -106,13 +91,17 @@ def _of_slowest(summary: Summary, imported: Imported) -> Summary:
     return replace(summary, name=name, classes=(slowest,))
 
 
+def _is_file(output: Path) -> bool:
+    return output.suffix == ".flint"
+
+
 def _write(
     trace: Trace, output: Path | None, *, quiet: bool, force: bool
 ) -> tuple[str | None, FilesDocument | None]:
     """The `.flint` file or the traces that were written, if any."""
     if output is None:
         return None, None
-    if output.suffix == ".flint":
+    if _is_file(output):
         trace.workload.save(output, force=force)
         return str(output), None
     from flint.cli.commands.capture import files_document
