@@ -8,6 +8,7 @@ and "fitted" the first.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from benchmarks import kernel_rows as rows
 from benchmarks import simumax_rows
 from benchmarks.accuracy_row import Accuracy, accuracy, as_text
-from benchmarks.fits import attention, grouped, products
+from benchmarks.fits import attention, grouped, norms, products
 from benchmarks.fits import bytes as fitted_bytes
 from benchmarks.fits.fp8 import DATA as QUANTISED
 from benchmarks.low_precision_rows import quantised_products, quantising
@@ -212,6 +213,29 @@ def training_attention_rows() -> Iterator[Accuracy]:
             yield from of_chip(f"attention in training, {title}", preset, measured, chip)
 
 
+def norm_rows() -> Iterator[Accuracy]:
+    """Norms of libraries: each shape with constants fitted on the others, and all with another generation's."""
+    generations = norms.GENERATIONS.values()
+    for library, mine, backward in itertools.product(norms.BACKENDS, generations, (False, True)):
+        title = f"norms, {library}, {'backward' if backward else 'forward'}"
+        apart = {shape: norms.fitted(library, mine, shape) for shape in norms.shapes(library)}
+        others = norms.fitted(library, [p for p in norms.GPUS if p not in mine])
+        for preset in mine:
+            measured, chip = (
+                norms.norms(preset, library, backward=backward),
+                Cluster.load(preset).chip,
+            )
+            shapes = [(m, n) for _, m, _, n in measured.kernels.dims.tolist()]
+            *without, borrowed = (
+                norm_ns(measured.kernels, hardware_of(chip, Constants(values)))
+                for values in (*(apart[shape] for shape in shapes), others)
+            )
+            own = np.array([times[i] for i, times in enumerate(without)])
+            bound = roofline_ns(measured.kernels, chip)
+            for split, found in (("each shape left out", own), ("of another generation", borrowed)):
+                yield accuracy(title, chip.name, split, found, measured.measured_ns, bound)
+
+
 def row_kernel_rows() -> Iterator[Accuracy]:
     """NeuSight's element-wise, softmax and layer norm kernels with the constants that all GPUs share.
 
@@ -276,7 +300,7 @@ def kernel_accuracy() -> list[Accuracy]:
     """All rows of the report on kernels."""
     return [
         *gemm_rows(), *other_half_rows(), *unseen_rows(), *sustained_rows(), *quantised_rows(), *expert_rows(), *attention_rows(),
-        *training_attention_rows(), *row_kernel_rows(), *own_row_kernel_rows(), *unseen_row_kernel_rows(),
+        *training_attention_rows(), *norm_rows(), *row_kernel_rows(), *own_row_kernel_rows(), *unseen_row_kernel_rows(),
     ]  # fmt: skip
 
 

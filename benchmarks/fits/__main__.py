@@ -26,7 +26,7 @@ from flint.tools.measure.fitting.toml_constants import constants_in, update_cons
 #: Constants by name: value, kind and source.
 Made: TypeAlias = Mapping[str, tuple[float, str, str]]
 #: Below this a constant is 0 and what is left of it the noise of the search, which other machines do not repeat.
-NOTHING = 1e-8
+NOTHING = 1e-6
 #: As a share of a constant, one of its last digit.
 LAST_DIGIT = 1e-3
 

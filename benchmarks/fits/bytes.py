@@ -6,8 +6,10 @@ What is of which data:
   calls from outside: what a call takes beside its kernel (`call_ns`, 16 microseconds on an A100, 50 for a
   layer norm) is fitted with its rows and belongs to no kernel; efficiencies come from how its times
   grow with bytes.
-- `triton` and `transformer-engine` are assumed to stream as PyTorch's vectorised kernels do: no public
-  data has theirs.
+- Norms are of the library (`fits.norms`), but for A100, whose own forward passes NeuSight has, and MI300X,
+  whose profiles have some.
+- `triton` and `transformer-engine` are assumed to stream as PyTorch's vectorised kernels do elsewhere: no
+  public data has theirs.
 - `[chip.gpu.constants]` are for estimates of no stack: NeuSight's rows on all five GPUs alike, with
   launches of profiles. Times with and without the call count alike.
 
@@ -25,6 +27,7 @@ import numpy as np
 
 from benchmarks import kernel_rows as rows
 from benchmarks import trace_kernels
+from benchmarks.fits import norms
 from benchmarks.fits.fit import Constant, Fit
 from flint.backends.cost.chips.families.gpu import memory
 from flint.backends.cost.chips.families.gpu.constants import Constants
@@ -84,14 +87,13 @@ ELEMENTWISE = Part(
 #: concatenations, which say nothing of the launch of others.
 PLACES = Part("copies", memory.copy_ns, {"copy.indexed_cycles": _CYCLES})
 COPIES = Part("copies", memory.copy_ns, {"copy.launch_ns": _LAUNCH, "copy.indexed_cycles": _CYCLES})
+STARTS = Part("norms", memory.norm_ns, {"norm.launch_ns": _LAUNCH})
+#: With as few rows as channels, batch norms leave most of a chip idle.
 NORMS = Part(
     "norms", memory.norm_ns,
-    {"norm.launch_ns": (1500.0, 20000.0, 2500.0), "norm.row_cycles": (0.0, 4000.0, 300.0)},
+    {"norm.launch_ns": (1500.0, 20000.0, 2500.0), "norm.row_cycles": (0.0, 4000.0, 300.0),
+     "norm.element_cycles": (0.0, 8.0, 2.0)}, power=1,
 )  # fmt: skip
-#: With as few rows as channels, batch norms leave most of a chip idle.
-FEW_ROWS = Part(
-    "norms", memory.norm_ns, {**NORMS.bounds, "norm.element_cycles": (0.0, 8.0, 2.0)}, power=1
-)
 REDUCTIONS = Part("reductions", memory.reduction_ns, {"reduction.launch_ns": _LAUNCH})
 LOOK_UPS = Part(
     "look-ups", memory.gather_ns, {"gather.launch_ns": _LAUNCH, "gather.cycles": _CYCLES}
@@ -102,8 +104,8 @@ LAUNCHES = Part(
     {n: b for n, b in ELEMENTWISE.bounds.items() if not n.endswith("efficiency")},
 )  # fmt: skip
 PARTS = {
-    TRACED: (ELEMENTWISE, PLACES, NORMS, REDUCTIONS, LOOK_UPS),
-    OTHER_MAKER: (ELEMENTWISE, COPIES, FEW_ROWS, LOOK_UPS),
+    TRACED: (ELEMENTWISE, PLACES, STARTS, REDUCTIONS, LOOK_UPS),
+    OTHER_MAKER: (ELEMENTWISE, COPIES, NORMS, LOOK_UPS),
     "b200-dgx": (LAUNCHES, COPIES),
 }
 #: NeuSight's data, the model of each, and what is fitted of it beside the call.
@@ -125,6 +127,7 @@ PRESETS = (
 )  # fmt: skip
 _STREAMED = ("launch_ns", "memory_efficiency", "cycles")
 LAUNCHES_OF_ALL = ("elementwise.launch_ns", "softmax.launch_ns", "norm.launch_ns")
+_IN_PLACE: Constant = (1.0, "assumed", "a compiler's kernel keeps a row where it is")
 #: What the tables hold.
 BASE = (
     *(f"elementwise.{name}" for name in _STREAMED),
@@ -132,19 +135,10 @@ BASE = (
     *(f"norm.{name}" for name in ("launch_ns", "memory_efficiency", "row_cycles", "near_bytes")),
 )
 ATEN = (
-    *BASE, "elementwise.indexed_cycles", "copy.launch_ns", "copy.indexed_cycles",
+    *BASE, *(n for n in norms.NAMES if n not in BASE), "elementwise.indexed_cycles", "copy.launch_ns", "copy.indexed_cycles",
     "reduction.launch_ns", "gather.launch_ns", "gather.cycles",
 )  # fmt: skip
-TRITON = tuple(name for name in BASE if name != "softmax.long_bytes")
-#: Of compilers' kernels alone.
-OF_COMPILERS: Made = {
-    "softmax.long_bytes": (1.0, "assumed", "a compiler's kernel keeps a row where it is"),
-    "norm.block_elements": (
-        1024.0,
-        "assumed",
-        "128 threads that each load 16 bytes of 16-bit elements",
-    ),
-}
+TRITON = tuple(name for name in BASE if not name.startswith("norm.")) + norms.NAMES
 _HERE = "benchmarks.fits bytes on"
 _BESIDE = "what PyTorch's kernels do beside their bytes is in indexed_cycles and long_bytes"
 _ZEROS: Made = {
@@ -189,7 +183,9 @@ def _given(preset: str) -> Values:
     calls = {n: v for n, (v, _, _) in of_calls().items()}
     wider = 1.0 if preset in AMPERE else L1_RATIO
     given = calls | {"elementwise.cycles": 0.0, "norm.near_bytes": wider * calls["norm.near_bytes"]}
-    if preset not in (TRACED, OTHER_MAKER):
+    if preset == TRACED:
+        given |= {n: v for n, (v, _, _) in norms_of("aten", preset).items()}
+    elif preset != OTHER_MAKER:
         given |= {n: v for n, (v, _, _) in of_profiles(TRACED).items()}
     return given
 
@@ -315,7 +311,7 @@ def base(preset: str) -> Made:
 def aten(preset: str) -> Made:
     """PyTorch's own kernels: what profiles of the machine say, else those of `TRACED`, else calls."""
     if preset in SAME_DIE:
-        return _assumed(aten(SAME_DIE[preset]), SAME_DIE[preset])
+        return _assumed(aten(SAME_DIE[preset]), SAME_DIE[preset]) | norms_of("aten", preset)
     own = of_profiles(preset) if preset in PARTS else {}
     calls = of_calls()
     if preset not in AMPERE:
@@ -325,11 +321,37 @@ def aten(preset: str) -> Made:
     found = {**_ZEROS, **elsewhere, **calls, **own}
     if preset != TRACED and preset not in PARTS and preset not in AMPERE:
         found = _assumed(found, TRACED)
+    if preset != OTHER_MAKER:  # whose profiles have norms, backward passes too
+        theirs = norms_of("aten", preset)
+        here = {**calls, **own} if preset in AMPERE else own
+        found |= {n: c for n, c in theirs.items() if n not in here}
     found.setdefault("copy.launch_ns", found["elementwise.launch_ns"])
     if preset == OTHER_MAKER:  # operators of several kernels say nothing of one
         found["reduction.launch_ns"] = found["elementwise.launch_ns"]
     launch, _, source = found["norm.launch_ns"]
     return found | {"softmax.launch_ns": (launch, "assumed", f"{source}: no softmax is there")}
+
+
+def norms_of(library: str, preset: str) -> dict[str, Constant]:
+    """Norms of a library: as measured on the chip, or on the chips that they were measured on.
+
+    Kernels of another maker's chip start as much later as its element-wise ones do.
+    """
+    if preset in norms.GENERATIONS:
+        return dict(norms.made(library, preset))
+    lender = norms.SISTERS.get(preset, norms.LENDER)
+    found = _assumed(norms.made(library, lender), lender)
+    if preset != OTHER_MAKER:
+        return found
+    theirs, ours = (of_profiles(p)["elementwise.launch_ns"][0] for p in (TRACED, preset))
+    for name in ("norm.launch_ns", "norm.backward_launch_ns"):
+        value, kind, source = found[name]
+        found[name] = (
+            value + ours - theirs,
+            kind,
+            f"later as element-wise kernels start, {source}",
+        )
+    return found
 
 
 def _for_larger_l1(calls: Made) -> dict[str, Constant]:
@@ -350,16 +372,28 @@ def _assumed(constants: Made, preset: str) -> dict[str, Constant]:
 def triton(preset: str) -> Made:
     """Kernels of compilers: they stream as PyTorch's vectorised ones do, however arrays lie."""
     theirs, found = aten(preset), {}
-    for name in TRITON:
+    for name in (n for n in BASE if not n.startswith("norm.")):
         what = name.partition(".")[2]
         value, _, source = theirs[f"elementwise.{what}" if what == "launch_ns" else name]
         found[name] = (value, "assumed", f"as PyTorch's, none of a compiler is measured: {source}")
-    return found | OF_COMPILERS
+    return found | {"softmax.long_bytes": _IN_PLACE} | norms_of("triton", preset)
 
 
 def transformer_engine(preset: str) -> Made:
-    """Fused norms and softmax, vectorised as compilers' are."""
-    return {name: c for name, c in triton(preset).items() if not name.startswith("elementwise.")}
+    """Its softmax is vectorised as compilers' are; its norms are written by hand, as cuDNN's."""
+    softmax = {name: c for name, c in triton(preset).items() if name.startswith("softmax.")}
+    return softmax | _by_hand(preset)
+
+
+def _by_hand(preset: str) -> Made:
+    return {
+        name: _as(c, "cuDNN's, none of its own is measured: ") for name, c in cudnn(preset).items()
+    }
+
+
+def cudnn(preset: str) -> Made:
+    """Norms of cuDNN."""
+    return norms_of("cudnn", preset)
 
 
 _BOUNDS: Bounds = {
@@ -369,26 +403,32 @@ _BOUNDS: Bounds = {
 TABLES: Mapping[str, tuple[Callable[[str], Made], tuple[str, ...]]] = {
     "chip.gpu.constants": (base, BASE),
     "chip.gpu.libraries.aten": (aten, ATEN),
-    "chip.gpu.libraries.triton": (triton, (*TRITON, *OF_COMPILERS)),
+    "chip.gpu.libraries.triton": (triton, TRITON),
+    "chip.gpu.libraries.cudnn": (cudnn, norms.NAMES),
     "chip.gpu.libraries.transformer-engine": (
         transformer_engine,
-        tuple(n for n in (*TRITON, *OF_COMPILERS) if not n.startswith("elementwise.")),
+        tuple(n for n in TRITON if not n.startswith("elementwise.")),
     ),
 }
 
 
 def fits() -> list[Fit]:
     """All tables of all presets."""
-    return [_fit(preset, table) for preset in PRESETS for table in TABLES]
+    tables = [(preset, table) for preset in PRESETS for table in TABLES]
+    return [_fit(p, t) for p, t in tables if (p, TABLES[t][0]) != (OTHER_MAKER, cudnn)]
 
 
 def _fit(preset: str, table: str) -> Fit:
     make, names = TABLES[table]
-    if preset == OTHER_MAKER and table.endswith("aten"):
-        names = (*names, "norm.element_cycles")
+    if preset == OTHER_MAKER and make is aten:
+        names = (*(n for n in names if n in BASE or n not in norms.NAMES), "norm.element_cycles")
     count = len(rows.row_kernels("ln", A100))
     if preset in PARTS:
         count = len(trace_kernels.kernels_on(preset)[0])
     name = f"bytes-{table.rpartition('.')[2]}"
     bounds = _BOUNDS if make in (base, aten) else {}
+    if preset in norms.GENERATIONS and make is not base:
+        bounds = bounds | norms.bounds_of(
+            "aten" if make is aten else "triton" if make is triton else "cudnn"
+        )
     return Fit(name, preset, table, names, count, lambda: make(preset), bounds, quick=True)

@@ -168,12 +168,17 @@ def norm_ns(row: Row, gpu: Gpu) -> float:
     """Of a row longer than what stays near an SM up to all is read again."""
     rows, columns = max(row.dims[1], 1), row.dims[3]
     again = min(max(row.read / rows / gpu["norm.near_bytes"] - 1, 0), 1) * row.read
-    by_bytes = (row.moved + again) / (gpu["norm.memory_efficiency"] * gpu.memory)
+    bandwidth = gpu["norm.memory_efficiency"] * gpu.memory
     reads = columns * max(row.read / max(row.written, 1), 1)
-    blocks = rows * min(columns / gpu["norm.block_elements"], 1)
-    cycles = max(blocks / gpu.sms, 1) * gpu["norm.row_cycles"]
-    cycles += max(rows / gpu.sms, 1) * reads * gpu["norm.element_cycles"]
-    return gpu["norm.launch_ns"] + by_bytes + cycles / (gpu.cycles / gpu.sms)
+    cycles = gpu["norm.row_cycles"] + reads * gpu["norm.element_cycles"]
+    clock = gpu.cycles / gpu.sms
+    total = (row.moved + again) / bandwidth + max(rows / gpu.sms, 1) * cycles / clock
+    total += gpu["norm.long_ns"] if columns > 1024 else 0
+    if row.read <= 1.5 * row.written:
+        return total + gpu["norm.launch_ns"]
+    walk = rows * gpu["norm.backward_row_cycles"] / clock
+    weight = max(row.read * gpu["norm.backward_reads"] / bandwidth, walk)
+    return total + gpu["norm.backward_launch_ns"] + weight
 
 
 def gather_ns(row: Row, gpu: Gpu) -> float:

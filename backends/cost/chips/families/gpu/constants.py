@@ -119,7 +119,12 @@ CONSTANTS: Mapping[str, Constant] = {
     "norm.memory_efficiency": _BANDWIDTH,
     "norm.row_cycles": Constant("of an SM per row, beside its bytes"),
     "norm.element_cycles": Constant("of an SM per element of the rows that it works on"),
-    "norm.block_elements": Constant("of shorter rows that one block of threads takes", least=1),
+    "norm.long_ns": Constant("of loops over rows that registers do not hold"),
+    "norm.backward_launch_ns": Constant(
+        "start to end of all kernels of a backward pass", least=1500
+    ),
+    "norm.backward_reads": Constant("reads of operands for the weight's gradient"),
+    "norm.backward_row_cycles": Constant("of a thread per row of the weight's gradient"),
     "norm.near_bytes": Constant(
         "of a row that stay near an SM; a longer one is read twice", least=1
     ),
@@ -154,6 +159,7 @@ INSTEAD = {
     for name in ("efficiency", "memory_efficiency", "launch_ns", "step_ns", "epilogue_k")
 }
 INSTEAD["copy.indexed_cycles"] = "elementwise.indexed_cycles"
+INSTEAD["norm.backward_launch_ns"] = "norm.launch_ns"
 #: Or this. Inner loops of products lose no more than `gemm.step_ns` and `gemm.feed_ns`. Compilers' kernels have one loop for arrays however they lie, and keep rows in registers.
 UNLESS_SAID = {
     "gemm.efficiency": 1.0,
@@ -162,7 +168,9 @@ UNLESS_SAID = {
     "elementwise.indexed_cycles": 0.0,
     "softmax.long_bytes": 1.0,
     "norm.element_cycles": 0.0,
-    "norm.block_elements": 1.0,
+    "norm.long_ns": 0.0,
+    "norm.backward_reads": 0.0,
+    "norm.backward_row_cycles": 0.0,
     "norm.near_bytes": 2.0**40,  # longer than any row
     **{f"{own}.power_share": 1.0 for own in QUANTISED},
     **{f"{own}.narrow_rows": 0.0 for own in QUANTISED},

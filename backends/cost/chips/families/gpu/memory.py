@@ -20,7 +20,7 @@ import numpy as np
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware
 from flint.backends.cost.chips.kernels import Kernels
 from flint.backends.cost.chips.model import fft_passes, row_elements
-from flint.ir.arrays import Float64s
+from flint.ir.arrays import Float64s, Int64s
 from flint.ir.dims import ReductionDims
 
 #: Integer instructions per 4 random bytes of Philox and Threefry, over what one SM executes in a
@@ -36,8 +36,12 @@ KEY_BITS = 32
 IN_REGISTERS = 16
 #: Reads of the operand by a selection digit by digit.
 DIGIT_READS = KEY_BITS / RADIX_BITS + 1
-#: Most elements of a row whose softmax a warp keeps in registers (PyTorch's and Apex's limit).
+#: Most elements of a row that a warp keeps in registers (the limit of PyTorch's and Apex's softmax, and
+#: of Inductor's persistent reductions).
 IN_WARP = 1024
+#: What a norm reads over what it writes, beyond which it is a backward pass: that reads the operand and
+#: a gradient and writes one.
+BACKWARD_READS = 1.5
 #: Of a line that one block of threads transforms. Assumed: 8,192 complex numbers of two f32, what
 #: two blocks of an A100's 164 KB of shared memory hold (NVIDIA's A100 whitepaper); VkFFT's authors
 #: take 4,096 for 32 KB.
@@ -125,22 +129,40 @@ def norm_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Layer norm, RMS norm and their backward passes.
 
     A block of threads takes a row: loads, sums, waits for the sums (`norm.row_cycles`), loads again
-    and stores (of compilers' kernels several short rows, of `norm.block_elements` together). What it loaded first is still near the SM if a row has `norm.near_bytes` (its share
+    and stores. What it loaded first is still near the SM if a row has `norm.near_bytes` (its share
     of the L1); of rows twice as long all comes from memory again. Rows fewer than SMs leave some of
-    them idle: a row takes an SM what the elements take that it reads (`norm.element_cycles`).
+    them idle: a row takes an SM what the elements take that it reads (`norm.element_cycles`). A
+    compiler's kernel keeps a row of `IN_WARP` elements in registers, and goes over a longer one in
+    loops, which fill and drain (`norm.long_ns`).
+
+    A kernel that reads more than half again what it writes is a backward pass: of the row, and of
+    the weight. The weight's gradient is a sum down each column: operands are read again, and a
+    thread walks down all rows (`_weight_gradient_ns`).
     """
     c = hardware.constants
     dims = ReductionDims.of(kernels.dims)
     rows = np.maximum(dims.rows, 1).astype(np.float64)
     beyond = np.clip(kernels.read_bytes / (rows * c["norm.near_bytes"]) - 1, 0, 1)
     moved = kernels.moved_bytes + beyond * kernels.read_bytes
-    reads = dims.reduced * np.maximum(kernels.read_bytes / np.maximum(kernels.written_bytes, 1), 1)
-    blocks = rows * np.minimum(dims.reduced / c["norm.block_elements"], 1)
-    cycles = np.maximum(blocks / hardware.sms, 1) * c["norm.row_cycles"]
-    cycles += np.maximum(rows / hardware.sms, 1) * reads * c["norm.element_cycles"]
-    by_rows = cycles / hardware.cycles_per_ns
+    ratio = kernels.read_bytes / np.maximum(kernels.written_bytes, 1)
+    cycles = c["norm.row_cycles"] + dims.reduced * np.maximum(ratio, 1) * c["norm.element_cycles"]
+    by_rows = np.maximum(rows / hardware.sms, 1) * cycles / hardware.cycles_per_ns
+    by_rows += (dims.reduced > IN_WARP) * c["norm.long_ns"]
     by_bytes = moved / (c["norm.memory_efficiency"] * hardware.memory_bytes_per_ns)
-    result: Float64s = c["norm.launch_ns"] + by_bytes + by_rows
+    forward = c["norm.launch_ns"] + by_bytes + by_rows
+    backward = c["norm.backward_launch_ns"] + by_bytes + by_rows
+    backward += _weight_gradient_ns(kernels.read_bytes, rows, hardware)
+    result: Float64s = np.where(ratio > BACKWARD_READS, backward, forward)
+    return result
+
+
+def _weight_gradient_ns(read: Int64s, rows: Float64s, hardware: GpuHardware) -> Float64s:
+    """The longer of operands read again and of a walk down the rows."""
+    c = hardware.constants
+    bandwidth = c["norm.memory_efficiency"] * hardware.memory_bytes_per_ns
+    again = read * c["norm.backward_reads"] / bandwidth
+    walk = rows * c["norm.backward_row_cycles"] / hardware.cycles_per_ns
+    result: Float64s = np.maximum(again, walk)
     return result
 
 
