@@ -20,6 +20,7 @@ from benchmarks.accuracy_row import Accuracy, accuracy, as_text
 from benchmarks.fits import attention, grouped, norms, products
 from benchmarks.fits import bytes as fitted_bytes
 from benchmarks.fits.fp8 import DATA as QUANTISED
+from benchmarks.fits.traced_products import convolutions_swapped
 from benchmarks.low_precision_rows import quantised_products, quantising
 from benchmarks.moe_rows import expert_calls, training_products
 from flint.backends.cost.chips.families.gpu.constants import Constants, constants_of
@@ -236,6 +237,17 @@ def norm_rows() -> Iterator[Accuracy]:
                 yield accuracy(title, chip.name, split, found, measured.measured_ns, bound)
 
 
+def convolution_rows() -> Iterator[Accuracy]:
+    """Convolutions of PyTorch on MI300X, each half with constants of the other."""
+    chip = Cluster.load("mi300x").chip
+    for half in (1, 0):
+        found, predicted = convolutions_swapped(half)
+        bound = roofline_ns(found.kernels, chip)
+        yield accuracy(
+            "convolutions", chip.name, f"half {half} left out", predicted, found.measured_ns, bound
+        )
+
+
 def row_kernel_rows() -> Iterator[Accuracy]:
     """NeuSight's element-wise, softmax and layer norm kernels with the constants that all GPUs share.
 
@@ -300,7 +312,7 @@ def kernel_accuracy() -> list[Accuracy]:
     """All rows of the report on kernels."""
     return [
         *gemm_rows(), *other_half_rows(), *unseen_rows(), *sustained_rows(), *quantised_rows(), *expert_rows(), *attention_rows(),
-        *training_attention_rows(), *norm_rows(), *row_kernel_rows(), *own_row_kernel_rows(), *unseen_row_kernel_rows(),
+        *training_attention_rows(), *norm_rows(), *convolution_rows(), *row_kernel_rows(), *own_row_kernel_rows(), *unseen_row_kernel_rows(),
     ]  # fmt: skip
 
 

@@ -10,12 +10,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.kernel_rows import Row, read
+from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.software import stack_of, with_stack
 from flint.cluster.models import Cluster
 from flint.ir.workload import Workload
 from flint.tools.measure.fitting.fit import halves
 from flint.tools.measure.fitting.kernels import CLASSES, MeasuredKernels, measured_kernels
-from flint.tools.measure.fitting.traces import TraceRows, trace_rows
+from flint.tools.measure.fitting.traces import CLASS_OF, TraceRows, trace_rows
+from flint.tools.measure.measurements.rows import KernelTime
 from flint.tools.measure.profiles.build import workload_of
 from flint.tools.measure.profiles.formats import read_profiles
 
@@ -74,6 +77,29 @@ def kernels_on(preset: str) -> tuple[MeasuredKernels, NDArray[np.int64]]:
     """The kernels of all profiles of a machine, and the half of each: 0 is fitted on."""
     found = measured_kernels([k for t in traces(preset) for k in t.rows.kernels])
     return found, halves(found.hashes.tolist())
+
+
+@cache
+def convolutions_on(preset: str) -> MeasuredKernels:
+    """Those of all profiles of a machine, and of those of which only a list is public."""
+    kernels = [*(k for t in traces(preset) for k in t.rows.kernels), *_listed_on(preset)]
+    found = measured_kernels(kernels)
+    return found.select(of_class(found, "convolutions"))
+
+
+def _listed_on(preset: str) -> Iterator[KernelTime]:
+    """Kernels of data/tracelens_kernels. It does not say how arrays lie, as other classes need."""
+    for path in sorted((DATA.parent / "tracelens_kernels").glob("*.csv.gz")):
+        if PRESETS[path.name.partition("_")[0] + "_"] == preset:
+            yield from map(_listed, read(f"tracelens_kernels/{path.name}"))
+
+
+def _listed(row: Row) -> KernelTime:
+    numbers = ("flops", "read_bytes", "written_bytes", "elements", "count")
+    said = {name: int(row[name]) for name in numbers}
+    dims = (int(row["d0"]), int(row["d1"]), int(row["d2"]), int(row["d3"]))
+    op = CLASS_OF[KernelKind[row["kind"]]]
+    return KernelTime(op, dims, row["dtype"], float(row["mean_us"]) * 1e3, arrays=3, **said)
 
 
 def of_class(found: MeasuredKernels, name: str) -> NDArray[np.bool_]:

@@ -127,6 +127,20 @@ def product_ns(row: Row, gpu: Gpu) -> float:
     return limited_ns(row, best + 1000 * memory / (memory + launch), gpu) + launch
 
 
+def convolution_ns(row: Row, gpu: Gpu) -> float:
+    """One product or, backward, two; those of each channel alone are loads of a number each."""
+    batch, m, n, k = row.dims
+    if batch > 1 and n == 1:
+        return elementwise_ns(row, gpu) + row.flops / 2 / (32 * gpu.cycles)
+    products = 2 if 0 < 2 * math.prod(row.dims) < row.flops / 1.5 else 1
+    inputs = row.read - SIZES[row.dtype] * batch * n * k
+    overlap = SIZES[row.dtype] * batch * m * k > 1.01 * max(inputs, 1)
+    each = gpu["convolution.launch_ns"] + overlap * gpu["convolution.window_ns"]
+    each += (product_ns(row, gpu) - gpu["gemm.launch_ns"]) / gpu["convolution.efficiency"]
+    copied = 2 * gpu["convolution.layouts"] * row.moved
+    return products * each + copied / (gpu["elementwise.memory_efficiency"] * gpu.memory)
+
+
 def limited_ns(row: Row, burst: float, gpu: Gpu) -> float:
     """At the clock that power allows."""
     flops = 2 * math.prod(row.dims)
@@ -296,7 +310,7 @@ def declared_ns(row: Row, gpu: Gpu) -> float:
 
 FORMULAS: dict[KernelKind, Callable[[Row, Gpu], float]] = {
     K.GEMM: product_ns,
-    K.CONVOLUTION: product_ns,
+    K.CONVOLUTION: convolution_ns,
     K.ATTENTION: attention_ns,
     K.ATTENTION_BACKWARD: lambda row, gpu: attention_ns(row, gpu, backward=True),
     K.ELEMENTWISE: elementwise_ns,
@@ -343,6 +357,14 @@ def test_rows_are_those_of_the_library(kind: KernelKind, name: str, gpu: Gpu) ->
     rows = drawn_rows(kind, ["bf16", "f32"], seed=int(kind) + 1)
     found = latency_ns(columns_of(rows), gpu.chip)
     np.testing.assert_allclose(found, [FORMULAS[kind](row, gpu) for row in rows], rtol=1e-9)
+
+
+def test_convolutions_of_pytorch_have_kernels_around_them() -> None:
+    gpu = Gpu(with_stack(Cluster.load("h100-dgx"), Stack.load("pytorch-eager")).chip)
+    rows = drawn_rows(K.CONVOLUTION, ["bf16", "f32"], seed=7)
+    rows += [replace(row, flops=2 * row.flops) for row in rows]
+    found = latency_ns(columns_of(rows), gpu.chip)
+    np.testing.assert_allclose(found, [convolution_ns(row, gpu) for row in rows], rtol=1e-9)
 
 
 def test_every_kind_has_a_formula_here() -> None:

@@ -54,7 +54,7 @@ class Kernels:
     | elements | number of elements of its largest result |
     | arrays | number of arrays that it reads and writes |
     | causal | whether an attention kernel omits the upper half |
-    | indexed | whether it finds the place of each element (`Flag.INDEXED`); None: no kernel does |
+    | indexed | whether it finds the place of each element, or place in a window of an image (`Flag.INDEXED`); None: no kernel does |
     | all_keys | of attention behind a window, the keys that there are; 0 where queries see them all |
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from flint.frontends.torch_world.program.names import base_name, is_foreach
@@ -128,12 +128,19 @@ def is_view(event: Event) -> bool:
 
 _BY_INDEX = frozenset({OpClass.GATHER, OpClass.SCATTER})
 _COPIES = (LAYOUT | DATA_MOVEMENT) - _BY_INDEX
+#: Most channels of an image: three colors and what is opaque.
+IMAGE_CHANNELS = 4
 #: They have results made of parts.
 _OF_PARTS = frozenset({OpClass.CONCATENATE, OpClass.PAD})
 
 
 def is_indexed(event: Event, op: OpClass) -> bool:
-    """Whether the kernel of an operator of this class computes the place of every element."""
+    """Whether the kernel of an operator of this class computes the place of every element.
+
+    A convolution does for each place in a window. It shows where a place has few numbers: of images.
+    """
+    if op in (OpClass.CONVOLUTION, OpClass.CONVOLUTION_BACKWARD):
+        return _is_of_images(event, event.inputs[1 if op is OpClass.CONVOLUTION else 2].shape)
     if op not in ELEMENTWISE | _COPIES or not event.op.startswith("aten.") or is_foreach(event.op):
         return False
     if op in _OF_PARTS:
@@ -150,6 +157,11 @@ def is_indexed(event: Event, op: OpClass) -> bool:
         or any(num_elements(t) != num_elements(result) for t in reads)
         or any(_item(t.dtype) < _item(result.dtype) for t in reads)
     )
+
+
+def _is_of_images(event: Event, weight: Sequence[int]) -> bool:
+    whole = not event.attributes.get("transposed") and int(event.attributes.get("groups", 1)) == 1
+    return whole and weight[1] <= IMAGE_CHANNELS < math.prod(weight[1:])
 
 
 def _item(dtype: str) -> int:

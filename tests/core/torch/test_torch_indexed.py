@@ -52,12 +52,17 @@ def event(op: str, *tensors: TensorInfo) -> Event:
 
 
 X, Y, Z = (info(i, 8, 16) for i in range(3))
+IMAGE, PATCHES, GRID = info(0, 4, 3, 32, 32), info(1, 8, 3, 16, 16), info(2, 4, 8, 2, 2)
 
 
 @pytest.mark.parametrize(
     ("said", "op", "indexed"),
     [
         (event("add", X, Y, Z), OpClass.ADD, False),
+        (event("convolution", IMAGE, PATCHES, GRID), OpClass.CONVOLUTION, True),
+        (event("convolution", X, info(1, 8, 64, 3, 3), GRID), OpClass.CONVOLUTION, False),
+        (event("convolution", IMAGE, info(1, 8, 3, 1, 1), GRID), OpClass.CONVOLUTION, False),
+        (event("convolution_backward", GRID, IMAGE, PATCHES, PATCHES), OpClass.CONVOLUTION_BACKWARD, True),
         (event("add", X, info(1), Z), OpClass.ADD, False),  # a scalar
         (event("add", X, info(1, 16), Z), OpClass.ADD, True),
         (event("add", X, info(1, 8, 16, order=(1, 0)), Z), OpClass.ADD, True),

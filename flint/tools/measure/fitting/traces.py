@@ -24,12 +24,7 @@ from flint.ir.workload import Workload
 from flint.tools.measure.measurements.rows import CollectiveTime, KernelTime
 
 #: A class for each kind: what a kernel of it is read back as.
-_OPS = {
-    KernelKind.ELEMENTWISE: OpClass.ARITHMETIC,
-    KernelKind.COPY: OpClass.COPY,
-    KernelKind.NORM: OpClass.NORM,
-} | {kind: op for op, kind in reversed(KINDS.items())}
-_OPS |= {
+CLASS_OF = {kind: op for op, kind in reversed(KINDS.items())} | {
     KernelKind.ELEMENTWISE: OpClass.ARITHMETIC,
     KernelKind.COPY: OpClass.COPY,
     KernelKind.NORM: OpClass.NORM,
@@ -86,7 +81,7 @@ def _take_kernels(program: Program, chip: Chip, found: TraceRows) -> None:
         kind = KernelKind(int(kernels.kind[at]))
         found.kernels.append(
             KernelTime(
-                _OPS[kind],
+                CLASS_OF[kind],
                 tuple(kernels.dims[at].tolist()),
                 kernels.dtypes[kernels.dtype[at]],
                 float(times[rows[at]]),

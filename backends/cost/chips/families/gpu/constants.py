@@ -139,6 +139,10 @@ CONSTANTS: Mapping[str, Constant] = {
     "gather.memory_efficiency": _BANDWIDTH,
     "gather.cycles": _CYCLES,
     "convolution.efficiency": share("of the speed of a product of the same sizes"),
+    "convolution.launch_ns": Constant("of a product and the kernels around it", least=1500),
+    "convolution.window_ns": Constant("of kernels around it where windows overlap"),
+    "convolution.layouts": Constant("copies of all arrays into other layouts"),
+    "convolution.channels": Constant("that a step along k has, of images too", least=1),
     "quantise.launch_ns": _LAUNCH,  # kernels that write numbers of 8 or 4 bits and their scales
     "quantise.memory_efficiency": _BANDWIDTH,
     "quantise.cycles": _CYCLES,
@@ -160,10 +164,14 @@ INSTEAD = {
 }
 INSTEAD["copy.indexed_cycles"] = "elementwise.indexed_cycles"
 INSTEAD["norm.backward_launch_ns"] = "norm.launch_ns"
+INSTEAD["convolution.launch_ns"] = "gemm.launch_ns"
 #: Or this. Inner loops of products lose no more than `gemm.step_ns` and `gemm.feed_ns`. Compilers' kernels have one loop for arrays however they lie, and keep rows in registers.
 UNLESS_SAID = {
     "gemm.efficiency": 1.0,
     "convolution.efficiency": 1.0,
+    "convolution.window_ns": 0.0,
+    "convolution.layouts": 0.0,
+    "convolution.channels": 8.0,
     "attention.sustained": 1.0,
     "elementwise.indexed_cycles": 0.0,
     "softmax.long_bytes": 1.0,

@@ -10,8 +10,9 @@ from flint.backends.cost.chips.families.gpu.constants import (
     constants_of,
     libraries_of,
 )
+from flint.backends.cost.chips.families.gpu.convolutions import convolution_ns
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, hardware_of
-from flint.backends.cost.chips.families.gpu.products import convolution_ns, gemm_ns
+from flint.backends.cost.chips.families.gpu.products import gemm_ns
 from flint.backends.cost.chips.families.gpu.quantised import (
     NARROW,
     elementwise_or_quantising_ns,

@@ -89,7 +89,7 @@ CHUNK = 8192
 
 
 def gemm_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
-    """Latency of products of matrices, batched or not, and of convolutions as such products.
+    """Latency of products of matrices, batched or not.
 
     All rows calculate with `dtype`. Raises FlintError FL705 if the chip has no peak for it.
     """
@@ -100,16 +100,6 @@ def gemm_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
             kernels.select(np.arange(*rows.indices(len(kernels)))), hardware, dtype
         )
     return times
-
-
-def convolution_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
-    """A convolution as the product of the same sizes, at `convolution.efficiency` of its speed."""
-    c = hardware.constants
-    launch, all_of_it = c["gemm.launch_ns"], gemm_ns(kernels, hardware, dtype)
-    if c["convolution.efficiency"] == 1:
-        return all_of_it
-    result: Float64s = launch + (all_of_it - launch) / c["convolution.efficiency"]
-    return result
 
 
 def _chunk_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
