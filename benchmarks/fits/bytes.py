@@ -382,10 +382,11 @@ def triton(preset: str) -> Made:
 def transformer_engine(preset: str) -> Made:
     """Its softmax is vectorised as compilers' are; its norms are written by hand, as cuDNN's."""
     softmax = {name: c for name, c in triton(preset).items() if name.startswith("softmax.")}
-    return softmax | _by_hand(preset)
+    return softmax | by_hand(preset)
 
 
-def _by_hand(preset: str) -> Made:
+def by_hand(preset: str) -> Made:
+    """Norms that are taken to be as cuDNN's, which are written by hand, too."""
     return {
         name: _as(c, "cuDNN's, none of its own is measured: ") for name, c in cudnn(preset).items()
     }

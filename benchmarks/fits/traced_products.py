@@ -1,4 +1,4 @@
-"""Products and convolutions of real profiles: what replays of one kernel do not show.
+"""Products, convolutions and engines' kernels of real profiles: what replays of one kernel do not show.
 
 - In a step a product finds its operands in memory, not in the L2, and no kernel like it just before:
   small ones take 2 to 3 us longer than in a replayed graph (`gemm.launch_ns` of the library
@@ -9,17 +9,30 @@
   efficiency is that of MI300X, and a launch shorter as those of element-wise kernels are.
 
 Products have 14 shapes on H100 and 4 on B200, of which most are large, and convolutions 11 large ones in all:
-they are fitted on all. Convolutions of half of the shapes are off by 16 and 18 % when fitted on the other half.
+they are fitted on all. Those of half of the shapes are off by 16 % when fitted on the other half.
+
+Beside them, kernels of serving engines (`[chip.gpu.libraries.serving]`): gated activations, rotations and caches
+are written by hand, a block of threads a token, and start later than PyTorch's own. Their launch is fitted on
+those of two profiles, whose graphs are replayed and say no shapes: what each moves is that of the model's
+published sizes. On other chips they are taken to start as much later, by ratio. Norms are as cuDNN's
+(`fits.norms`), which are written by hand, too.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 
-from benchmarks.fits import bytes
+from benchmarks import kernel_rows as rows
+from benchmarks.fits import bytes, norms
 from benchmarks.fits.fit import Constant, Fit
-from benchmarks.trace_kernels import convolutions_on, kernels_on, of_class
+from benchmarks.trace_kernels import DATA, convolutions_on, kernels_on, of_class
+from flint.backends.cost.chips.families.gpu import memory
+from flint.backends.cost.chips.families.gpu.constants import Constants
+from flint.backends.cost.chips.families.gpu.hardware import hardware_of
+from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.software import stack_for, with_stack
 from flint.cluster.load import PRESETS
 from flint.cluster.models import Chip, Cluster
@@ -64,7 +77,8 @@ _AS = {
 def fits() -> list[Fit]:
     """One for each of `_FITS`, and for each preset that has none of its own."""
     borrowed = (_convolutions_as(preset) for preset in bytes.PRESETS if preset != bytes.OTHER_MAKER)
-    return [*_own(), *(_as(preset, other) for preset, other in _AS.items()), *borrowed]
+    engines = map(_engines, bytes.PRESETS)
+    return [*_own(), *(_as(preset, other) for preset, other in _AS.items()), *borrowed, *engines]
 
 
 def _convolutions_as(preset: str) -> Fit:
@@ -171,3 +185,74 @@ def convolutions_swapped(half: int) -> tuple[MeasuredKernels, Float64s]:
     return found.select(mine), latencies(
         found.select(mine), with_constants(_eager_chip(*args), values)
     )
+
+
+# --- serving engines -----------------------------------------------------------------------------
+
+LAUNCH = "elementwise.launch_ns"
+_SERVING = "chip.gpu.libraries.serving"
+_ENGINES: Bounds = {LAUNCH: (1500.0, 12000.0, 4000.0)}
+#: Preset -> profile, and parts of kernels' names with the bytes that they move.
+#: Qwen3-8B, 32 sequences: 12,288 gated columns, 32 + 8 heads of 128, all in bf16.
+#: gpt-oss-120b on 8 GPUs, 888 tokens: 8 + 1 heads of 64; queries, and 2,880 columns, to 8 bits.
+KERNELS: Mapping[str, tuple[str, Mapping[str, int]]] = {
+    "mi300x": (
+        "mi300x_sglang_qwen3-8b_decode",
+        {"act_and_mul_kernel": 32 * 3 * 12288 * 2, "rotary_embedding_kernel": 32 * 2 * 40 * 128 * 2,
+         "store_kvcache": 32 * 4 * 8 * 128 * 2},
+    ),
+    "b200-dgx": (
+        "b200_eager_rank0of8",
+        {"rotary_embedding_kernel": 888 * 2 * 9 * 64 * 2, "scaled_fp8_quant_kernel": 888 * 512 * 3,
+         "reshape_and_cache_flash": 888 * 2 * 64 * 3, "quantize_with_block_size": 888 * 2880 * 3},
+    ),
+}  # fmt: skip
+
+
+@cache
+def measured(preset: str) -> rows.Measured:
+    """The kernels of one of `KERNELS`, with their mean times."""
+    name, moved = KERNELS[preset]
+    with gzip.open(DATA / f"{name}.json.gz", "rt", encoding="utf-8") as file:
+        events = [e for e in json.load(file)["traceEvents"] if e.get("cat") == "kernel"]
+    found = []
+    for part, size in moved.items():
+        times = [float(e["dur"]) for e in events if part in e["name"]]
+        found.append({"ms": str(sum(times) / len(times) / 1000), "bytes": str(size)})
+    return rows.measured(found, _kernel, "ms")
+
+
+def _kernel(row: rows.Row) -> dict[str, object]:
+    half = int(row["bytes"]) // 2
+    return {
+        "kind": KernelKind.ELEMENTWISE, "dtype": "bf16", "dims": (0, 0, 0, 0), "flops": 0,
+        "read": half, "written": half, "elements": half // 2, "arrays": 2, "causal": False,
+    }  # fmt: skip
+
+
+@cache
+def launch(preset: str) -> Constant:
+    """When such kernels are done beside their bytes."""
+    generated, _, source = bytes.triton(preset)[LAUNCH]
+    if preset not in KERNELS:
+        later = [launch(p)[0] / bytes.triton(p)[LAUNCH][0] for p in KERNELS]
+        said = f"as much later than PyTorch's as engines' start on {' and '.join(KERNELS)}"
+        return generated * sum(later) / len(later), "assumed", f"{said}, {source}"
+    data, chip = measured(preset), Cluster.load(preset).chip
+    given = {name: value for name, (value, _, _) in bytes.triton(preset).items()}
+    values = fit(
+        _ENGINES,
+        lambda v: memory.elementwise_ns(data.kernels, hardware_of(chip, Constants(given | v))),
+        data.measured_ns,
+    )
+    kernels = f"benchmarks.fits traced_products on all {len(data)} kernels of {KERNELS[preset][0]} (kineto)"
+    return values[LAUNCH], "fitted", kernels
+
+
+def _engines(preset: str) -> Fit:
+    def made() -> Mapping[str, Constant]:
+        return {LAUNCH: launch(preset), **bytes.by_hand(preset)}
+
+    count = len(measured(preset)) if preset in KERNELS else sum(len(measured(p)) for p in KERNELS)
+    bounds = _ENGINES if preset in KERNELS else {}
+    return Fit("engines", preset, _SERVING, (LAUNCH, *norms.NAMES), count, made, bounds, quick=True)

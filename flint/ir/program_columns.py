@@ -71,9 +71,7 @@ class Flag(IntFlag):
     SEEN_FIRST = 4096  #: turned first, but only as m or k has several dimensions: (batch, k, m)
     SEEN_LAST = 8192  #: the same of the last dependency
     WAITS = 16384  #: a HOST row that launches nothing: the host waits, or a stream pauses
-    INDEXED = (
-        32768  #: arrays that lie differently (broadcast, turned, widened); windows of an image
-    )
+    INDEXED = 32768  #: arrays lie differently (broadcast, turned, widened); windows of an image
 
 
 class RegionKind(IntEnum):

@@ -332,6 +332,24 @@ def test_norms_of_each_library_are_met(preset: str, library: str) -> None:
         assert errors.mean() < bar
 
 
+@pytest.mark.parametrize(
+    ("preset", "count", "columns", "arrays", "measured_us"),
+    [
+        ("mi300x", 32, 4096, 4, 4.83),
+        ("mi300x", 640, 128, 2, 4.60),
+        ("b200-dgx", 888, 2880, 4, 6.28),
+    ],
+)
+def test_norms_of_engines_are_met(
+    preset: str, count: int, columns: int, arrays: int, measured_us: float
+) -> None:
+    """SGLang's and vLLM's in profiles (data/kineto), which nothing is fitted on."""
+    chip = with_stack(Cluster.load(preset), Stack.load("serving")).chip
+    half = arrays * count * columns
+    row = kernels(KernelKind.NORM, (1, count, 1, columns), read=half, written=half)
+    assert abs(only(latency_ns(row, chip)) / 1e3 / measured_us - 1) < 0.15
+
+
 @pytest.mark.parametrize("machine", ["h100", "mi300x"])
 def test_sums_of_eager_kernels_are_met(machine: str) -> None:
     """Of classes with a twentieth of the time of a language model."""

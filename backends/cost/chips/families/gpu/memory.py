@@ -149,10 +149,9 @@ def norm_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     by_rows = np.maximum(rows / hardware.sms, 1) * cycles / hardware.cycles_per_ns
     by_rows += (dims.reduced > IN_WARP) * c["norm.long_ns"]
     by_bytes = moved / (c["norm.memory_efficiency"] * hardware.memory_bytes_per_ns)
-    forward = c["norm.launch_ns"] + by_bytes + by_rows
-    backward = c["norm.backward_launch_ns"] + by_bytes + by_rows
-    backward += _weight_gradient_ns(kernels.read_bytes, rows, hardware)
-    result: Float64s = np.where(ratio > BACKWARD_READS, backward, forward)
+    weight = c["norm.backward_launch_ns"] + _weight_gradient_ns(kernels.read_bytes, rows, hardware)
+    launch = np.where(ratio > BACKWARD_READS, weight, c["norm.launch_ns"])
+    result: Float64s = launch + by_bytes + by_rows
     return result
 
 
@@ -171,16 +170,10 @@ def copy_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     return _over_arrays_ns(kernels, hardware, "copy")
 
 
-def _by_index_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
-    return bandwidth_ns(kernels, hardware, "gather", kernels.elements.astype(np.float64))
-
-
 def gather_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Look-ups of rows. A row shorter than a sector still moves the whole sector."""
     rows = np.maximum(ReductionDims.of(kernels.dims).rows, 0)
-    padding = np.maximum(2.0 * SECTOR_BYTES * rows - kernels.moved_bytes, 0)
-    result: Float64s = _by_index_ns(kernels, hardware) + _bytes_ns(padding, hardware)
-    return result
+    return _by_index_ns(kernels, hardware, 2.0 * SECTOR_BYTES * rows - kernels.moved_bytes)
 
 
 def scatter_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
@@ -190,14 +183,16 @@ def scatter_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """
     dims = ReductionDims.of(kernels.dims)
     row_bytes = dims.reduced * kernels.written_bytes / np.maximum(kernels.elements, 1)
-    padding = 2.0 * np.maximum(dims.rows, 0) * np.maximum(SECTOR_BYTES - row_bytes, 0)
-    result: Float64s = _by_index_ns(kernels, hardware) + _bytes_ns(padding, hardware)
-    return result
+    return _by_index_ns(
+        kernels, hardware, 2.0 * np.maximum(dims.rows, 0) * (SECTOR_BYTES - row_bytes)
+    )
 
 
-def _bytes_ns(moved: Float64s, hardware: GpuHardware) -> Float64s:
+def _by_index_ns(kernels: Kernels, hardware: GpuHardware, padding: Float64s) -> Float64s:
+    """With the bytes by which sectors are longer than rows, if they are."""
     bandwidth = hardware.constants["gather.memory_efficiency"] * hardware.memory_bytes_per_ns
-    result: Float64s = moved / bandwidth
+    moving = bandwidth_ns(kernels, hardware, "gather", kernels.elements.astype(np.float64))
+    result: Float64s = moving + np.maximum(padding, 0) / bandwidth
     return result
 
 

@@ -10,7 +10,6 @@ from flint.backends.cost.chips.families.gpu.constants import (
     constants_of,
     libraries_of,
 )
-from flint.backends.cost.chips.families.gpu.convolutions import convolution_ns
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, hardware_of
 from flint.backends.cost.chips.families.gpu.products import gemm_ns
 from flint.backends.cost.chips.families.gpu.quantised import (
@@ -32,6 +31,13 @@ def product_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
         return grouped_product_ns(kernels, hardware, dtype)
     model = quantised_product_ns if dtype.startswith(NARROW) else gemm_ns
     return model(kernels, hardware, dtype)
+
+
+def convolution_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
+    """Convolutions, which most language models do not have."""
+    from flint.backends.cost.chips.families.gpu import convolutions
+
+    return convolutions.convolution_ns(kernels, hardware, dtype)
 
 
 def attention_ns(
