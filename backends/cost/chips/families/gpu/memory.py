@@ -20,7 +20,7 @@ import numpy as np
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware
 from flint.backends.cost.chips.kernels import Kernels
 from flint.backends.cost.chips.model import fft_passes, row_elements
-from flint.ir.arrays import Float64s, Int64s
+from flint.ir.arrays import Float64s
 from flint.ir.dims import ReductionDims
 
 #: Integer instructions per 4 random bytes of Philox and Threefry, over what one SM executes in a
@@ -135,9 +135,8 @@ def norm_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     compiler's kernel keeps a row of `IN_WARP` elements in registers, and goes over a longer one in
     loops, which fill and drain (`norm.long_ns`).
 
-    A kernel that reads more than half again what it writes is a backward pass: of the row, and of
-    the weight. The weight's gradient is a sum down each column: operands are read again, and a
-    thread walks down all rows (`_weight_gradient_ns`).
+    A kernel that reads more than half again what it writes is a backward pass, of the row and of the
+    weight: a sum down each column, for which operands are read again, or a thread walks down all rows.
     """
     c = hardware.constants
     dims = ReductionDims.of(kernels.dims)
@@ -145,23 +144,15 @@ def norm_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     beyond = np.clip(kernels.read_bytes / (rows * c["norm.near_bytes"]) - 1, 0, 1)
     moved = kernels.moved_bytes + beyond * kernels.read_bytes
     ratio = kernels.read_bytes / np.maximum(kernels.written_bytes, 1)
+    bandwidth = c["norm.memory_efficiency"] * hardware.memory_bytes_per_ns
     cycles = c["norm.row_cycles"] + dims.reduced * np.maximum(ratio, 1) * c["norm.element_cycles"]
     by_rows = np.maximum(rows / hardware.sms, 1) * cycles / hardware.cycles_per_ns
     by_rows += (dims.reduced > IN_WARP) * c["norm.long_ns"]
-    by_bytes = moved / (c["norm.memory_efficiency"] * hardware.memory_bytes_per_ns)
-    weight = c["norm.backward_launch_ns"] + _weight_gradient_ns(kernels.read_bytes, rows, hardware)
-    launch = np.where(ratio > BACKWARD_READS, weight, c["norm.launch_ns"])
-    result: Float64s = launch + by_bytes + by_rows
-    return result
-
-
-def _weight_gradient_ns(read: Int64s, rows: Float64s, hardware: GpuHardware) -> Float64s:
-    """The longer of operands read again and of a walk down the rows."""
-    c = hardware.constants
-    bandwidth = c["norm.memory_efficiency"] * hardware.memory_bytes_per_ns
-    again = read * c["norm.backward_reads"] / bandwidth
+    again = kernels.read_bytes * c["norm.backward_reads"] / bandwidth
     walk = rows * c["norm.backward_row_cycles"] / hardware.cycles_per_ns
-    result: Float64s = np.maximum(again, walk)
+    backward = c["norm.backward_launch_ns"] + np.maximum(again, walk)
+    launch = np.where(ratio > BACKWARD_READS, backward, c["norm.launch_ns"])
+    result: Float64s = launch + moved / bandwidth + by_rows
     return result
 
 
