@@ -2,7 +2,7 @@
 
     python -m benchmarks.accuracy_tpu            # as text
 
-Constants were fitted on one half of the shapes by `fit_tpu.py`; both halves are listed.
+Constants were fitted on one half of the shapes by `benchmarks.fits`; both halves are listed.
 """
 
 from __future__ import annotations

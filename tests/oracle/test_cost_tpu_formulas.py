@@ -156,6 +156,8 @@ def fft_ns(row: Row, tpu: Tpu) -> float:
 def attention_ns(row: Row, tpu: Tpu, *, backward: bool = False) -> float:
     if row.dims[1] <= 8 and not row.causal and not backward:
         return decode_ns(row, tpu)
+    if row.causal and row.dims[2] > row.dims[1] and not backward:
+        return chunk_ns(row, tpu)
     tried = [blocks_ns(row, tpu, backward, block) for block in (512, 1024, 2048)]
     return tpu["attention.launch_ns"] + max(min(tried), row.flops / tpu.peak(row.dtype))
 
@@ -187,6 +189,19 @@ def blocks_ns(row: Row, tpu: Tpu, backward: bool, block: int) -> float:
     if backward and products > 4:  # gradients of queries that each block of keys leaves
         parts = heads * math.ceil(keys / block) * queries * size * SIZES[row.dtype]
     return max(working, (row.moved + parts) / bandwidth) + parts / bandwidth
+
+
+def chunk_ns(row: Row, tpu: Tpu) -> float:
+    """Queries after keys in a cache: each sees those and its own."""
+    heads, queries, keys, size = row.sides
+    scores = heads * (queries * (keys - queries) + queries * (queries + 1) / 2)
+    arrays = 4 * scores * padded(size, tpu.said("rows")) / tpu.peak(row.dtype)
+    cycles = scores / (8 * 128) * tpu["prefill.register_cycles"]
+    cycles += heads * queries * tpu["prefill.query_cycles"]
+    working = (arrays**3 + (cycles / tpu.vector_cycles) ** 3) ** (1 / 3)
+    return tpu["prefill.launch_ns"] + max(
+        working, row.moved / (tpu["gemm.memory_efficiency"] * tpu.memory)
+    )
 
 
 def decode_ns(row: Row, tpu: Tpu) -> float:

@@ -13,7 +13,9 @@ Backward is one kernel with five products (`use_fused_bwd_kernel`, as MaxText's 
 the gradients of the queries that each block of keys leaves are added up after it. A program that
 calls the two kernels of the other backward pass has one of four and one of three products.
 
-Decode was measured on a serving kernel with paged keys.
+Decode, and chunks of queries that follow keys of a cache, were measured on a serving kernel with paged
+keys. A chunk meets no more keys than its queries see; its softmax keeps the vector unit longer than
+that of splash attention (`prefill.register_cycles`), and so does each query (`prefill.query_cycles`).
 """
 
 from __future__ import annotations
@@ -40,14 +42,17 @@ def attention_ns(
     kernels: Kernels, hardware: SystolicHardware, dtype: str, *, backward: bool = False
 ) -> Float64s:
     """Latency of fused attention, all rows with `dtype`. Raises FL705 without a peak for it."""
-    few = (
-        (AttentionDims.of(kernels.dims).queries <= DECODE_QUERIES)
-        & ~kernels.causal
-        & (not backward)
-    )
+    if backward:
+        return _blocks_ns(kernels, hardware, dtype, backward)
+    _, queries, keys, _ = AttentionDims.of(kernels.dims)
+    few = (queries <= DECODE_QUERIES) & ~kernels.causal
+    # the last query sees the last key: those before the first query are in a cache
+    chunk = kernels.causal & (keys > queries)
     times = np.empty(len(kernels), np.float64)
     times[few] = _decode_ns(kernels.select(few), hardware, dtype)
-    times[~few] = _blocks_ns(kernels.select(~few), hardware, dtype, backward)
+    times[chunk] = _chunk_ns(kernels.select(chunk), hardware, dtype)
+    blocks = ~few & ~chunk
+    times[blocks] = _blocks_ns(kernels.select(blocks), hardware, dtype, backward)
     return times
 
 
@@ -104,9 +109,14 @@ def working_ns(
     products: Float64s | float,
 ) -> Float64s:
     """Products and softmax of `scores` pairs of a query and a key, on all cores."""
-    arrays = _arrays_ns(scores, size, hardware, dtype, products)
-    vector = _vector_ns(scores, hardware, backward)
-    result: Float64s = np.cbrt(arrays**3 + vector**3)
+    name = "attention.backward_register_cycles" if backward else "attention.register_cycles"
+    vector = scores / REGISTER * hardware.constants[name]
+    return _both_ns(_arrays_ns(scores, size, hardware, dtype, products), vector, hardware)
+
+
+def _both_ns(arrays: Float64s, vector_cycles: Float64s, hardware: SystolicHardware) -> Float64s:
+    """Nanoseconds on the arrays and cycles of the vector unit, which overlap."""
+    result: Float64s = np.cbrt(arrays**3 + (vector_cycles / hardware.vector_cycles_per_ns) ** 3)
     return result
 
 
@@ -122,12 +132,6 @@ def _arrays_ns(
     return result
 
 
-def _vector_ns(scores: Float64s, hardware: SystolicHardware, backward: bool) -> Float64s:
-    name = "attention.backward_register_cycles" if backward else "attention.register_cycles"
-    result: Float64s = scores / REGISTER * hardware.constants[name] / hardware.vector_cycles_per_ns
-    return result
-
-
 def _pairs(queries: Float64s, keys: Float64s, causal: NDArray[np.bool_], block: float) -> Float64s:
     """Scores per head: causal kernels leave out blocks above the diagonal.
 
@@ -137,6 +141,18 @@ def _pairs(queries: Float64s, keys: Float64s, causal: NDArray[np.bool_], block: 
     square = np.minimum(queries, keys)
     left_out = square * np.maximum(square - np.minimum(high, wide), 0) / 2
     return np.asarray(queries * keys - np.where(causal, left_out, 0), np.float64)
+
+
+def _chunk_ns(kernels: Kernels, hardware: SystolicHardware, dtype: str) -> Float64s:
+    c = hardware.constants
+    heads, queries, keys, size = np.maximum(AttentionDims.of(kernels.dims.astype(np.float64)), 1)
+    scores = heads * _pairs(queries, keys, kernels.causal, 1)
+    vector = scores / REGISTER * c["prefill.register_cycles"]
+    vector += heads * queries * c["prefill.query_cycles"]
+    working = _both_ns(_arrays_ns(scores, size, hardware, dtype, PRODUCTS), vector, hardware)
+    memory = kernels.moved_bytes / (c["gemm.memory_efficiency"] * hardware.memory_bytes_per_ns)
+    result: Float64s = c["prefill.launch_ns"] + np.maximum(working, memory)
+    return result
 
 
 def _decode_ns(kernels: Kernels, hardware: SystolicHardware, dtype: str) -> Float64s:
