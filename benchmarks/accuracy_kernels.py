@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks import cudnn_rows, simumax_rows
 from benchmarks import kernel_rows as rows
-from benchmarks import simumax_rows
 from benchmarks.accuracy_row import Accuracy, accuracy, as_text
 from benchmarks.fits import attention, grouped, norms, products
 from benchmarks.fits import bytes as fitted_bytes
@@ -206,7 +206,19 @@ def with_libraries(chip: Chip, *libraries: str) -> Chip:
 
 
 def training_attention_rows() -> Iterator[Accuracy]:
-    """Attention as Megatron-core launches it, on a machine that trains."""
+    """cuDNN's attention alone, in each type, and as Megatron-core launches it on a machine that trains."""
+    for preset in cudnn_rows.GPUS:
+        chip = with_libraries(Cluster.load(preset).chip, "cudnn")
+        for dtype, name in cudnn_rows.TYPES.items():
+            for title in ("forward", "backward", "backward in one order"):
+                backward, ordered = title != "forward", title.endswith("order")
+                measured = cudnn_rows.attention(
+                    preset, dtype, backward=backward, deterministic=ordered
+                )
+                if len(measured):
+                    yield from of_chip(
+                        f"attention by cuDNN, {name}, {title}", preset, measured, chip
+                    )
     for preset in simumax_rows.SYSTEMS:
         chip = with_stack(Cluster.load(preset), Stack.load("megatron")).chip
         for title, backward in (("forward", False), ("backward", True)):

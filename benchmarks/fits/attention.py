@@ -89,7 +89,7 @@ FLASH_2 = (
 
 #: One kernel without a copy to a cache: what encoders say of FlashAttention-3 and -4, rounded.
 _STARTS = (6000.0, "assumed", "as FlashAttention-3 and -4 start, which copy nothing to a cache")
-_LAUNCH = {"attention.launch_ns": _STARTS, "decode.launch_ns": _STARTS}
+LAUNCH = {"attention.launch_ns": _STARTS, "decode.launch_ns": _STARTS}
 
 
 def _alike(efficiency: float, backward: float, source: str) -> dict[str, Constant]:
@@ -100,7 +100,7 @@ def _alike(efficiency: float, backward: float, source: str) -> dict[str, Constan
 def _backward(efficiency: float, source: str) -> dict[str, Constant]:
     """The same without the efficiency of the forward pass."""
     said = (efficiency, "assumed", f"{source}; of forward's")
-    return {"attention.backward_efficiency": said, **_LAUNCH}
+    return {"attention.backward_efficiency": said, **LAUNCH}
 
 
 _FLASH_1 = (
@@ -117,18 +117,16 @@ SAID: tuple[tuple[str, str, Mapping[str, Constant]], ...] = (
     ("triton-flash", "a100-40-dgx", _alike(0.4, 0.75, _FLASH_1)),
     ("triton-flash", "h100-dgx", _backward(0.758, _FLASH_1_H100)),  # forward: fits/steps.py
     ("triton-flash", "h200-dgx", _alike(0.19, 0.758, _FLASH_1_H100)),
-    ("flash-2", "a100-80-dgx", _LAUNCH),
-    ("flash-2", "a100-40-dgx", _LAUNCH),
+    ("flash-2", "a100-80-dgx", LAUNCH),
+    ("flash-2", "a100-40-dgx", LAUNCH),
     ("flash-2", "h100-dgx", _alike(0.35, 0.863, _FLASH_2_H100)),
     ("flash-2", "h200-dgx", _alike(0.35, 0.863, _FLASH_2_H100)),
-    ("flash-2", "l40s", _LAUNCH),
-    ("flash-3", "h200-dgx", _LAUNCH),
-    ("cudnn", "a100-80-dgx", _LAUNCH),
-    ("cudnn", "a100-40-dgx", _LAUNCH),
-    ("cudnn", "h100-dgx", _LAUNCH),
-    ("cudnn", "h200-dgx", _LAUNCH),
-    ("cudnn", "b200-dgx", _LAUNCH),
-    ("cudnn", "gb200-nvl72", _LAUNCH),
+    ("flash-2", "l40s", LAUNCH),
+    ("flash-3", "h200-dgx", LAUNCH),
+    ("cudnn", "a100-80-dgx", LAUNCH),
+    ("cudnn", "a100-40-dgx", LAUNCH),
+    ("cudnn", "h100-dgx", LAUNCH),
+    ("cudnn", "b200-dgx", LAUNCH),
 )
 
 
@@ -137,7 +135,7 @@ def serving(preset: str, half: int = 0) -> dict[str, float]:
     gpu = kernel_rows.PRESETS[preset]
     data = [kernel_rows.prefill(gpu), kernel_rows.decode(gpu)]
     rows = [part.select(part.half == half) for part in data]
-    found = _fit(preset, serving_bounds(preset), rows, _fixed(preset))
+    found = fitted(preset, serving_bounds(preset), rows, _fixed(preset))
     # kernels of many queries start no sooner and end no later than those of one
     for name, least in (("launch_ns", "launch_ns"), ("tile_ns", "head_ns")):
         found[f"attention.{name}"] = max(found[f"attention.{name}"], found[f"decode.{least}"])
@@ -158,7 +156,7 @@ def encoder(preset: str, half: int = 0) -> dict[str, float]:
     own = constants_of(Cluster.load(preset).chip).values
     launch = {"decode.launch_ns": 1500.0, "decode.head_ns": 0.0}
     bounds = encoder_bounds(preset)
-    found = _fit(preset, bounds, [data.select(data.half == half)], {**own, **launch})
+    found = fitted(preset, bounds, [data.select(data.half == half)], {**own, **launch})
     return found | {
         "decode.launch_ns": found["attention.launch_ns"],
         "decode.head_ns": min(found["attention.tile_ns"], own["decode.head_ns"]),
@@ -177,7 +175,7 @@ def training(preset: str, half: int = 0) -> Mapping[str, float]:
     parts = [simumax_rows.attention(preset, backward=b) for b in (False, True)]
     rows = [part.select(part.half == half) for part in parts]
     own = constants_of(Cluster.load(TRAINING[preset]).chip).values
-    return _fit(preset, SUSTAINED | BACKWARD, rows, own)
+    return fitted(preset, SUSTAINED | BACKWARD, rows, own)
 
 
 def _fixed(preset: str) -> dict[str, float]:
@@ -188,7 +186,7 @@ def _fixed(preset: str) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _fit(
+def fitted(
     preset: str, bounds: Bounds, rows: list[Measured], others: Mapping[str, float]
 ) -> dict[str, float]:
     """Constants with which prices are near; the second part of training rows is backward."""
@@ -206,7 +204,8 @@ def _fit(
 
 def _prices(part: Measured, hardware: GpuHardware) -> Float64s:
     backward = bool((part.kernels.kind == KernelKind.ATTENTION_BACKWARD).all())
-    return attention_ns(part.kernels, hardware, "bf16", backward=backward)
+    (dtype,) = part.kernels.dtypes
+    return attention_ns(part.kernels, hardware, dtype, backward=backward)
 
 
 def fits() -> list[Fit]:

@@ -204,10 +204,9 @@ def _loss_fit(preset: str, like: str) -> Fit:
         return {
             "gemm.sustained": (share, "assumed", why),
             "gemm.power_ns": (table["gemm.power_ns"].value, "assumed", f"as {like}"),
-            "attention.sustained": (table["attention.sustained"].value, "assumed", f"as {like}"),
         }
 
-    names = ("gemm.sustained", "gemm.power_ns", "attention.sustained")
+    names = ("gemm.sustained", "gemm.power_ns")
     return Fit(
         "steps-loss", preset, "chip.gpu.libraries.sustained", names, len(names), run, {}, quick=True
     )

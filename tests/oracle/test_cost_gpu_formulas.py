@@ -235,6 +235,9 @@ def attention_ns(row: Row, gpu: Gpu, *, backward: bool = False) -> float:
     turns = heads / packed * max(packed * queries / rows, 1) / gpu.sms
     rate = arithmetic_rate(row, gpu, backward=backward)
     full = 4 * rows * (size if backward else width_of(row)) / rate * gpu.sms
+    if backward and row.dtype.startswith("f8"):
+        scores = rows * gpu["attention-fp8.backward_score_cycles"] / gpu.cycles * gpu.sms
+        full = (full**3 + scores**3) ** (1 / 3)
     loads = 2 * SIZES[row.dtype] * size / (gpu["decode.sm_share"] * gpu.memory) * gpu.sms
     per_key, alone = (
         max(full * min(max(heads_in * queries / rows, 0.1), 1), loads)
@@ -292,8 +295,10 @@ def arithmetic_rate(row: Row, gpu: Gpu, *, backward: bool) -> float:
     known = [gpu[f"{HEAD_SIZES}{s}"] for s in sizes]
     size = min(row.dims[3], 128) if backward else row.dims[3]
     rate = float(np.interp(math.log2(size), [math.log2(s) for s in sizes], known))
-    rate *= gpu.peak(row.dtype) * gpu["attention.sustained"]
-    return rate * gpu["attention.backward_efficiency"] / 2.5 if backward else rate
+    narrow, peak = row.dtype.startswith("f8"), gpu.peak(row.dtype) * gpu["attention.sustained"]
+    if backward:
+        return (1.0 if narrow else rate * gpu["attention.backward_efficiency"]) * peak / 2.5
+    return rate * peak * (gpu["attention-fp8.peak_share"] if narrow else 1)
 
 
 def between(gpu: Gpu, decoding: str, prefill: str, late: float) -> float:

@@ -3,6 +3,7 @@ libraries, and measured rows."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -186,13 +187,41 @@ def test_rows_that_were_held_out_are_met() -> None:
         assert all(r.mape < r.roofline for r in found.values())
 
 
+#: Error of held-out rows of training, by what their titles begin with; H200 has one to three rows of each.
+TRAINING_BARS = {
+    "attention in training": 12,
+    "attention by cuDNN, bfloat16, forward": 7,
+    "attention by cuDNN, bfloat16, backward": 8,
+    "attention by cuDNN, fp8": 15,
+    "attention by cuDNN, mxfp8": 15,
+}
+
+
 def test_attention_of_training_that_was_held_out_is_met() -> None:
-    """Forward and backward together: one way there are two to nine rows."""
+    """Forward and backward together where one way there are two to nine rows."""
     rows = [r for r in accuracy_kernels.training_attention_rows() if r.split == "held out"]
-    assert len(rows) == 4
-    for chip in {r.chip for r in rows}:
-        its = [r for r in rows if r.chip == chip]
-        assert sum(r.mape * r.count for r in its) / sum(r.count for r in its) < 12
+    for title, bar in TRAINING_BARS.items():
+        for chip in {r.chip for r in rows}:
+            its = [r for r in rows if r.chip == chip and r.data.startswith(title)]
+            assert sum((r.mape - bar) * r.count for r in its) <= 0, (title, chip)
+            assert all(r.mape < r.roofline for r in its)
+
+
+def test_windows_are_skipped_by_backward_passes_of_16_bits_alone() -> None:
+    """Of 8 bits they walk what a causal mask leaves, so twice the tokens take four times as long."""
+    chip = accuracy_kernels.with_libraries(chip_of("gb200-nvl72"), "cudnn")
+    for dtype, least, most in (
+        ("bf16", 1.9, 2.1),
+        ("f8E4M3FN", 3.5, 4.1),
+        ("f8E4M3FN:block", 3.5, 4.1),
+    ):
+        short, long = (
+            replace(attention(256, tokens, 128), dtypes=(dtype,), all_keys=np.array([tokens]))
+            for tokens in (8192, 16384)
+        )
+        back = np.array([KernelKind.ATTENTION_BACKWARD], np.uint8)
+        times = [latency_ns(replace(k, kind=back), chip)[0] for k in (short, long)]
+        assert least < times[1] / times[0] < most, dtype
 
 
 def test_rows_behind_windows_are_read_as_a_program_would_have_them() -> None:

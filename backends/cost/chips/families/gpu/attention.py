@@ -23,23 +23,30 @@ values that are copied to a cache, which serving kernels do on the way.
 
 Arithmetic is at the efficiency of the head size, of which steps that run for minutes keep
 `attention.sustained` (power). The backward pass walks with tiles of `BLOCK` keys, unpacked, 2.5
-times the arithmetic at `attention.backward_efficiency` of forward's.
+times the arithmetic at `attention.backward_efficiency` of forward's. In types of 8 bits the forward pass has
+another share of that type's peak (`attention-fp8.peak_share`). In the backward pass products are at the
+peak, and each score keeps an SM longer than they do (`attention-fp8.backward_score_cycles`), for types of
+scores and of their gradients change. There kernels skip what a causal mask hides, but may not skip what
+a window hides (`attention-fp8.backward_skips`).
 
 For growing heads, queries, keys and bytes every term grows, and none jumps.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.cost.chips.families.gpu.constants import HEAD_SIZES
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, element_bytes
+from flint.backends.cost.chips.families.gpu.quantised import NARROW
 from flint.backends.cost.chips.kernels import Kernels
 from flint.ir.arrays import Float64s
 from flint.ir.dims import AttentionDims
+from flint.ir.product_types import is_by_block
 
 #: Keys of a tile of the backward pass.
 BLOCK = 128
@@ -56,11 +63,13 @@ LEAST_FILL = 0.1
 #: Of a tile's start and end, the share that grows with the head size, at `BLOCK` elements.
 GROWS = 0.3
 #: Values are no narrower than keys by more than makes this of the arithmetic (192 and 128: 0.83).
-NARROW = 0.75
+NARROWEST = 0.75
 #: Keys are split for up to a block of queries, and ever less for up to 2 ** this of them.
 SPLIT_DOUBLINGS = 3
 #: Of what a full tile saves where its keys are split, what the kernel that adds parts takes at most.
 SAVED = 0.5
+#: Exponent of the norm that joins products of the backward pass and what it does to scores beside them.
+SCORES_OVERLAP = 3.0
 #: The last round of tiles is a whole one once this part of an SM's turn is full.
 FULL_ROUND = 0.5
 
@@ -83,6 +92,14 @@ class _Sizes:
     pair_bytes: Float64s
     cached_bytes: Float64s
     causal: NDArray[np.bool_]
+
+
+class _OfType(NamedTuple):
+    """What attention of a type has of its own, by the names in `NARROW_ATTENTION`."""
+
+    peak_share: float = 1.0
+    backward_score_cycles: float = 0.0
+    backward_skips: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -115,8 +132,11 @@ def attention_ns(
     prefill = np.clip((sizes.queries - 1) / (PREFILL_QUERIES - 1), 0, 1)
     if backward:
         prefill = np.ones_like(prefill)
+    own = _of_type(hardware, dtype)
+    if backward:
+        sizes = _unskipped(sizes, 1 - own.backward_skips)
     rate = _rate(hardware, dtype, sizes.size, backward)
-    tiles = _tiles(sizes, prefill, rate, hardware, backward)
+    tiles = _tiles(sizes, prefill, rate, hardware, own if backward else None)
     others = sizes.bytes - sizes.cached_bytes - sizes.pair_bytes
     moving = sizes.pair_bytes / c["decode.memory_efficiency"]
     moving += np.maximum(others, 0) / c["attention.memory_efficiency"]
@@ -150,7 +170,7 @@ def _sizes(kernels: Kernels, dtype: str, backward: bool) -> _Sizes:
     group = np.ones_like(heads) if backward else pairs / read
     pair_bytes = np.zeros_like(heads) if backward else np.minimum(read, kernels.read_bytes)
     told = kernels.flops / (np.where(kernels.causal, 2, 4) * heads * queries * keys * size)
-    narrow = np.where(kernels.flops > 0, np.clip(told, NARROW, 1), 1)
+    narrow = np.where(kernels.flops > 0, np.clip(told, NARROWEST, 1), 1)
     width: Float64s = size if backward else size * narrow
     return _Sizes(
         heads, queries, keys, all_keys, size, width, 2 * element * size, group,
@@ -158,25 +178,46 @@ def _sizes(kernels: Kernels, dtype: str, backward: bool) -> _Sizes:
     )  # fmt: skip
 
 
+def _unskipped(sizes: _Sizes, share: float) -> _Sizes:
+    """Tiles that walk a share of the way as if no window hid anything from a causal mask."""
+    hidden = (sizes.all_keys - np.minimum(sizes.queries, sizes.all_keys) / 2 - sizes.keys) * share
+    keys = np.where(sizes.all_keys > sizes.keys, sizes.keys + np.maximum(hidden, 0), sizes.keys)
+    return replace(sizes, keys=keys)
+
+
+def _of_type(hardware: GpuHardware, dtype: str) -> _OfType:
+    if not dtype.startswith(NARROW):
+        return _OfType()
+    own = "attention-fp8-block" if is_by_block(dtype) else "attention-fp8"
+    return _OfType(*(hardware.constants[f"{own}.{name}"] for name in _OfType._fields))
+
+
 def _rate(hardware: GpuHardware, dtype: str, size: Float64s, backward: bool) -> Float64s:
     """FLOP per nanosecond of the arithmetic of the forward pass's two products."""
     c = hardware.constants
     size = np.minimum(size, BACKWARD_SIZE) if backward else size
     efficiency = head_efficiency(hardware, size) * c["attention.sustained"]
-    if backward:
+    if not backward:
+        efficiency = efficiency * _of_type(hardware, dtype).peak_share
+    elif dtype.startswith(NARROW):  # scores take longer
+        efficiency = np.full_like(size, c["attention.sustained"] / BACKWARD_FLOPS)
+    else:
         efficiency = efficiency * c["attention.backward_efficiency"] / BACKWARD_FLOPS
     result: Float64s = efficiency * hardware.peak_flops_per_ns(dtype)
     return result
 
 
 def _tiles(
-    sizes: _Sizes, prefill: Float64s, rate: Float64s, hardware: GpuHardware, backward: bool
+    sizes: _Sizes, prefill: Float64s, rate: Float64s, hardware: GpuHardware, back: _OfType | None
 ) -> _Tiles:
-    c, sms = hardware.constants, hardware.sms
+    c, sms, backward = hardware.constants, hardware.sms, back is not None
     rows = BLOCK if backward else c["attention.rows"]
     packed = sizes.group ** (1 - prefill * (1 - c["attention.packed"]))
     turns = sizes.heads / packed * np.maximum(packed * sizes.queries / rows, 1) / sms
     arithmetic = 4 * rows * sizes.width / rate * sms
+    if back:
+        scores = rows * back.backward_score_cycles / hardware.cycles_per_ns
+        arithmetic = _norm(arithmetic, scores, SCORES_OVERLAP)
     fill = np.clip(packed * sizes.queries / rows, LEAST_FILL, 1)
     alone = np.clip(sizes.group * sizes.queries / rows, LEAST_FILL, 1)
     loads = sizes.key_bytes * sms / (c["decode.sm_share"] * hardware.memory_bytes_per_ns)
@@ -244,7 +285,7 @@ def _between(decoding: float, prefilling: float, prefill: Float64s) -> Float64s:
     return result
 
 
-def _norm(a: Float64s, b: Float64s, p: float) -> Float64s:
+def _norm(a: Float64s, b: Float64s | float, p: float) -> Float64s:
     high, low = np.maximum(np.maximum(a, b), 1e-9), np.minimum(a, b)
     result: Float64s = high * (1 + (low / high) ** p) ** (1 / p)
     return result

@@ -56,6 +56,12 @@ def _quantised(model: str, numbers: str) -> dict[str, Constant]:
     }
 
 
+#: Fused attention of 8 bits (see `gpu.attention`): meanings, and what is assumed unless a chip says so.
+NARROW_ATTENTION = {
+    "peak_share": (Constant("share of the peak of 8 bits, over that of bf16's peak"), 1.0),
+    "backward_score_cycles": (Constant("of an SM for a score, beside its products"), 0.0),
+    "backward_skips": (Constant("of what a window hides, what is skipped", most=1), 1.0),
+}
 #: Sets of constants for grouped products (see `gpu.grouped`).
 GROUPED = ("grouped", "grouped-fp8")
 
@@ -149,6 +155,8 @@ CONSTANTS: Mapping[str, Constant] = {
     **_quantised("fp8", "8 bits"),
     **_quantised("fp8-block", "8 bits with scales of blocks"),
     **_quantised("fp4", "4 bits"),
+    **{f"attention-fp8.{name}": said for name, (said, _) in NARROW_ATTENTION.items()},
+    **{f"attention-fp8-block.{name}": said for name, (said, _) in NARROW_ATTENTION.items()},
     **_grouped("grouped"),
     **_grouped("grouped-fp8"),
 }
@@ -162,6 +170,7 @@ INSTEAD = {
     for own in (*QUANTISED, *GROUPED)
     for name in ("efficiency", "memory_efficiency", "launch_ns", "step_ns", "epilogue_k")
 }
+INSTEAD |= {f"attention-fp8-block.{name}": f"attention-fp8.{name}" for name in NARROW_ATTENTION}
 INSTEAD["copy.indexed_cycles"] = "elementwise.indexed_cycles"
 INSTEAD["norm.backward_launch_ns"] = "norm.launch_ns"
 INSTEAD["convolution.launch_ns"] = "gemm.launch_ns"
@@ -173,6 +182,7 @@ UNLESS_SAID = {
     "convolution.layouts": 0.0,
     "convolution.channels": 8.0,
     "attention.sustained": 1.0,
+    **{f"attention-fp8.{name}": value for name, (_, value) in NARROW_ATTENTION.items()},
     "elementwise.indexed_cycles": 0.0,
     "softmax.long_bytes": 1.0,
     "norm.element_cycles": 0.0,
