@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from benchmarks import collective_rows as rows
 from benchmarks.accuracy_row import Accuracy, as_text
 from benchmarks.accuracy_row import accuracy as accuracy_of
-from benchmarks.fits.networks import INNER
+from benchmarks.fits.networks import INNER, OLDER
 from flint.backends.cost.collectives import duration_ns, roofline_ns
+from flint.backends.cost.software import with_libraries
 from flint.cluster.models import Cluster
 from flint.ir.program import Collective
 
@@ -35,7 +36,7 @@ def accuracy(
 
 def table() -> list[Accuracy]:
     """All rows of the report."""
-    return [*_inside_a_node(), *_over_nodes(), *_facts()]
+    return [*_inside_a_node(), *_older(), *_over_nodes(), *_facts()]
 
 
 def _inside_a_node() -> Iterator[Accuracy]:
@@ -47,6 +48,17 @@ def _inside_a_node() -> Iterator[Accuracy]:
         yield accuracy(data, "held out", held, cluster)
         large = [r for r in held if r.size_bytes >= 64 << 20]
         yield accuracy(data, "held out, >= 64 MiB", large, cluster)
+
+
+def _older() -> Iterator[Accuracy]:
+    """An older NCCL, with its own constants and with those of newer ones."""
+    for preset in OLDER:
+        cluster, measured = Cluster.load(preset), rows.older(preset)
+        own = with_libraries(cluster, ("nccl-2-20",))
+        held = [r for r in measured if r.half]
+        yield accuracy("NCCL 2.18-2.20, 8 GPUs", "fit", [r for r in measured if not r.half], own)
+        yield accuracy("NCCL 2.18-2.20, 8 GPUs", "held out", held, own)
+        yield accuracy("NCCL 2.18-2.20, 8 GPUs", "constants of 2.27-2.29", held, cluster)
 
 
 def _over_nodes() -> Iterator[Accuracy]:

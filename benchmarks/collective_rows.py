@@ -11,6 +11,7 @@ from benchmarks.kernel_rows import DATA
 from flint.backends.cost.network.torus import CollectiveCall, Span
 from flint.cluster.models import Cluster, Network
 from flint.ir.program import Collective
+from flint.tools.measure.fitting.fit import halves, hash_of
 
 _COLLECTIVES = {
     "all_reduce": Collective.ALL_REDUCE,
@@ -69,6 +70,20 @@ def over_nodes() -> list[Measured]:
     with (DATA / "nccl_multinode" / "all_reduce.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     return [_over_nodes(row, int(row["nodes_or_racks"])) for row in rows]
+
+
+def older(preset: str) -> list[Measured]:
+    """Azure's all-reduces of NCCL 2.18 to 2.20 on 8 GPUs; of few rows, too, half are held out."""
+    with (DATA / "azure_nccl" / "all_reduce.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["preset"] == preset]
+    half = halves([hash_of("all_reduce", row["gpus"], row["bytes"]) for row in rows])
+    found = []
+    for row, part in zip(rows, half.tolist(), strict=True):
+        size, gpus = int(row["bytes"]), int(row["gpus"])
+        call = CollectiveCall(Collective.ALL_REDUCE, size, (Span(0, gpus),))
+        ns = size * 2 * (gpus - 1) / gpus / float(row["busbw_GBps"])
+        found.append(Measured(call, ns, "float32", size, part))
+    return found
 
 
 def public(source: str) -> list[Measured]:

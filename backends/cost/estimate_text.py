@@ -95,8 +95,9 @@ def _sure(interval: Interval | None) -> str:
 
 
 def _stack(e: EstimateNumbers) -> str:
-    """Whose software runs, and the libraries of which this chip has constants of their own."""
-    used = model_of(e.cluster.chip).libraries()
+    """Whose software runs, and the libraries of which this machine has constants of their own."""
+    of_networks = dict.fromkeys(n.library for n in e.cluster.network if n.library)
+    used = (*model_of(e.cluster.chip).libraries(), *of_networks)
     return e.stack.name + (f" ({', '.join(used)})" if used else "")
 
 

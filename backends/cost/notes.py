@@ -19,9 +19,9 @@ from flint.backends.cost.network.placement import NetworkPlacement, spans_of_row
 from flint.backends.cost.network.torus import Span
 from flint.backends.cost.simulate.exposure import labels_of
 from flint.backends.cost.simulate.timeline import ClassTimeline, Timeline
+from flint.cluster.libraries import SUSTAINED
 from flint.cluster.load import lenders
 from flint.cluster.models import Chip, Cluster, Network
-from flint.cluster.stack import SUSTAINED
 from flint.ir.arrays import Float64s
 from flint.ir.program import Collective, Kind, Phase, Program
 from flint.ir.workload import Workload
@@ -190,7 +190,7 @@ def lent_notes(programs: Iterable[Program], placement: NetworkPlacement) -> list
     cluster, all_programs = placement.cluster, list(programs)
     crossed = chain(_groups(all_programs, placement), _routes(all_programs, placement))
     tiers = sorted({s.tier for spans in crossed for s in spans if s.size > 1})
-    tables = [(cluster.network[t].name, cluster.network[t].constants) for t in tiers]
+    tables = [(cluster.network[t].name, cluster.network[t].constants_in_use) for t in tiers]
     family = cluster.chip.family
     if family is not None:
         tables.insert(0, (cluster.chip.name, family.constants))

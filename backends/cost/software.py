@@ -76,7 +76,16 @@ def with_host(cluster: Cluster, stack: Stack) -> Cluster:
 
 
 def with_libraries(cluster: Cluster, libraries: tuple[str, ...]) -> Cluster:
-    """The cluster with the constants of libraries; those that its file names itself stay."""
+    """The cluster with the constants of libraries; those that its file names itself stay.
+
+    A tier of the network runs the last of them that it has constants of.
+    """
+    its = {n.name: [name for name in libraries if name in n.libraries] for n in cluster.network}
+    if any(its.values()):
+        tiers = (
+            n.model_copy(update={"library": (n.library, *its[n.name])[-1]}) for n in cluster.network
+        )
+        cluster = cluster.model_copy(update={"network": tuple(tiers)})
     family = cluster.chip.family
     if family is None or not libraries or getattr(family, "uses", True):
         return cluster

@@ -235,4 +235,4 @@ def _of_chip(chip: Chip, prefixes: tuple[str, ...]) -> list[Quantity]:
 
 
 def _of_network(network: Network) -> list[Quantity]:
-    return list(network.constants.values())
+    return list(network.constants_in_use.values())

@@ -48,6 +48,14 @@ BOUNDS: Bounds = {
     "p2p_a0_ns": (0.0, 20e3, 4000.0),
     "p2p_efficiency": (0.3, 0.95, 0.74),
 }
+#: Presets of which an older NCCL was measured, and what it differs in.
+OLDER = ("a100-80-dgx", "h100-dgx", "h200-dgx")
+OLDER_BOUNDS: Bounds = {
+    "a0_ns": (1000.0, 60e3, 20000.0),
+    "a1_ns": (0.0, 6000.0, 500.0),
+    "low_efficiency": (0.02, 0.95, 0.5),
+    "bulk_a0_ns": (0.0, 60e3, 8000.0),
+}
 IN_SWITCH: Bounds = {"nvls_a0_ns": (0.0, 150e3, 30e3), "nvls_efficiency": (0.2, 0.95, 0.65)}
 HOST: Bounds = {"host_bytes_per_s": (5e9, 60e9, 20e9), "sockets_bytes_per_s": (3e9, 60e9, 12e9)}
 #: Between nodes.
@@ -168,6 +176,7 @@ def fits() -> list[Fit]:
     """Inner networks, then those between nodes, then networks that nothing here measures."""
     return [
         *(_inner_fit(preset) for preset in INNER),
+        *(_older_fit(preset) for preset in OLDER),
         _like_fit("nccl-as", "a100-40-dgx", "nvlink", ("a100-80-dgx", "nvlink")),
         _like_fit("nccl-as", "a100-80-pcie", "pcie", ("l40s", "pcie")),
         *_outer_fits(),
@@ -182,6 +191,20 @@ def _inner_fit(preset: str) -> Fit:
     names = (*bounds, *_messages(preset), *fixed)
     table, run = f"network.{tier}.constants", partial(inner, preset)
     return Fit("nccl", preset, table, names, rows_, run, bounds, quick=preset == "h100-dgx")
+
+
+def _older_fit(preset: str) -> Fit:
+    """What collectives of an older NCCL differ in: their start, and their protocol of small messages."""
+
+    def run() -> dict[str, Constant]:
+        now = {n: q.value for n, q in _constants(preset, "nvlink").items() if n not in OLDER_BOUNDS}
+        calls = _half(rows.older(preset))
+        found = fitted(Cluster.load(preset), 0, calls, OLDER_BOUNDS, now)
+        source = "benchmarks.fits nccl-older on half of Azure's all-reduces with NCCL 2.18 to 2.20"
+        return {name: (value, "fitted", source) for name, value in found.items()}
+
+    table, count = "network.nvlink.libraries.nccl-2-20", len(_half(rows.older(preset)))
+    return Fit("nccl-older", preset, table, tuple(OLDER_BOUNDS), count, run, OLDER_BOUNDS)
 
 
 def _inner_bounds(preset: str) -> Bounds:

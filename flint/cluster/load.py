@@ -332,8 +332,11 @@ def _lent_chip(chip: Mapping[str, Any]) -> dict[str, Any]:
 def _lent_tier(tier: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Nothing of it was measured on this fabric."""
     found = dict(tier)
+    whose = f"{tier['name']} of {name}"
     if "constants" in tier:
-        found["constants"] = _assumed(tier["constants"], f"{tier['name']} of {name}")
+        found["constants"] = _assumed(tier["constants"], whose)
+    if "libraries" in tier:
+        found["libraries"] = {n: _assumed(t, whose) for n, t in tier["libraries"].items()}
     if "measured_members" in tier:
         found["measured_members"] = 1
     return found

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from flint.cluster.kernel_times import KernelTable
+from flint.cluster.libraries import KnownLibraries, MaybeLibrary
 from flint.cluster.load import document_of, find_cluster_file, preset_names
 from flint.cluster.tables import (
     MOST,
@@ -173,6 +174,15 @@ class Network(Model):
     """
     constants: NetworkConstants = Field(default_factory=dict)
     """Fitted constants of the collective model (`a0_ns`, `a1_ns`, `c`, `efficiency`, `nvls_...`)."""
+    libraries: Annotated[dict[str, NetworkConstants], KnownLibraries] = Field(default_factory=dict)
+    """Constants of versions of a library of collectives, by name: they stand before `constants` where one runs."""
+    library: MaybeLibrary = ""
+    """The version that runs, unless a stack names another: that of `constants` where `libraries` has none of it."""
+
+    @property
+    def constants_in_use(self) -> dict[str, Quantity]:
+        """The constants with those of the library that runs."""
+        return self.constants | self.libraries.get(self.library, {})
 
     @model_validator(mode="after")
     def _torus_has_a_shape(self) -> Self:

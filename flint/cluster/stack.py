@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from flint.cluster.libraries import Library
 from flint.cluster.load import read_toml
-from flint.cluster.tables import Model, NotNegative, Positive, wrong
+from flint.cluster.tables import Model, NotNegative, Positive
 from flint.errors import FlintError, nearest
 
 STACKS = Path(__file__).resolve().parent / "stacks"
-
-
-def _known(name: str) -> str:
-    if name not in LIBRARIES:
-        said = f"'{name}' is not a library of kernels{nearest(name, list(LIBRARIES))}"
-        raise wrong(said, help=f"one of {', '.join(LIBRARIES)}")
-    return name
-
-
-Library = Annotated[str, AfterValidator(_known)]
 
 
 class Stack(Model):
@@ -108,25 +98,3 @@ def _checked(path: Path) -> Stack:
         from flint.cluster.errors import cluster_error
 
         raise cluster_error(error, Stack, path, text, document) from error
-
-
-# Libraries of kernels: whose code a chip runs. Constants of a chip may be of one of them.
-
-#: The library of rates that chips keep for minutes.
-SUSTAINED = "sustained"
-#: Names that [chip.gpu.libraries.NAME] and a stack's `libraries` may have, and what they mean.
-LIBRARIES: Mapping[str, str] = {
-    SUSTAINED: "rates of steps that run for minutes: the clock that the chip's power allows",
-    "aten": "PyTorch's own kernels, as it launches them operator by operator",
-    "triton": "kernels that Inductor or XLA generates: fused chains, softmax, norms, reductions",
-    "cudnn": "cuDNN: attention, convolutions",
-    "flash-2": "FlashAttention-2",
-    "flash-3": "FlashAttention-3",
-    "flash-4": "FlashAttention-4, for Blackwell",
-    "triton-flash": "FlashAttention of 2023 in Triton",
-    "transformer-engine": "Transformer Engine and Apex: fused norms, softmax, optimizers",
-    "moe-triton": "SGLang's and vLLM's fused experts in Triton",
-    "moe-cutlass": "FlashInfer's fused experts with CUTLASS",
-    "moe-trtllm": "TensorRT-LLM's fused experts",
-    "serving": "kernels of serving engines (TensorRT-LLM, SGLang, vLLM)",
-}

@@ -209,9 +209,9 @@ def speeds_of(cluster: Cluster) -> tuple[Speed, ...]:
     found = [speed_of(cluster.network[0])]
     for network in cluster.network[1:]:
         speed = speed_of(network)
-        if "a0_ns" not in network.constants:
+        if "a0_ns" not in network.constants_in_use:
             speed = replace(speed, a0_ns=0.0)
-        if network.kind is NetworkKind.SWITCH and "own_part" not in network.constants:
+        if network.kind is NetworkKind.SWITCH and "own_part" not in network.constants_in_use:
             speed = replace(speed, own_part=2 * speed.efficiency * speed.bandwidth / memory)
         found.append(speed)
     return tuple(found)
@@ -225,10 +225,10 @@ def speed_of(network: Network) -> Speed:
     declared = {name: constant.assumed for name, constant in OF_ALGORITHMS.items()}
     values = {**_NO_HOST, **(_SWITCH if network.kind is NetworkKind.SWITCH else _DIRECT)}
     values["a1_ns"] = network.latency_ns.value
-    for name, quantity in network.constants.items():
+    for name, quantity in network.constants_in_use.items():
         (declared if name in declared else values)[name] = quantity.value
     bandwidth = network.bandwidth_bytes_per_s.value / network.oversubscription / 1e9
-    if "sockets_bytes_per_s" not in network.constants:
+    if "sockets_bytes_per_s" not in network.constants_in_use:
         values["sockets_bytes_per_s"] = values["host_bytes_per_s"]
     if network.kind is NetworkKind.RING:  # two links, of which the torus formulas count one
         bandwidth /= 2

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from flint.backends.cost.chips.families.gpu.constants import constants_of
+from flint.backends.cost.collectives import duration_ns
 from flint.backends.cost.estimate import estimate
+from flint.backends.cost.network.torus import CollectiveCall, Span
 from flint.backends.cost.simulate.timeline import POLICIES
-from flint.backends.cost.software import stack_for, with_stack
+from flint.backends.cost.software import stack_for, with_libraries, with_stack
 from flint.backends.cost.trace_timing import timed_kernels
 from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack, shipped_stacks
@@ -18,6 +20,7 @@ from flint.errors import FlintError
 from flint.frontends.torch_world.program.build import build_program
 from flint.ir.made_by import StoodIn
 from flint.ir.mesh import Mesh
+from flint.ir.op_class import Collective
 from flint.ir.workload import Workload
 from flint.passes.profiles import PROFILES
 from flint.requests.estimate import EstimateRequest
@@ -98,9 +101,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     assert ours.step_time_ns > plain.step_time_ns
     assert trace.estimate("h100-dgx", stack=file, policy="in-order").policy.name == "in-order"
     file.write_text(file.read_text().replace('"xla-gpu"]', '"xla-gpu"]\nlibraries = ["atn"]'))
-    with pytest.raises(
-        FlintError, match="'atn' is not a library of kernels; did you mean 'aten'"
-    ) as e:
+    with pytest.raises(FlintError, match="'atn' is not a known library; did you mean 'aten'") as e:
         trace.estimate("h100-dgx", stack=file)
     assert e.value.code == "FL701" and e.value.place.endswith(":5")
 
@@ -187,6 +188,32 @@ def test_a_recorded_host_is_no_stacks() -> None:
     assert e.cluster.chip.gpu.uses == e.stack.libraries
 
 
+OLD_NCCL = """
+name = "ours"
+title = "Ours"
+base = "h100-dgx"
+[[network]]
+name = "nvlink"
+library = "nccl-2-20"
+"""
+
+
+def test_who_says_which_nccl_runs(tmp_path: Path) -> None:
+    (tmp_path / "ours.toml").write_text(OLD_NCCL)
+    ours, trace = Cluster.load(tmp_path / "ours.toml"), zoo("llama_fsdp_tp")
+    call = CollectiveCall(Collective.ALL_REDUCE, 1 << 17, (Span(0, 8),))
+    old = with_libraries(H100, ("aten", "nccl-2-20"))
+    assert duration_ns(call, ours) == duration_ns(call, old) > 1.5 * duration_ns(call, H100)
+    assert with_libraries(ours, ("nccl-2-29",)).network == ours.network  # which has no such table
+    assert "nccl-2-20" in trace.estimate(ours).to_text().splitlines()[2]
+    (tmp_path / "ours.toml").write_text(OLD_NCCL.replace("2-20", "2-21"))
+    with pytest.raises(
+        FlintError, match="network.0.library' 'nccl-2-21' is not a known library"
+    ) as caught:
+        Cluster.load(tmp_path / "ours.toml")
+    assert caught.value.code == "FL701"
+
+
 def test_rates_of_bursts_are_said_where_no_others_are_known(tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text(BASE)
     said = "kernels have burst rates"
@@ -196,7 +223,7 @@ def test_rates_of_bursts_are_said_where_no_others_are_known(tmp_path: Path) -> N
     assert said in trace.estimate(plain).to_text()
     assert said not in trace.estimate(tmp_path / "base.toml").to_text()
     assert (
-        "stack      xla (cudnn, triton, sustained)"
+        "stack      xla (cudnn, triton, sustained, nccl-2-29)"
         in trace.estimate(tmp_path / "base.toml").to_text()
     )
     assert said not in trace.estimate("v5p").to_text()
@@ -211,7 +238,7 @@ def test_rates_of_bursts_are_said_where_no_others_are_known(tmp_path: Path) -> N
         assert said not in trace.estimate(preset).to_text()
     alike = plain.chip.gpu.model_copy(update={"constants": {}, "like": "b200-dgx"})
     lent = plain.model_copy(update={"chip": plain.chip.model_copy(update={"gpu": alike})})
-    assert "stack      xla (cudnn, triton, sustained)" in trace.estimate(lent).to_text()
+    assert "stack      xla (cudnn, triton, sustained, nccl-2-29)" in trace.estimate(lent).to_text()
 
 
 def recorded(**stood_in: object) -> Workload:

@@ -68,8 +68,10 @@ def _lent_quantity(value: float, source: str, of: str) -> Quantity:
 
 
 def _lent(tier: Network, of: str) -> dict[str, Any]:
+    whose = f"{tier.name} of {of}"
     return {
-        "constants": lent_constants(tier.constants, f"{tier.name} of {of}"),
+        "constants": lent_constants(tier.constants, whose),
+        "libraries": {n: lent_constants(t, whose) for n, t in tier.libraries.items()},
         "measured_members": 1 if tier.measured_members else 0,
     }
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
+from flint.cluster.libraries import SUSTAINED, KnownLibraries
 from flint.cluster.load import chips_with_constants
-from flint.cluster.stack import LIBRARIES, SUSTAINED
 from flint.cluster.tables import (
     ChipFamily,
     Constant,
@@ -22,7 +22,6 @@ from flint.cluster.tables import (
     limited,
     named,
     share,
-    unknown,
     wrong,
 )
 from flint.errors import FlintError, nearest
@@ -221,13 +220,6 @@ def _has_constants(name: str) -> str:
     return name
 
 
-def _libraries(tables: Any) -> Any:
-    for name in tables if isinstance(tables, dict) else ():
-        if name not in LIBRARIES:
-            raise unknown(name, list(LIBRARIES), tables[name])
-    return tables
-
-
 #: Constants of a GPU in a file.
 GpuConstants = Annotated[dict[str, Quantity], named(CONSTANTS), limited(CONSTANTS)]
 
@@ -251,9 +243,7 @@ class Gpu(ChipFamily):
     """Its bandwidth, in bytes/s; without it a multiple of that of memory."""
     constants: GpuConstants = Field(default_factory=dict)
     """Fitted constants of the latency model. Missing ones are scaled from the chip named `like`."""
-    libraries: Annotated[dict[str, GpuConstants], BeforeValidator(_libraries)] = Field(
-        default_factory=dict
-    )
+    libraries: Annotated[dict[str, GpuConstants], KnownLibraries] = Field(default_factory=dict)
     """Constants of kernels of one library, by its name: they stand before `constants` where it runs."""
     uses: tuple[str, ...] = ()
     """Libraries that run; of two, the later one has the word. Without any, a stack says."""
