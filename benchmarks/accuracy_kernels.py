@@ -185,7 +185,7 @@ def unseen_rows() -> Iterator[Accuracy]:
 
 def attention_rows() -> Iterator[Accuracy]:
     """Prefill (all, and those above 10 GFLOP) and decode, each also behind windows; encoders."""
-    for preset, gpu in rows.PRESETS.items():
+    for preset, gpu in rows.SERVING.items():
         for title, measured in (("prefill", rows.prefill(gpu)), ("decode", rows.decode(gpu))):
             whole = measured.kernels.all_keys == 0
             yield from of_chip(f"attention, {title}", preset, measured.select(whole))

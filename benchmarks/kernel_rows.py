@@ -33,6 +33,8 @@ PRESETS = {
     "b200-dgx": "b200_sxm",
     "l40s": "l40s",
 }
+#: Those whose attention was measured in serving.
+SERVING = PRESETS | {"rtx-pro-6000": "rtx_pro_6000"}
 #: Those whose products were measured.
 PRODUCTS = PRESETS | {"gb200-nvl72": "gb200", "gb300-nvl72": "gb300"}
 #: NeuSight's GPUs: memory bandwidth (B/s), SMs, boost clock (Hz), L2 (bytes); NVIDIA datasheets.
