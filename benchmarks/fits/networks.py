@@ -88,6 +88,8 @@ LIKE_INFINIBAND = (
     ("gb200-nvl72", "ib"), ("gb300-nvl72", "ib"), ("l40s", "ib"), ("rtx-pro-6000", "ib"),
     ("mi300x", "ib"),
 )  # fmt: skip
+#: What RCCL, which began as NCCL and has its protocols, is taken to share with it: no table of it is public as data.
+RCCL = ("a0_ns", "a1_ns", "c", "own_part")
 #: Presets whose tables have groups of four at most, in which nothing reduces in the switch.
 RACKS = ("gb200-nvl72", "gb300-nvl72")
 #: Presets whose large messages start later, but whose steps do not take longer.
@@ -179,6 +181,7 @@ def fits() -> list[Fit]:
         *(_older_fit(preset) for preset in OLDER),
         _like_fit("nccl-as", "a100-40-dgx", "nvlink", ("a100-80-dgx", "nvlink")),
         _like_fit("nccl-as", "a100-80-pcie", "pcie", ("l40s", "pcie")),
+        _like_fit("rccl-as", "mi300x", "xgmi", ("a100-80-dgx", "nvlink"), RCCL),
         *_outer_fits(),
         *(_like_fit("nodes-as", *there, FABRIC) for there in LIKE_INFINIBAND),
     ]
@@ -362,9 +365,11 @@ def _efa_starts() -> tuple[float, float]:
     return small - _value("h100-efa", "nvlink", "a0_ns"), (many - few) / (15 * 8 - 8)
 
 
-def _like_fit(name: str, preset: str, tier: str, like: tuple[str, str]) -> Fit:
+def _like_fit(
+    name: str, preset: str, tier: str, like: tuple[str, str], some: tuple[str, ...] = ()
+) -> Fit:
     """The constants of another tier. How fast its protocol of small messages is, its links decide not."""
-    names = tuple(_constants(*like))
+    names = some or tuple(_constants(*like))
 
     def run() -> dict[str, Constant]:
         there = _constants(*like)
@@ -373,7 +378,7 @@ def _like_fit(name: str, preset: str, tier: str, like: tuple[str, str]) -> Fit:
             ratio = _bandwidth(preset, tier) / _bandwidth(*like)
             values["low_efficiency"] = min(values["low_efficiency"] / ratio, MOST_LOW)
         whose = f"as {like[1]} of {like[0]}"
-        return {n: (values[n], "assumed", f"{whose}: {_own_source(q)}") for n, q in there.items()}
+        return {n: (values[n], "assumed", f"{whose}: {_own_source(there[n])}") for n in names}
 
     return Fit(name, preset, f"network.{tier}.constants", names, len(names), run, {}, quick=True)
 
