@@ -19,9 +19,9 @@ from flint.backends.cost.network.placement import NetworkPlacement, spans_of_row
 from flint.backends.cost.network.torus import Span
 from flint.backends.cost.simulate.exposure import labels_of
 from flint.backends.cost.simulate.timeline import ClassTimeline, Timeline
-from flint.cluster.libraries import SUSTAINED
 from flint.cluster.load import lenders
 from flint.cluster.models import Chip, Cluster, Network
+from flint.cluster.tables import SUSTAINED
 from flint.ir.arrays import Float64s
 from flint.ir.program import Collective, Kind, Phase, Program
 from flint.ir.workload import Workload

@@ -18,11 +18,12 @@ from pydantic import (
 )
 
 from flint.cluster.kernel_times import KernelTable
-from flint.cluster.libraries import KnownLibraries, MaybeLibrary
 from flint.cluster.load import document_of, find_cluster_file, preset_names
 from flint.cluster.tables import (
     MOST,
     ChipFamily,
+    KnownLibraries,
+    MaybeLibrary,
     Model,
     NetworkConstants,
     NotNegative,

@@ -8,9 +8,8 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from flint.cluster.libraries import Library
 from flint.cluster.load import read_toml
-from flint.cluster.tables import Model, NotNegative, Positive
+from flint.cluster.tables import Library, Model, NotNegative, Positive
 from flint.errors import FlintError, nearest
 
 STACKS = Path(__file__).resolve().parent / "stacks"

@@ -35,12 +35,11 @@ For growing heads, queries, keys and bytes every term grows, and none jumps.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.chips.families.gpu.constants import HEAD_SIZES
+from flint.backends.cost.chips.families.gpu.constants import HEAD_SIZES, NARROW_ATTENTION
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, element_bytes
 from flint.backends.cost.chips.families.gpu.quantised import NARROW
 from flint.backends.cost.chips.kernels import Kernels
@@ -94,14 +93,6 @@ class _Sizes:
     causal: NDArray[np.bool_]
 
 
-class _OfType(NamedTuple):
-    """What attention of a type has of its own, by the names in `NARROW_ATTENTION`."""
-
-    peak_share: float = 1.0
-    backward_score_cycles: float = 0.0
-    backward_skips: float = 1.0
-
-
 @dataclass(frozen=True)
 class _Tiles:
     """Tiles of kernels, in columns. `turns`: tiles over SMs. `keys` that one walks along on average,
@@ -132,11 +123,10 @@ def attention_ns(
     prefill = np.clip((sizes.queries - 1) / (PREFILL_QUERIES - 1), 0, 1)
     if backward:
         prefill = np.ones_like(prefill)
-    own = _of_type(hardware, dtype)
-    if backward:
-        sizes = _unskipped(sizes, 1 - own.backward_skips)
-    rate = _rate(hardware, dtype, sizes.size, backward)
-    tiles = _tiles(sizes, prefill, rate, hardware, own if backward else None)
+    peak_share, score_cycles, skips = _of_type(hardware, dtype)
+    rate = _rate(hardware, dtype, sizes.size, backward) * (1.0 if backward else peak_share)
+    sizes = _unskipped(sizes, 1 - skips) if backward else sizes
+    tiles = _tiles(sizes, prefill, rate, hardware, score_cycles if backward else None)
     others = sizes.bytes - sizes.cached_bytes - sizes.pair_bytes
     moving = sizes.pair_bytes / c["decode.memory_efficiency"]
     moving += np.maximum(others, 0) / c["attention.memory_efficiency"]
@@ -185,11 +175,12 @@ def _unskipped(sizes: _Sizes, share: float) -> _Sizes:
     return replace(sizes, keys=keys)
 
 
-def _of_type(hardware: GpuHardware, dtype: str) -> _OfType:
+def _of_type(hardware: GpuHardware, dtype: str) -> list[float]:
+    """What a type has of its own, in the order of `NARROW_ATTENTION`; 16 bits have nothing."""
     if not dtype.startswith(NARROW):
-        return _OfType()
+        return [assumed for _, assumed in NARROW_ATTENTION.values()]
     own = "attention-fp8-block" if is_by_block(dtype) else "attention-fp8"
-    return _OfType(*(hardware.constants[f"{own}.{name}"] for name in _OfType._fields))
+    return [hardware.constants[f"{own}.{name}"] for name in NARROW_ATTENTION]
 
 
 def _rate(hardware: GpuHardware, dtype: str, size: Float64s, backward: bool) -> Float64s:
@@ -197,26 +188,28 @@ def _rate(hardware: GpuHardware, dtype: str, size: Float64s, backward: bool) -> 
     c = hardware.constants
     size = np.minimum(size, BACKWARD_SIZE) if backward else size
     efficiency = head_efficiency(hardware, size) * c["attention.sustained"]
-    if not backward:
-        efficiency = efficiency * _of_type(hardware, dtype).peak_share
-    elif dtype.startswith(NARROW):  # scores take longer
+    if backward and dtype.startswith(NARROW):  # scores take longer
         efficiency = np.full_like(size, c["attention.sustained"] / BACKWARD_FLOPS)
-    else:
+    elif backward:
         efficiency = efficiency * c["attention.backward_efficiency"] / BACKWARD_FLOPS
     result: Float64s = efficiency * hardware.peak_flops_per_ns(dtype)
     return result
 
 
 def _tiles(
-    sizes: _Sizes, prefill: Float64s, rate: Float64s, hardware: GpuHardware, back: _OfType | None
+    sizes: _Sizes,
+    prefill: Float64s,
+    rate: Float64s,
+    hardware: GpuHardware,
+    score_cycles: float | None,
 ) -> _Tiles:
-    c, sms, backward = hardware.constants, hardware.sms, back is not None
+    c, sms, backward = hardware.constants, hardware.sms, score_cycles is not None
     rows = BLOCK if backward else c["attention.rows"]
     packed = sizes.group ** (1 - prefill * (1 - c["attention.packed"]))
     turns = sizes.heads / packed * np.maximum(packed * sizes.queries / rows, 1) / sms
     arithmetic = 4 * rows * sizes.width / rate * sms
-    if back:
-        scores = rows * back.backward_score_cycles / hardware.cycles_per_ns
+    if score_cycles is not None:
+        scores = rows * score_cycles / hardware.cycles_per_ns
         arithmetic = _norm(arithmetic, scores, SCORES_OVERLAP)
     fill = np.clip(packed * sizes.queries / rows, LEAST_FILL, 1)
     alone = np.clip(sizes.group * sizes.queries / rows, LEAST_FILL, 1)

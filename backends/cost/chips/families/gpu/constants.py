@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from flint.cluster.libraries import SUSTAINED, KnownLibraries
 from flint.cluster.load import chips_with_constants
 from flint.cluster.tables import (
+    SUSTAINED,
     ChipFamily,
     Constant,
     Count,
+    KnownLibraries,
     Positive,
     Quantity,
     efficiency,
