@@ -134,7 +134,7 @@ SAID: tuple[tuple[str, str, Mapping[str, Constant]], ...] = (
 def serving_rows(preset: str) -> list[Measured]:
     """Prefill and decoding of a preset, without rows that tell nothing of steps or of these kernels.
 
-    On RTX PRO 6000, whose L2 holds 128 MB, calls that move an eighth to twice of that are two to four times as fast as
+    On RTX PRO 6000, whose L2 holds 128 MB, calls that move an eighth to twice of that are up to twice as fast as
     from memory: they repeat on the same arrays. There prefill behind windows is a kernel that skips nothing.
     """
     gpu = kernel_rows.SERVING[preset]
