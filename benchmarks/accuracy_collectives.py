@@ -66,6 +66,7 @@ def _over_nodes() -> Iterator[Accuracy]:
     for data, preset, measured in (
         ("NCCL 2 nodes, EFA", "a100-80-efa", rows.over_nodes()),
         ("NCCL 2 nodes, InfiniBand", "h100-dgx", rows.public("nebius")),
+        ("RCCL 8 GPUs", "mi300x", rows.public("rccl")),
     ):
         cluster = Cluster.load(preset)
         yield accuracy(data, "fit", [r for r in measured if not r.half], cluster)

@@ -88,8 +88,9 @@ LIKE_INFINIBAND = (
     ("gb200-nvl72", "ib"), ("gb300-nvl72", "ib"), ("l40s", "ib"), ("rtx-pro-6000", "ib"),
     ("mi300x", "ib"),
 )  # fmt: skip
-#: What RCCL, which began as NCCL and has its protocols, is taken to share with it: no table of it is public as data.
-RCCL = ("a0_ns", "a1_ns", "c", "own_part")
+#: What RCCL, which began as NCCL, is taken to share with it, and what its all-reduces on 8 MI300X say.
+RCCL = ("a1_ns", "own_part")
+RCCL_BOUNDS: Bounds = {name: BOUNDS[name] for name in ("a0_ns", "c", "efficiency")}
 #: Presets whose tables have groups of four at most, in which nothing reduces in the switch.
 RACKS = ("gb200-nvl72", "gb300-nvl72")
 #: Presets whose large messages start later, but whose steps do not take longer.
@@ -182,6 +183,7 @@ def fits() -> list[Fit]:
         _like_fit("nccl-as", "a100-40-dgx", "nvlink", ("a100-80-dgx", "nvlink")),
         _like_fit("nccl-as", "a100-80-pcie", "pcie", ("l40s", "pcie")),
         _like_fit("rccl-as", "mi300x", "xgmi", ("a100-80-dgx", "nvlink"), RCCL),
+        Fit("rccl", "mi300x", "network.xgmi.constants", tuple(RCCL_BOUNDS), 12, _rccl, RCCL_BOUNDS),
         *_outer_fits(),
         *(_like_fit("nodes-as", *there, FABRIC) for there in LIKE_INFINIBAND),
     ]
@@ -194,6 +196,14 @@ def _inner_fit(preset: str) -> Fit:
     names = (*bounds, *_messages(preset), *fixed)
     table, run = f"network.{tier}.constants", partial(inner, preset)
     return Fit("nccl", preset, table, names, rows_, run, bounds, quick=preset == "h100-dgx")
+
+
+def _rccl() -> dict[str, Constant]:
+    known = {n: _value("a100-80-dgx", "nvlink", n) for n in RCCL}
+    calls = _half(rows.public("rccl"))
+    found = fitted(Cluster.load("mi300x"), 0, calls, RCCL_BOUNDS, known)
+    source = "benchmarks.fits rccl on half of an all-reduce by RCCL on 8 MI300X"
+    return {name: (value, "fitted", source) for name, value in found.items()}
 
 
 def _older_fit(preset: str) -> Fit:
