@@ -265,7 +265,7 @@ def _partitioned(captured: Captured, asked: Asked) -> Workload:
     from flint.passes.partition.regathered import regathered_warnings
 
     partitioner = asked.lowering.partitioner
-    if captured.is_gspmd and partitioner == SHARDY:
+    if captured.is_gspmd and partitioner != "xla":
         partitioner, said = "xla", _GSPMD.format(name=captured.name)
         captured = replace(captured, warnings=(*captured.warnings, said))
     with stage("partition", asked.timings):

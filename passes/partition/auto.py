@@ -28,6 +28,8 @@ from flint.text import format_bytes
 DIFFERENT: Final = 0.10
 #: What takes XLA's partitioner longer than the rest of a capture is not held against it.
 MOST_DEVICES, MOST_BYTES, MOST_SECONDS = 65_536, 16_000_000, 60.0
+#: Of kernels that a program calls, XLA knows no more than Flint tells it.
+_CALL: Final = b"custom_call"
 _log = logging.getLogger(__name__)
 
 
@@ -46,7 +48,8 @@ def _by_xla(captured: Captured) -> Partitioned | None:
     """What XLA makes of a program on several devices; None where it has no answer in time."""
     few = 1 < captured.mesh.size <= MOST_DEVICES and len(captured.module) <= MOST_BYTES
     try:
-        return partitioned_by_xla(captured, MOST_SECONDS) if few else None
+        known = few and _CALL not in captured.module
+        return partitioned_by_xla(captured, MOST_SECONDS) if known else None
     except FlintError as error:
         _log.info("not held against XLA's partitioner: %s", error.message)
         return None

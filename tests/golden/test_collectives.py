@@ -647,7 +647,14 @@ def traced(row: Row) -> Program:
         for shape, dtype, spec in row.operands
     ]
     result = jax.sharding.NamedSharding(mesh, row.result)
-    trace = flint.trace(row.fn, row.mesh, *arguments, out_shardings=result, platform=row.platform)
+    trace = flint.trace(
+        row.fn,
+        row.mesh,
+        *arguments,
+        out_shardings=result,
+        platform=row.platform,
+        partitioner="shardy",
+    )
     return trace.program
 
 

@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 import flint
 from flint.ir.program import Collective, Kind, Program
+from flint.passes.work.totals import totals
 from tests.auto_mesh import auto_mesh
 
 BATCH, WIDTH = 64, 128  # divisible by every mesh below, so that shards are exact
@@ -72,9 +73,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 def matmul_flops(program: Program) -> int:
     """FLOPs of matrix products per device."""
-    products = (program.dims[:, 2] > 1) | (program.dims[:, 3] > 1)
-    dots = np.array(["dot_general" in o for o in program.opcodes])[program.opcode]
-    return int((program.flops * program.trips)[products & dots].sum())
+    return totals(program).matmul_flops
 
 
 @given(cases())

@@ -139,7 +139,7 @@ def _splat_of(value: Any) -> Any | None:
 
 
 def _converts_nothing(op: Any) -> bool:
-    return op.name == "stablehlo.convert" and op.operands[0].type == op.results[0].type
+    return bool(op.name == "stablehlo.convert" and op.operands[0].type == op.results[0].type)
 
 
 def _number(attribute: Any) -> float:

@@ -22,11 +22,17 @@ from flint.passes.partition.prepare.transposed import exchange_operands
 
 
 def simplified(bytecode: bytes) -> bytes:
-    """A StableHLO module as XLA's partitioner gets it. To be called where MLIR may be loaded."""
+    """A StableHLO module as XLA's partitioner gets it. To be called where MLIR may be loaded.
+
+    What cannot be read stays as it is: XLA says why.
+    """
     from jaxlib.mlir import ir
 
     with make_context():
-        module = ir.Module.parse(bytecode)
+        try:
+            module = ir.Module.parse(bytecode)
+        except ir.MLIRError:
+            return bytecode
         inline_calls(module)
         simplify(module, bytecode)
         call_searches(module)

@@ -37,7 +37,7 @@ def shaped(shape: tuple[int, ...], *spec: Any, dtype: Any = jnp.float32) -> jax.
 
 def the_row(opcode: str, function: Any, *args: Any) -> Row:
     """The only row of an opcode. (For GPUs JAX lowers linear algebra to calls of cuSOLVER.)"""
-    program = flint.trace(function, MESH, *args, platform="tpu").program
+    program = flint.trace(function, MESH, *args, platform="tpu", partitioner="shardy").program
     (row,) = (r for r in map(program.row, range(len(program))) if r.opcode == opcode)
     return row
 

@@ -87,7 +87,9 @@ def collectives(fn, operands, platform="tpu"):
         jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding.NamedSharding(mesh, spec))
         for shape, dtype, spec in operands
     ]
-    program = flint.trace(fn, {"data": 2, "model": 4}, *arguments, platform=platform).program
+    program = flint.trace(
+        fn, {"data": 2, "model": 4}, *arguments, platform=platform, partitioner="shardy"
+    ).program
     program.verify()
     rows = [program.row(int(i)) for i in (program.kind == Kind.COLLECTIVE).nonzero()[0]]
     return [(r.collective, str(r.group), r.comm_bytes) for r in rows]
