@@ -2,6 +2,7 @@
 
     python -m benchmarks.accuracy               at most 60 rows of each set of training steps
     python -m benchmarks.accuracy --most 16     fewer of them, in a few minutes
+    python -m benchmarks.accuracy --only Parts  one table that needs no training steps
 
 They are those of accuracy_kernels, accuracy_collectives, accuracy_tpu and accuracy_steps, which can be
 run one by one. A table stands between two marks, `<!-- NAME: begin -->` and `end`; the rest of a page is
@@ -11,7 +12,7 @@ written by hand.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.accuracy_collectives import table as collective_accuracy
@@ -19,9 +20,9 @@ from benchmarks.accuracy_constants import as_markdown as constants_table
 from benchmarks.accuracy_constants import doubtful
 from benchmarks.accuracy_kernels import kernel_accuracy
 from benchmarks.accuracy_parts import table as parts_table
-from benchmarks.accuracy_row import Accuracy, as_markdown
+from benchmarks.accuracy_row import as_markdown
 from benchmarks.accuracy_steps import Result, commands, coverage, priced, step_accuracy
-from benchmarks.accuracy_summary import between, summary
+from benchmarks.accuracy_summary import between, reported, summary
 from benchmarks.accuracy_tpu import scalesim_accuracy, tpu_rows_accuracy
 from benchmarks.fits.fit import all_fits
 from benchmarks.step_rows import Case, all_cases
@@ -31,30 +32,22 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE, SUMMARY = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "numbers.md"
 
 
-def measured(steps: Sequence[Result]) -> dict[str, list[Accuracy]]:
-    """All rows, by section."""
+def tables() -> dict[str, Callable[[], str]]:
+    """Tables of the page that need no training steps, by their marks."""
     return {
-        "GPU kernels": kernel_accuracy(),
-        "Collectives": collective_accuracy(),
-        "Systolic arrays": [*tpu_rows_accuracy(), *scalesim_accuracy()],
-        "Training steps": step_accuracy(steps),
+        "GPU kernels": lambda: as_markdown(kernel_accuracy()),
+        "Collectives": lambda: as_markdown(collective_accuracy()),
+        "Systolic arrays": lambda: as_markdown([*tpu_rows_accuracy(), *scalesim_accuracy()]),
+        "Sums over real profiles": lambda: table(list(all_sums())),
+        "What a user types": _commands,
+        "Parts": parts_table,
+        "Constants": lambda: constants_table(doubtful(all_fits())),
     }
 
 
-def filled(text: str, tables: Mapping[str, Sequence[Accuracy]], steps: Sequence[Result]) -> str:
-    """The text of docs/accuracy.md with its tables made again."""
+def _commands() -> str:
     lines = [f"# {label}\n{command}" for label, command in commands(all_cases())]
-    parts = {
-        **{title: as_markdown(rows) for title, rows in tables.items()},
-        "Sums over real profiles": table(list(all_sums())),
-        "What a user types": "```sh\n" + "\n".join(lines).replace(" && ", "\n") + "\n```",
-        "Parts": parts_table(),
-        "How sure they are": coverage(steps),
-        "Constants": constants_table(doubtful(all_fits())),
-    }
-    for name, found in parts.items():
-        text = between(text, name, found)
-    return text
+    return "```sh\n" + "\n".join(lines).replace(" && ", "\n") + "\n```"
 
 
 def _steps(most: int) -> list[Result]:
@@ -70,12 +63,19 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="Write the tables of docs/accuracy.md.")
     parser.add_argument("--most", type=int, default=60, help="training steps of each data set")
-    steps = _steps(parser.parse_args().most)
-    tables = measured(steps)
-    PAGE.write_text(filled(PAGE.read_text("utf-8"), tables, steps), encoding="utf-8")
-    rows = [row for section in tables.values() for row in section]
-    text = between(SUMMARY.read_text("utf-8"), "accuracy", summary(rows))
-    SUMMARY.write_text(text, encoding="utf-8")
+    parser.add_argument("--only", choices=tables(), help="one table that needs no training steps")
+    given = parser.parse_args()
+    text = PAGE.read_text("utf-8")
+    for name, made in tables().items():
+        if given.only in (None, name):
+            text = between(text, name, made())
+    if given.only is None:
+        steps = _steps(given.most)
+        text = between(text, "Training steps", as_markdown(step_accuracy(steps)))
+        text = between(text, "How sure they are", coverage(steps))
+    PAGE.write_text(text, encoding="utf-8")
+    short = between(SUMMARY.read_text("utf-8"), "accuracy", summary(reported(text)))
+    SUMMARY.write_text(short, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from benchmarks.fits.networks import INNER
 from benchmarks.kernel_rows import Measured
 from benchmarks.tables import markdown
 from benchmarks.trace_kernels import TraceKernels, files, of_class, read_trace
-from benchmarks.trace_sums import not_fitted
+from benchmarks.trace_sums import left_out
 from flint.backends.cost.chips.model import latency_ns
 from flint.backends.cost.collectives import duration_ns
 from flint.backends.cost.collectives import roofline_ns as wire_ns
@@ -89,7 +89,8 @@ def sources() -> Iterator[Source]:
         yield Source(data, cluster.chip.name, {Kind.COMMUNICATION: _calls(rows, cluster)})
     for path, preset in files():
         trace = read_trace(path, preset)
-        yield Source(f"profile {trace.name}", trace.cluster.chip.name, _traced(trace, preset))
+        chip = left_out(path, preset).chip
+        yield Source(f"profile {trace.name}", chip.name, _traced(trace, chip))
 
 
 def _bursts(preset: str, gpu: str) -> dict[Kind, PartTimes]:
@@ -138,19 +139,15 @@ def _rows_of_a100() -> PartTimes:
     return _joined(parts)
 
 
-def _traced(trace: TraceKernels, preset: str) -> dict[Kind, PartTimes]:
-    """A profile's kernels that no constant was fitted on, by what they are."""
-    data, chip = trace.kernels, trace.cluster.chip
-    held = data.select(not_fitted(trace, preset))
-    priced_ns, bound_ns = (
-        latencies(held, chip) * held.count,
-        trace_bound_ns(held, chip) * held.count,
-    )
-    times = PartTimes(priced_ns, held.measured_ns * held.count, bound_ns)
+def _traced(trace: TraceKernels, chip: Chip) -> dict[Kind, PartTimes]:
+    """A profile's kernels by what they are; the chip's constants are made without it."""
+    data = trace.kernels
+    priced_ns, bound_ns = latencies(data, chip), trace_bound_ns(data, chip)
+    times = PartTimes(*(ns * data.count for ns in (priced_ns, data.measured_ns, bound_ns)))
     found: dict[Kind, NDArray[np.bool_]] = {}
     for name in CLASSES:
         kind = Kind(name) if name in (Kind.PRODUCTS, Kind.ATTENTION) else Kind.OTHERS
-        found[kind] = found.get(kind, np.False_) | of_class(held, name)
+        found[kind] = found.get(kind, np.False_) | of_class(data, name)
     return {kind: times.select(rows) for kind, rows in found.items() if rows.any()}
 
 

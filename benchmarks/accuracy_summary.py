@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
+from benchmarks.accuracy_row import HEADINGS as COLUMNS
 from benchmarks.accuracy_row import Accuracy
 
 #: What docs/numbers.md shows: a name, and the data and split of the rows of the report that it is about.
@@ -25,6 +27,21 @@ SHOWN = (
     ("training steps: MaxText (TPU recipes)", "TPU recipes", "held out"),
 )
 HEADINGS = ("what", "system", "rows", "MAPE", "median", "bias", "plain roofline", "constant MFU")
+
+
+def reported(page: str) -> list[Accuracy]:
+    """The rows of errors in the text of docs/accuracy.md."""
+    rows, is_theirs = [], False
+    for line in page.splitlines():
+        cells = [c.strip() for c in line.strip("|").split("|")]
+        if cells[0] in ("data", "profile", "constant"):  # headings: other things have tables, too
+            is_theirs = "MAPE" in cells
+        if not is_theirs or len(cells) < len(COLUMNS) - 1 or not re.fullmatch(r"[\d,]+", cells[3]):
+            continue
+        numbers = [float(c) for c in cells[4:] if c]
+        count = int(cells[3].replace(",", ""))
+        rows.append(Accuracy(cells[0], cells[1], cells[2], count, *numbers))
+    return rows
 
 
 def summary(rows: Sequence[Accuracy]) -> str:

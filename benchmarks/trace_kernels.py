@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +26,8 @@ from flint.tools.measure.profiles.formats import read_profiles
 DATA = Path(__file__).resolve().parent / "data" / "kineto"
 #: Beginnings of the files' names, and the presets of the machines that they were recorded on.
 PRESETS = {"h100_": "h100-dgx", "mi300x_": "mi300x", "b200_": "b200-dgx"}
+#: The variable of a process that names the profile which is left out of everything there.
+WITHOUT = "FLINT_BENCHMARKS_WITHOUT"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +51,7 @@ def files(folder: Path = DATA) -> list[tuple[Path, str]]:
     found = []
     for path in sorted(folder.glob("*.json.gz")):
         preset = next((p for start, p in PRESETS.items() if path.name.startswith(start)), "")
-        if preset:
+        if preset and path.name != os.environ.get(WITHOUT):
             found.append((path, preset))
     return found
 

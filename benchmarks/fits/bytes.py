@@ -170,7 +170,10 @@ def of_profiles(preset: str) -> Made:
     """What a machine's profiles say of PyTorch's kernels. Parts take what those before them found."""
     given = _given(preset)
     found: dict[str, Constant] = {}
+    data, _ = trace_kernels.kernels_on(preset)
     for part in PARTS[preset]:
+        if not trace_kernels.of_class(data, part.name).any():
+            continue  # those of the preset that lends
         values, said = _fit_part(part, preset, given)
         source = f"{_HERE} {said} of profiles of {preset} (kineto)"
         found |= {name: (value, "fitted", source) for name, value in values.items()}
@@ -425,7 +428,7 @@ def _fit(preset: str, table: str) -> Fit:
         names = (*(n for n in names if n in BASE or n not in norms.NAMES), "norm.element_cycles")
     count = len(rows.row_kernels("ln", A100))
     if preset in PARTS:
-        count = len(trace_kernels.kernels_on(preset)[0])
+        count = len(trace_kernels.kernels_on(preset)[0]) or count
     name = f"bytes-{table.rpartition('.')[2]}"
     bounds = _BOUNDS if make in (base, aten) else {}
     if preset in norms.GENERATIONS and make is not base:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
+from types import ModuleType
 
 import benchmarks.fits
 from flint.cluster.load import PRESETS
@@ -48,8 +49,8 @@ class Fit:
 FEW = 4
 
 
-def all_fits() -> Sequence[Fit]:
-    """The fits of all modules of this package, in an order in which each finds what it prices with.
+def all_fits(of: Callable[[ModuleType], bool] = lambda module: True) -> Sequence[Fit]:
+    """The fits of all modules of this package, or some, in an order in which each finds what it prices with.
 
     A module names in `AFTER` those whose constants it starts from.
     """
@@ -58,5 +59,6 @@ def all_fits() -> Sequence[Fit]:
     before = {name: getattr(module, "AFTER", ()) for name, module in modules.items()}
     found: list[Fit] = []
     for name in TopologicalSorter(before).static_order():
-        found += modules[name].fits() if hasattr(modules[name], "fits") else []
+        if hasattr(modules[name], "fits") and of(modules[name]):
+            found += modules[name].fits()
     return found
