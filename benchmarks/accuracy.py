@@ -25,6 +25,7 @@ from benchmarks.accuracy_steps import Result, commands, coverage, priced, step_a
 from benchmarks.accuracy_summary import between, reported, summary
 from benchmarks.accuracy_tpu import scalesim_accuracy, tpu_rows_accuracy
 from benchmarks.fits.fit import all_fits
+from benchmarks.residuals import coverage_table, left_out_table
 from benchmarks.step_rows import Case, all_cases
 from benchmarks.trace_sums import all_sums, table
 
@@ -41,6 +42,8 @@ def tables() -> dict[str, Callable[[], str]]:
         "Sums over real profiles": lambda: table(list(all_sums())),
         "What a user types": _commands,
         "Parts": parts_table,
+        "Single kernels": coverage_table,
+        "Chips left out": left_out_table,
         "Constants": lambda: constants_table(doubtful(all_fits())),
     }
 

@@ -9,7 +9,9 @@ and "fitted" the first.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,17 +33,25 @@ from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.model import latency_ns, peak_flops_per_ns
 from flint.backends.cost.software import with_stack
 from flint.cluster.models import Chip, Cluster
+from flint.cluster.residuals import Part
 from flint.cluster.stack import Stack
+from flint.ir.arrays import Float64s, Int64s
 
-#: GPU -> the one whose constants stand in for its own, of the generation before or beside it.
-UNSEEN = {
-    "a100-80-dgx": "h100-dgx",
-    "h100-dgx": "a100-80-dgx",
-    "h200-dgx": "h100-dgx",
-    "b200-dgx": "h200-dgx",
-    "l40s": "a100-80-dgx",
-}
 SPLITS = {"held out": 1, "fitted": 0}
+#: By what the name of some data begins with, the part of a step that its kernels are; the first counts.
+PARTS = {
+    "GEMM bf16": Part.PRODUCTS,
+    "GEMM": Part.NARROW,
+    "products": Part.PRODUCTS,
+    "experts|grouped": Part.GROUPED,
+    "attention, decode": Part.DECODING,
+    "attention.*backward": Part.BACKWARD,
+    "attention": Part.ATTENTION,
+    "norms": Part.NORMS,
+    "convolutions": Part.CONVOLUTIONS,
+}
+#: What marks data that are some of other data.
+SOME = (">=", "> ")
 RowModel = Callable[[Kernels, GpuHardware], NDArray[np.float64]]
 ROW_MODELS: Mapping[str, tuple[str, RowModel]] = {
     "elem": ("element-wise f32", elementwise_ns),
@@ -57,6 +67,42 @@ TENSOR = (
     KernelKind.ATTENTION,
     KernelKind.ATTENTION_BACKWARD,
 )
+
+
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """Kernels of one chip as priced and as measured, and a roofline's times; `half` 1 is held out.
+
+    `split` is what all of them are, and "left out" those that judge; "": their halves say it.
+    """
+
+    data: str
+    chip: str
+    priced_ns: Float64s
+    measured_ns: Float64s
+    bound_ns: Float64s
+    half: Int64s
+    split: str = ""
+
+    @property
+    def part(self) -> Part | None:
+        """The part of a step that they are; None for those that are some of other data."""
+        judges = not self.split or self.split.endswith("left out")
+        if not judges or any(mark in self.data for mark in SOME):
+            return None
+        return next((part for start, part in PARTS.items() if re.match(start, self.data)), None)
+
+    def accuracy(self) -> Iterator[Accuracy]:
+        """The errors of each split."""
+        splits = (
+            {self.split: slice(None)}
+            if self.split
+            else {n: self.half == h for n, h in SPLITS.items()}
+        )
+        for split, chosen in splits.items():
+            times = [ns[chosen] for ns in (self.priced_ns, self.measured_ns, self.bound_ns)]
+            if len(times[0]):
+                yield accuracy(self.data, self.chip, split, *times)
 
 
 def roofline_ns(kernels: Kernels, chip: Chip) -> NDArray[np.float64]:
@@ -76,17 +122,14 @@ def roofline_ns(kernels: Kernels, chip: Chip) -> NDArray[np.float64]:
 
 def of_chip(
     data: str, preset: str, measured: rows.Measured, chip: Chip | None = None
-) -> Iterator[Accuracy]:
-    """Both splits of one data set, priced with a preset's constants, or those of `chip`."""
+) -> Iterator[Priced]:
+    """One data set, priced with a preset's constants, or those of `chip`."""
     chip = Cluster.load(preset).chip if chip is None else chip
     predicted, bound = latency_ns(measured.kernels, chip), roofline_ns(measured.kernels, chip)
-    for split, half in SPLITS.items():
-        s = measured.half == half
-        if s.any():
-            yield accuracy(data, chip.name, split, predicted[s], measured.measured_ns[s], bound[s])
+    yield Priced(data, chip.name, predicted, measured.measured_ns, bound, measured.half)
 
 
-def gemm_rows() -> Iterator[Accuracy]:
+def gemm_rows() -> Iterator[Priced]:
     """bf16 GEMMs: all shapes, those of language models, big ones."""
     for preset, gpu in rows.PRODUCTS.items():
         measured = rows.gemms(gpu)
@@ -98,7 +141,7 @@ def gemm_rows() -> Iterator[Accuracy]:
         yield from of_chip("GEMM bf16, > 100 GFLOP", preset, big)
 
 
-def sustained_rows() -> Iterator[Accuracy]:
+def sustained_rows() -> Iterator[Priced]:
     """Products as a machine that trains runs them; a constant share of the peak beside."""
     for preset in simumax_rows.SYSTEMS:
         measured = simumax_rows.products(preset)
@@ -107,10 +150,10 @@ def sustained_rows() -> Iterator[Accuracy]:
         least = measured.kernels.flops / peak_flops_per_ns(cluster.chip, "bf16")
         share = np.median((least / measured.measured_ns)[measured.half == 0])
         columns = (predicted, measured.measured_ns, least / share, measured.half)
-        yield from _splits("products as launched in training", cluster.chip.name, columns)
+        yield Priced("products as launched in training", cluster.chip.name, *columns)
 
 
-def quantised_rows() -> Iterator[Accuracy]:
+def quantised_rows() -> Iterator[Priced]:
     """Products of 8 and 4 bits, with the kernel that quantises the left operand in each call."""
     for (preset, gpu), ways in QUANTISED.items():
         chip = Cluster.load(preset).chip
@@ -122,10 +165,10 @@ def quantised_rows() -> Iterator[Accuracy]:
                 for price in (latency_ns, roofline_ns)
             )
             columns = (predicted, measured.measured_ns, bound, measured.half)
-            yield from _splits(f"GEMM {how.replace('_', ' ')}, quantised", chip.name, columns)
+            yield Priced(f"GEMM {how.replace('_', ' ')}, quantised", chip.name, *columns)
 
 
-def expert_rows() -> Iterator[Accuracy]:
+def expert_rows() -> Iterator[Priced]:
     """Calls of fused experts, balanced and not, and grouped products as training launches them."""
     for preset, gpu, dtype, library in grouped.CALLS:
         calls = expert_calls(gpu, dtype, library)
@@ -142,7 +185,7 @@ def expert_rows() -> Iterator[Accuracy]:
         columns = (predicted, calls.measured_ns, bound, calls.half)
         for routing, chosen in (("balanced", calls.balanced), ("power law", ~calls.balanced)):
             part = tuple(column[chosen] for column in columns)
-            yield from _splits(f"{title}, {routing}", hardware.chip.name, part)
+            yield Priced(f"{title}, {routing}", hardware.chip.name, *part)
     for preset in simumax_rows.SYSTEMS:
         products, hardware = training_products(preset), grouped.training_hardware(preset)
         least = np.maximum(
@@ -151,10 +194,10 @@ def expert_rows() -> Iterator[Accuracy]:
         )
         predicted = grouped.training_ns(products, hardware)
         columns = (predicted, products.measured_ns, least, products.half)
-        yield from _splits("grouped products as launched in training", hardware.chip.name, columns)
+        yield Priced("grouped products as launched in training", hardware.chip.name, *columns)
 
 
-def other_half_rows() -> Iterator[Accuracy]:
+def other_half_rows() -> Iterator[Priced]:
     """GEMM constants fitted anew on the half that is held out, judged on the other half."""
     for preset, gpu in rows.PRODUCTS.items():
         measured = rows.gemms(gpu)
@@ -164,26 +207,11 @@ def other_half_rows() -> Iterator[Accuracy]:
         hardware = hardware_of(chip, Constants(constants))
         predicted = gemm_ns(measured.kernels, hardware, "bf16")
         bound = roofline_ns(measured.kernels, chip)
-        yield accuracy(
-            "GEMM bf16", chip.name, "halves swapped", predicted, measured.measured_ns, bound
-        )
+        columns = (predicted, measured.measured_ns, bound, measured.half)
+        yield Priced("GEMM bf16", chip.name, *columns, "halves swapped")
 
 
-def unseen_rows() -> Iterator[Accuracy]:
-    """GEMMs of each GPU with the constants of another one, as a chip without its own gets them."""
-    for preset, like in UNSEEN.items():
-        measured = rows.gemms(rows.PRESETS[preset])
-        chip = Cluster.load(preset).chip
-        assert chip.gpu is not None, preset
-        gpu = chip.gpu.model_copy(update={"constants": {}, "like": like})
-        stranger = chip.model_copy(update={"gpu": gpu})
-        yield accuracy(
-            "GEMM bf16", chip.name, f"constants of {like}", latency_ns(measured.kernels, stranger),
-            measured.measured_ns, roofline_ns(measured.kernels, chip),
-        )  # fmt: skip
-
-
-def attention_rows() -> Iterator[Accuracy]:
+def attention_rows() -> Iterator[Priced]:
     """Prefill (all, and those above 10 GFLOP) and decode, each also behind windows; encoders."""
     for preset, gpu in rows.SERVING.items():
         for title, measured in (("prefill", rows.prefill(gpu)), ("decode", rows.decode(gpu))):
@@ -205,7 +233,7 @@ def with_libraries(chip: Chip, *libraries: str) -> Chip:
     return chip.model_copy(update={"gpu": chip.gpu.model_copy(update={"uses": libraries})})
 
 
-def training_attention_rows() -> Iterator[Accuracy]:
+def training_attention_rows() -> Iterator[Priced]:
     """cuDNN's attention alone, in each type, and as Megatron-core launches it on a machine that trains."""
     for preset in cudnn_rows.GPUS:
         chip = with_libraries(Cluster.load(preset).chip, "cudnn")
@@ -226,7 +254,7 @@ def training_attention_rows() -> Iterator[Accuracy]:
             yield from of_chip(f"attention in training, {title}", preset, measured, chip)
 
 
-def norm_rows() -> Iterator[Accuracy]:
+def norm_rows() -> Iterator[Priced]:
     """Norms of libraries: each shape with constants fitted on the others, and all with another generation's."""
     generations = norms.GENERATIONS.values()
     for library, mine, backward in itertools.product(norms.BACKENDS, generations, (False, True)):
@@ -246,21 +274,21 @@ def norm_rows() -> Iterator[Accuracy]:
             own = np.array([times[i] for i, times in enumerate(without)])
             bound = roofline_ns(measured.kernels, chip)
             for split, found in (("each shape left out", own), ("of another generation", borrowed)):
-                yield accuracy(title, chip.name, split, found, measured.measured_ns, bound)
+                ones = np.ones(len(found), np.int64)
+                yield Priced(title, chip.name, found, measured.measured_ns, bound, ones, split)
 
 
-def convolution_rows() -> Iterator[Accuracy]:
+def convolution_rows() -> Iterator[Priced]:
     """Convolutions of PyTorch on MI300X, each half with constants of the other."""
     chip = Cluster.load("mi300x").chip
     for half in (1, 0):
         found, predicted = convolutions_swapped(half)
         bound = roofline_ns(found.kernels, chip)
-        yield accuracy(
-            "convolutions", chip.name, f"half {half} left out", predicted, found.measured_ns, bound
-        )
+        columns = (predicted, found.measured_ns, bound, np.ones(len(predicted), np.int64))
+        yield Priced("convolutions", chip.name, *columns, f"half {half} left out")
 
 
-def row_kernel_rows() -> Iterator[Accuracy]:
+def row_kernel_rows() -> Iterator[Priced]:
     """NeuSight's element-wise, softmax and layer norm kernels with the constants that all GPUs share.
 
     Its times hold the call of each kernel, which prices do not.
@@ -270,7 +298,7 @@ def row_kernel_rows() -> Iterator[Accuracy]:
         yield from _on_all(title, name, model, dict.fromkeys(rows.NEUSIGHT_GPUS, constants))
 
 
-def own_row_kernel_rows() -> Iterator[Accuracy]:
+def own_row_kernel_rows() -> Iterator[Priced]:
     """The same kernels with constants of each GPU's own, and what its calls take beside kernels."""
     for name, (title, model) in ROW_MODELS.items():
         own = {d: dict(fitted_bytes.of_device(name, d)) for d in rows.NEUSIGHT_GPUS}
@@ -279,7 +307,7 @@ def own_row_kernel_rows() -> Iterator[Accuracy]:
 
 def _on_all(
     title: str, name: str, model: RowModel, constants: Mapping[str, dict[str, float]]
-) -> Iterator[Accuracy]:
+) -> Iterator[Priced]:
     everything: list[tuple[NDArray[np.float64], ...]] = []
     for device, values in constants.items():
         measured = rows.row_kernels(name, device)
@@ -287,13 +315,11 @@ def _on_all(
         bound = measured.kernels.moved_bytes / hardware.memory_bytes_per_ns
         predicted = model(measured.kernels, hardware) + values.get("call_ns", 0.0)
         everything.append((predicted, measured.measured_ns, bound, measured.half))
-        yield from _splits(title, device, everything[-1])
-    yield from _splits(
-        title, "all five", tuple(np.concatenate(c) for c in zip(*everything, strict=True))
-    )
+        yield Priced(title, device, *everything[-1])
+    yield Priced(title, "all five", *(np.concatenate(c) for c in zip(*everything, strict=True)))
 
 
-def unseen_row_kernel_rows() -> Iterator[Accuracy]:
+def unseen_row_kernel_rows() -> Iterator[Priced]:
     """The same kernels on each GPU, with constants fitted on the four others."""
     launches = {n: value for n, (value, _, _) in fitted_bytes.launches_of_all().items()}
     for name, (title, model) in ROW_MODELS.items():
@@ -303,29 +329,35 @@ def unseen_row_kernel_rows() -> Iterator[Accuracy]:
             hardware = rows.neusight_hardware(device, constants)
             measured = rows.row_kernels(name, device)
             bound = measured.kernels.moved_bytes / hardware.memory_bytes_per_ns
-            yield accuracy(
-                title, device, "constants of the others", model(measured.kernels, hardware),
-                measured.measured_ns, bound,
-            )  # fmt: skip
+            columns = (
+                model(measured.kernels, hardware),
+                measured.measured_ns,
+                bound,
+                measured.half,
+            )
+            yield Priced(title, device, *columns, "constants of the others")
 
 
-def _splits(
-    title: str, device: str, columns: tuple[NDArray[np.generic], ...]
-) -> Iterator[Accuracy]:
-    predicted, measured, bound, half = columns
-    for split, number in SPLITS.items():
-        s = half == number
-        if not s.any():
-            continue
-        yield accuracy(title, device, split, predicted[s], measured[s], bound[s])
+def priced_kernels() -> Iterator[Priced]:
+    """Kernels of chips that are priced with constants of their own; none is there twice."""
+    parts = (gemm_rows, sustained_rows, quantised_rows, expert_rows, attention_rows)
+    others = (training_attention_rows, norm_rows, convolution_rows)
+    found = (p for rows_of in (*parts, *others) for p in rows_of())
+    yield from (p for p in found if p.part is not None)
 
 
 def kernel_accuracy() -> list[Accuracy]:
     """All rows of the report on kernels."""
-    return [
-        *gemm_rows(), *other_half_rows(), *unseen_rows(), *sustained_rows(), *quantised_rows(), *expert_rows(), *attention_rows(),
+    found = (
+        *gemm_rows(), *other_half_rows(), *sustained_rows(), *quantised_rows(), *expert_rows(), *attention_rows(),
         *training_attention_rows(), *norm_rows(), *convolution_rows(), *row_kernel_rows(), *own_row_kernel_rows(), *unseen_row_kernel_rows(),
-    ]  # fmt: skip
+    )  # fmt: skip
+    return errors(found)
+
+
+def errors(found: Iterable[Priced]) -> list[Accuracy]:
+    """The errors of all splits."""
+    return [a for priced in found for a in priced.accuracy()]
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from flint.backends.cost.chips.families.systolic.attention import working_ns
 from flint.backends.cost.chips.families.systolic.hardware import VECTOR_OPERATIONS, hardware_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.cluster.models import Cluster
+from flint.cluster.residuals import Part
 
 #: Layers of Llama-3.1-8B that are one product: n and k.
 GEMM_LAYERS = {
@@ -86,6 +87,19 @@ def attention_rows(*, decode: bool) -> Measured:
     for row in rows:
         row["ms"] = str(float(row["p50_ns"]) * 1e-6)
     return measured(rows, _decode if decode else _prefill, "ms")
+
+
+def parts() -> Mapping[Part, list[Measured]]:
+    """LLMServingSim's layers by part; o_proj's weights were fetched before."""
+    layers = [gemm_layer(name, in_vmem=name == "o_proj") for name in GEMM_LAYERS]
+    return {
+        Part.PRODUCTS: layers,
+        Part.DECODING: [attention_rows(decode=True)],
+        Part.ATTENTION: [attention_rows(decode=False)],
+        Part.ELEMENTWISE: [rope()],
+        Part.NORMS: [norm()],
+        Part.LOOK_UPS: [embedding()],
+    }
 
 
 def splash_schedules() -> list[Row]:

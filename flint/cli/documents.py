@@ -191,6 +191,9 @@ class ClustersDocument(TypedDict):
     clusters: NotRequired[list[ClusterSummaryDocument]]  #: All of them, by name (list).
     cluster: NotRequired[Cluster]
     """The one that was asked for, as in its file, what it takes from its base included (show)."""
+    trust: NotRequired[
+        str
+    ]  #: In a line, what its constants rest on and how far to trust them (show).
     stacks: NotRequired[tuple[Stack, ...]]  #: Whose software may run on clusters, by name (stacks).
 
 

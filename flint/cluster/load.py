@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ def preset_aliases(name: str) -> list[str]:
     return list(_preset(name).get("aliases", ()))
 
 
-def chips_with_constants(table: str) -> dict[str, str]:
+@cache
+def chips_with_constants(table: str) -> Mapping[str, str]:
     """Presets whose chips have constants in [chip.`table`], by cluster, alias and chip."""
     found: dict[str, str] = {}
     for name in preset_names():

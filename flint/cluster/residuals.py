@@ -2,7 +2,8 @@
 
 `python -m benchmarks.residuals` makes it. Deviations are of ln(estimate / measured), of its middle 80 %:
 `each` of one kernel against others of its kind, `common` of a whole kind on a chip, which no number of
-different kernels averages out.
+different kernels averages out. A constant that is used beyond the rows that it was fitted on came there by
+steps of falling back (`Fallback`), each of which adds its own measured deviation.
 """
 
 from __future__ import annotations
@@ -24,8 +25,12 @@ class Part(StrEnum):
     """What a step's time is made of, as far as it was measured apart."""
 
     PRODUCTS = "products"
+    NARROW = "narrow products"  #: of 8 and 4 bits
+    GROUPED = "grouped products"
     CONVOLUTIONS = "convolutions"
     ATTENTION = "attention"
+    DECODING = "decoding"  #: attention of one query
+    BACKWARD = "attention backward"
     SOFTMAX = "softmax"
     NORMS = "norms"
     ELEMENTWISE = "element-wise"
@@ -41,11 +46,18 @@ class Part(StrEnum):
     STEP = "step"  #: the whole: what no part says (overlap, order, software of another version)
 
 
-class Trust(StrEnum):
-    """Whose measurements constants rest on."""
+class Fallback(StrEnum):
+    """Where a constant comes from that a chip and a library have no rows for.
 
-    OWN = "own"  #: of the chip, network or machine itself
-    BORROWED = "borrowed"  #: of another one, or assumed
+    Lenders are looked for in this order, and a constant can take several steps. How much each adds to
+    the deviation is measured: rows are priced as if they were not there.
+    """
+
+    SISTER = "sister chip"  #: the same library on a chip whose units do as much in a cycle
+    LIBRARY = "sister library"  #: another library's kernels of the same kind
+    CLASS = "other class"  #: a chip or a network of another class
+    PHYSICS = "physics"  #: nobody's rows: publications and reasons, and what chips have in common
+    ROOFLINE = "roofline"  #: no model of such chips at all
 
 
 class Residual(Model):
@@ -58,7 +70,9 @@ class Residual(Model):
 
 
 class _File(Model):
-    residuals: Mapping[Part, Mapping[Trust, Residual]]
+    own: Mapping[Part, Residual]
+    on: Mapping[str, Mapping[Part, Residual]]
+    steps: Mapping[Fallback, Mapping[Part, Residual]]
     verified: Mapping[str, tuple[str, ...]]
 
 
@@ -67,9 +81,14 @@ def _file() -> _File:
     return _File.model_validate(read_toml(FILE)[0])
 
 
-def residual(part: Part, trust: Trust) -> Residual:
-    """What is known of the errors of a part."""
-    return _file().residuals[part][trust]
+def residual(part: Part, chip: str = "") -> Residual:
+    """The errors of a part with constants of its own, on this chip if enough of its rows are kept back."""
+    return _file().on.get(chip, {}).get(part) or _file().own[part]
+
+
+def widening(part: Part, step: Fallback) -> Residual:
+    """What constants that took a step add to the errors of a part."""
+    return _file().steps[step][part]
 
 
 def verified_stacks() -> Mapping[str, tuple[str, ...]]:

@@ -154,6 +154,10 @@ class ChipModel(ABC):
         """The libraries that run and have constants of their own for this chip, or for its lender."""
         return ()
 
+    def lender(self) -> Chip | None:
+        """The chip whose constants stand for those that this one's file does not have; None: it has all."""
+        return None
+
     @property
     def cycles_per_ns(self) -> float:
         """The clock of the cycles that a compiler estimates for such a chip; 0: no compiler does."""

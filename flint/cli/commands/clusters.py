@@ -58,16 +58,22 @@ def show(
     verbose: Verbose = 0,
 ) -> None:
     """Show a cluster: each number with its kind and source."""
+    from flint.backends.cost.chips.model import model_of
+    from flint.backends.cost.software import stack_for, with_stack
+    from flint.backends.cost.uncertainty import trust_in
     from flint.cluster.named import load_cluster
 
     cluster = load_cluster(name)
+    usual = stack_for(model_of(cluster.chip).profile("", recorded=True), cluster)
+    trust = trust_in(with_stack(cluster, usual))
     if json_:
-        document: ClustersDocument = {"schema": SCHEMA, "cluster": cluster}
+        document: ClustersDocument = {"schema": SCHEMA, "cluster": cluster, "trust": trust}
         print_json(document)
         return
     print_text(f"{cluster.name}: {cluster.title}")
     if cluster.notes:
         print_text(cluster.notes)
+    print_text(f"{trust} (stack {usual.name})")
     _print_table(_SHOW, numbers(cluster.model_dump(mode="json", exclude_defaults=True)))
 
 

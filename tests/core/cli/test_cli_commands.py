@@ -316,6 +316,7 @@ def test_clusters_show_says_where_each_number_is_from():
     assert "docs.cloud.google.com/tpu/docs/v5p" in peak
     shown = json.loads(_flint("clusters", "show", "v5p", "--json").stdout)
     assert shown["schema"] == "flint.clusters/1"
+    assert "other class: products " in shown["trust"] and shown["trust"] in result.stdout
     assert Cluster.model_validate(shown["cluster"]) == Cluster.load("v5p")
 
 

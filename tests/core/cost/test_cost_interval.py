@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from flint.backends.cost.uncertainty import WIDTH, interval_of, parts_of, trust_of
-from flint.cluster.models import Cluster, Quantity, SourceKind
-from flint.cluster.residuals import Part, Trust, residual
+from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.backends.cost.uncertainty import (
+    WIDTH,
+    are_sisters,
+    interval_of,
+    kernel_parts,
+    parts_of,
+    steps_of,
+)
+from flint.cluster.models import Chip, Cluster, Quantity, SourceKind
+from flint.cluster.residuals import Fallback, Part, residual, widening
+from flint.ir.product_types import grouped
 from tests.estimates import layers, zoo
 
 
-def test_every_part_has_residuals_and_borrowed_ones_are_no_smaller() -> None:
+def test_every_part_has_residuals_of_the_steps_that_it_can_take() -> None:
+    networks = (Part.INSIDE, Part.OUTSIDE, Part.MESSAGES)
     for part in Part:
-        own, borrowed = residual(part, Trust.OWN), residual(part, Trust.BORROWED)
-        assert 0 < math.hypot(own.each, own.common) <= math.hypot(borrowed.each, borrowed.common), (
-            part
-        )
+        known = residual(part)
+        assert known.each + known.common > 0, part
+        for step in (Fallback.CLASS, Fallback.PHYSICS) if part in networks else Fallback:
+            found = widening(part, step)
+            assert found.each >= 0 and found.common >= 0
 
 
 def test_the_width_holds_80_percent_of_a_normal_distribution() -> None:
@@ -53,25 +65,118 @@ def test_communication_is_outside_where_it_leaves_the_innermost_tier() -> None:
     assert Part.INSIDE in torus and Part.OUTSIDE not in torus
 
 
-def test_constants_of_another_chip_make_it_wider() -> None:
-    """H100's constants on a chip that has none of its own."""
-    h100 = Cluster.load("h100-dgx")
-    bare = h100.chip.gpu.model_copy(update={"constants": {}, "libraries": {}, "like": "h100-dgx"})
-    chip = h100.chip.model_copy(update={"gpu": bare})
-    borrowed = h100.model_copy(update={"chip": chip})
-    assert trust_of(Part.PRODUCTS, h100) is Trust.OWN
-    assert trust_of(Part.PRODUCTS, borrowed) is Trust.BORROWED
-    own, lent = (zoo("llama_fsdp_tp").estimate(c).interval for c in (h100, borrowed))
-    assert own is not None and lent is not None
-    assert lent.deviation > own.deviation
+H100 = Cluster.load("h100-dgx")
+
+
+def _on(chip: Chip) -> Cluster:
+    return H100.model_copy(update={"chip": chip})
+
+
+def _with(gpu_changes: dict[str, object], **chip_changes: object) -> Cluster:
+    """H100's cluster with a changed table of its chip."""
+    gpu = H100.chip.gpu.model_copy(update=gpu_changes)
+    return _on(H100.chip.model_copy(update={"gpu": gpu, **chip_changes}))
+
+
+def _lent(*sources: str) -> Cluster:
+    """H100 with products of some constants: "" are fitted, the others are assumed for these reasons."""
+    kinds = [(s, "assumed" if s else "fitted") for s in sources]
+    constants = {
+        f"gemm.c{i}": Quantity(value=1.0, kind=k, source=s or "rows")
+        for i, (s, k) in enumerate(kinds)
+    }
+    return _with({"constants": constants, "uses": ()})
+
+
+@pytest.mark.parametrize(
+    ("sources", "steps"),
+    [
+        (("", ""), {}),
+        (("", "a reason"), {}),  # the rows were fitted with it
+        (("a reason", "another"), {Fallback.PHYSICS: 1.0}),
+        (("", "as h200-dgx: rows"), {Fallback.SISTER: 0.5}),
+        (("as H200-SXM-141GB, the same die: rows", ""), {Fallback.SISTER: 0.5}),
+        (("as a100-80-dgx: rows",), {Fallback.CLASS: 1.0}),
+        (("as PyTorch's, none is measured: rows",), {Fallback.LIBRARY: 1.0}),
+        (("as PyTorch's, none is measured: as a100-80-dgx: rows",), {Fallback.LIBRARY: 1.0, Fallback.CLASS: 1.0}),
+        (("as MyChip-80GB: rows",), {Fallback.CLASS: 1.0}),
+    ],
+)  # fmt: skip
+def test_a_source_says_which_steps_a_constant_took(sources: tuple[str, ...], steps: object) -> None:
+    assert steps_of(Part.PRODUCTS, _lent(*sources)) == steps
+
+
+def test_kernels_without_constants_of_their_own_take_a_step() -> None:
+    bare = {"constants": {}, "libraries": {}}
+    assert steps_of(Part.PRODUCTS, H100) == {}
+    assert steps_of(Part.PRODUCTS, _with({**bare, "like": "h200-dgx"})) == {Fallback.SISTER: 1.0}
+    assert steps_of(Part.PRODUCTS, _with({**bare, "like": "l40s"})) == {Fallback.CLASS: 1.0}
+    assert steps_of(Part.DECODING, _on(H100.chip.model_copy(update={"gpu": None}))) == {
+        Fallback.ROOFLINE: 1.0
+    }
+    rest = {n: q for n, q in H100.chip.gpu.constants.items() if not n.startswith("gather.")}
+    assert steps_of(Part.LOOK_UPS, _with({"constants": rest, "uses": ()})) == {
+        Fallback.LIBRARY: 1.0
+    }
+
+
+def test_constants_of_another_class_make_an_interval_wider_than_a_sisters(tmp_path: Path) -> None:
+    """What chips of a user's own take from a base."""
+    peak = 'kind = "datasheet", source = "its datasheet"'
+
+    def own(base: str, flops: float) -> float:
+        path = tmp_path / "own.toml"
+        path.write_text(
+            f'name = "own"\ntitle = "own"\nbase = "{base}"\n[chip]\nname = "own"\n'
+            f"[chip.peak_flops_per_s]\nbf16 = {{ value = {flops:g}, {peak} }}\n"
+        )
+        found = zoo("llama_fsdp_tp").estimate(path).interval
+        assert found is not None
+        return found.deviation
+
+    assert own("l40s", 360e12) < own("l40s", 165e12)
+
+
+def test_chips_are_sisters_by_what_a_unit_does_and_how_many_there_are() -> None:
+    def are(one: str, other: str) -> bool:
+        return are_sisters(Cluster.load(one).chip, Cluster.load(other).chip)
+
+    sisters = [
+        ("h100-dgx", "h200-dgx"),
+        ("b200-dgx", "gb300-nvl72"),
+        ("l40s", "rtx-pro-6000"),
+        ("mi300x", "mi325x"),
+    ]
+    others = [
+        ("h100-dgx", "a100-80-dgx"),
+        ("a100-80-dgx", "l40s"),
+        ("a100-80-dgx", "mi300x"),
+        ("v5p", "v6e"),
+        ("v6e", "h100-dgx"),
+    ]
+    assert [are(*pair) for pair in sisters] == [True] * len(sisters)
+    assert [are(*pair) for pair in others] == [False] * len(others)
 
 
 def test_a_measured_host_is_trusted() -> None:
     launch = {"value": 5e3, "source": "this test"}
-    plain = Cluster.load("h100-dgx")
-    for kind, trust in ((SourceKind.MEASURED, Trust.OWN), (SourceKind.ASSUMED, Trust.BORROWED)):
-        host = plain.model_copy(update={"host_launch_ns": Quantity(kind=kind, **launch)})
-        assert trust_of(Part.HOST, host) is trust
+    for kind, steps in ((SourceKind.MEASURED, {}), (SourceKind.ASSUMED, {Fallback.PHYSICS: 1.0})):
+        host = H100.model_copy(update={"host_launch_ns": Quantity(kind=kind, **launch)})
+        assert steps_of(Part.HOST, host) == steps
+
+
+def test_kernels_are_of_parts_by_kind_type_and_queries() -> None:
+    kind = np.array([KernelKind.GEMM] * 3 + [KernelKind.ATTENTION] * 2 + [KernelKind.SORT])
+    dims = np.array([[1, 8, 8, 8]] * 4 + [[8, 1, 64, 64], [0, 0, 0, 0]])
+    zeros = np.zeros(6, np.int64)
+    kernels = Kernels(
+        kind=kind, dtype=np.array([0, 1, 2, 0, 0, 0]), dims=dims, flops=zeros, read_bytes=zeros,
+        written_bytes=zeros, elements=zeros, arrays=zeros, causal=zeros > 0,
+        dtypes=("bf16", "f8E4M3FN", grouped("bf16", 4)),
+    )  # fmt: skip
+    assert [list(Part)[n] for n in kernel_parts(kernels)] == [
+        *(Part.PRODUCTS, Part.NARROW, Part.GROUPED, Part.ATTENTION, Part.DECODING, Part.OTHERS)
+    ]
 
 
 def test_text_and_json_say_it() -> None:

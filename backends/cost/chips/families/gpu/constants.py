@@ -283,11 +283,10 @@ def constants_of(chip: Chip) -> Constants:
     Times of an SM's work are scaled by what an SM calculates per second; shares and the launch are
     taken as they are.
     """
-    gpu = gpu_of(chip)
+    gpu, reference = gpu_of(chip), lender_of(chip)
     own = _values(gpu, gpu.uses)
-    if not _missing(own):
+    if reference is None:
         return Constants(own)
-    reference = reference_chip(chip)
     scale = _sm_flops_per_s(reference) / _sm_flops_per_s(chip)
     borrowed = {
         name: value * (scale if name in SM_TIMES else 1.0)
@@ -317,9 +316,9 @@ def libraries_of(chip: Chip) -> tuple[str, ...]:
     Sustained rates are there where they say at least what power leaves of products.
     """
     gpu = gpu_of(chip)
-    there = _with_constants(gpu)
-    if _missing(_values(gpu, gpu.uses)):
-        there |= _with_constants(gpu_of(reference_chip(chip)))
+    there, lender = _with_constants(gpu), lender_of(chip)
+    if lender is not None:
+        there |= _with_constants(gpu_of(lender))
     return tuple(name for name in gpu.uses if name in there)
 
 
@@ -344,6 +343,12 @@ def constants_note(chip: Chip) -> str:
     )
 
 
+def lender_of(chip: Chip) -> Chip | None:
+    """The chip whose constants stand for those that a chip does not have; None if it has all."""
+    gpu = gpu_of(chip)
+    return reference_chip(chip) if _missing(_values(gpu, gpu.uses)) else None
+
+
 def reference_chip(chip: Chip) -> Chip:
     """The preset whose constants stand in: the one named `like`, or of the nearest generation.
 
@@ -361,16 +366,14 @@ def reference_chip(chip: Chip) -> Chip:
                 help=f"one of {', '.join(known)}",
             )
         return known[preset]
-    return min(known.values(), key=lambda k: (_distance(chip, k), _bandwidth_ratio(chip, k)))
+    return min(known.values(), key=lambda k: nearness(chip, k))
 
 
-def _distance(chip: Chip, known: Chip) -> float:
-    return round(abs(math.log2(flops_per_cycle(chip) / flops_per_cycle(known))), 1)
-
-
-def _bandwidth_ratio(chip: Chip, known: Chip) -> float:
+def nearness(chip: Chip, known: Chip) -> tuple[float, float]:
+    """How near a chip is that lends constants: by what a unit does in a cycle, then by bandwidth; 0 is nearest."""
+    unit = abs(math.log2(flops_per_cycle(chip) / flops_per_cycle(known)))
     ours, theirs = chip.memory_bandwidth_bytes_per_s, known.memory_bandwidth_bytes_per_s
-    return abs(math.log2(ours.value / theirs.value))
+    return round(unit, 1), abs(math.log2(ours.value / theirs.value))
 
 
 def flops_per_cycle(chip: Chip) -> float:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from flint.backends.cost.chips.families.gpu import memory
 from flint.backends.cost.chips.families.gpu.constants import (
     constants_note,
     constants_of,
+    lender_of,
     libraries_of,
 )
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, hardware_of
@@ -21,6 +23,9 @@ from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.model import ChipModel, Formulas
 from flint.ir.arrays import Float64s
 from flint.ir.product_types import groups_of
+
+if TYPE_CHECKING:
+    from flint.cluster.models import Chip
 
 
 def product_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
@@ -82,6 +87,9 @@ class GpuModel(ChipModel):
 
     def libraries(self) -> tuple[str, ...]:
         return libraries_of(self.chip)
+
+    def lender(self) -> Chip | None:
+        return lender_of(self.chip)
 
     def note(self) -> str:
         return constants_note(self.chip)
