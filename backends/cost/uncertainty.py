@@ -300,12 +300,18 @@ def steps_of(part: Part, cluster: Cluster) -> dict[Fallback, float]:
 def _of_chip(part: Part, chip: Chip, family: ChipFamily) -> list[set[Fallback]]:
     """The steps of each constant that prices a part, those of libraries that run before the chip's own."""
     uses, tables = getattr(family, "uses", ()), getattr(family, "libraries", {})
-    running = [_of(part, tables.get(name, {})) for name in uses if name != SUSTAINED]
-    its = {name: q for table in running for name, q in table.items()}
+    running = {
+        name: q
+        for library in uses
+        if library != SUSTAINED
+        for name, q in _of(part, tables.get(library, {})).items()
+    }
     sustained = tables.get(SUSTAINED, {}) if SUSTAINED in uses else {}
-    its = its or _of(part, {**family.constants, **sustained})
-    if its:
-        return [_steps(q, chip) for q in its.values()]
+    its = _of(part, {**family.constants, **sustained}) | running
+    unmeasured = running and not any(q.kind in _MEASURED for q in running.values())
+    if its:  # kernels of a library without rows are priced as the chip's own, of another one
+        theirs = {Fallback.LIBRARY} if unmeasured else set[Fallback]()
+        return [_steps(q, chip) | (set() if n in running else theirs) for n, q in its.items()]
     lender = model_of(chip).lender()
     if lender is not None and _of(part, model_of(chip).constants_in_use()):
         return [{_between(chip, lender)}]

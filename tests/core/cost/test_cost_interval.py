@@ -106,6 +106,29 @@ def test_a_source_says_which_steps_a_constant_took(sources: tuple[str, ...], ste
     assert steps_of(Part.PRODUCTS, _lent(*sources)) == steps
 
 
+@pytest.mark.parametrize(
+    ("known", "of_library", "steps"),
+    [
+        ("rows", "rows", {}),
+        ("rows", "as FlashAttention starts, which copies nothing", {Fallback.LIBRARY: 1.0}),
+        ("as l40s: rows", "as FlashAttention starts, which copies nothing",
+         {Fallback.LIBRARY: 1.0, Fallback.CLASS: 0.5}),
+    ],
+)  # fmt: skip
+def test_a_library_without_rows_is_priced_as_another_one(
+    known: str, of_library: str, steps: object
+) -> None:
+    """A few constants of it do not hide whose the others are."""
+
+    def constant(source: str) -> Quantity:
+        return Quantity(value=1.0, kind="fitted" if source == "rows" else "assumed", source=source)
+
+    chips = {"attention.tail": constant(known), "attention.launch_ns": constant(known)}
+    cudnn = {"cudnn": {"attention.launch_ns": constant(of_library)}}
+    found = _with({"constants": chips, "libraries": cudnn, "uses": ("cudnn",)})
+    assert steps_of(Part.ATTENTION, found) == steps
+
+
 def test_kernels_without_constants_of_their_own_take_a_step() -> None:
     bare = {"constants": {}, "libraries": {}}
     assert steps_of(Part.PRODUCTS, H100) == {}
