@@ -31,8 +31,7 @@ from flint.backends.cost.simulate.exposure import tiers_of
 from flint.cluster.load import LENT, chips_with_constants
 from flint.cluster.models import Cluster
 from flint.cluster.residuals import Fallback, Part, residual, verified_stacks, widening
-from flint.cluster.stack import SUSTAINED
-from flint.cluster.tables import ChipFamily, Quantity, SourceKind
+from flint.cluster.tables import SUSTAINED, ChipFamily, Quantity, SourceKind
 from flint.io.documents import Millionths, Thousandths, Unpublished
 from flint.ir.product_types import groups_of
 from flint.ir.program import Int64s, Kind, Program
