@@ -314,7 +314,18 @@ class _HloWalk:
             flags=flags | (Flag.ASYNC if scope.asynchronous and not idle else Flag(0)),
             cycles=0 if idle else estimated_cycles(i),
         )
-        return tree(result, lambda _: row)
+        whole = kind is Kind.VALUE or scope.asynchronous or i.opcode.endswith("-start")
+        return tree(result, lambda _: row) if whole else self._parts(result, row)
+
+    def _parts(self, shape: Any, row: int) -> Rows:
+        """A tree with `row` at its leaves, or a row for each of several."""
+        if len(shapes.leaves(shape)) <= 1:
+            return tree(shape, lambda _: row)
+        return tree(shape, lambda part: self.builder.add(
+            "hlo.get-tuple-element", Kind.VALUE, op=OpClass.PART, deps=[row], alias=row,
+            dtype=shapes.first(part)[0], shape=shapes.first(part)[1],
+            result_bytes=shapes.num_bytes(part), flags=Flag.VIEW,
+        ))  # fmt: skip
 
     def _operands(self, i: Instruction, scope: _Scope) -> list[Instruction]:
         return self.module.operands(scope.computation, i)
@@ -347,7 +358,8 @@ class _HloWalk:
         if i.opcode in ("send-done", "recv-done"):
             row = wait(next(flat(started), -1))
             return tree(i.shape, lambda part: row)
-        return mapped(started, wait)
+        found = mapped(started, wait)
+        return self._parts(i.shape, *made.values()) if len(made) == 1 else found
 
     def _loop(self, i: Instruction, initial: Rows, scope: _Scope) -> Rows:
         operand = self.module.operands(scope.computation, i)[0]

@@ -121,6 +121,10 @@ class _Layout:
         self.region: list[int] = program.region.tolist()
         self.updated = _updated_in_place(program)
         self.values: RowValues = values(program)
+        #: For each row itself, or of what it is one of several results.
+        self.maker = list(range(self.count))
+        for row in np.flatnonzero(program.op == OpClass.PART).tolist():
+            self.maker[row] = self.values.of_row[program.alias[row]]
         self.eager = eager_updates(program, self.values, value_bytes(program))
         self.last, self.reader = self._readers()
         self.storage = self._storage()
@@ -140,15 +144,15 @@ class _Layout:
     def _readers(self) -> tuple[list[int], list[int]]:
         """For each value when it is read last, and the row that does."""
         program, values = self.program, self.values
-        last = [2 * row for row in range(self.count)]
+        last = [2 * row for row in self.maker]
         last += [self._end(c) for c in values.changing]
         reader = [-1] * len(last)
         alive = (program.trips > 0).tolist()
         owners, targets = program.dep_owner.tolist(), program.deps.tolist()
         reads = self.eager.reads.tolist()
         for row, target, used in zip(owners, targets, reads, strict=True):
-            if not used or not alive[row] or values.of_row[row] != row:
-                continue  # to see a value in another way is no use of it
+            if not used or not alive[row] or values.of_row[row] != row or self.maker[row] != row:
+                continue  # to see a value in another way, or a part of it, is no use of it
             value = values.read(target, self._reads_in(row))
             moment = self._last_moment(row, value)
             if moment >= last[value]:
@@ -176,8 +180,10 @@ class _Layout:
         program, values = self.program, self.values
         own = np.array(values.of_row, dtype=np.int64) == np.arange(self.count)
         size = np.where(own, value_bytes(program), 0).tolist()
+        for row, maker in enumerate(self.maker):
+            size[maker] -= min(size[row], size[maker]) if maker != row else 0
         size += [size[c.row] for c in values.changing]
-        born = [2 * row for row in range(self.count)] + [self._end(c) for c in values.changing]
+        born = [2 * row for row in self.maker] + [self._end(c) for c in values.changing]
         kept = (program.kind == Kind.PARAMETER) & ~donated(program)
         kept |= (program.op == OpClass.CONSTANT) & (program.kind == Kind.VALUE)
         fixed = kept.tolist() + [False] * len(values.changing)
@@ -193,16 +199,24 @@ class _Layout:
         born = self.storage.span(made)[0]
         inside = born >= 2 * self.program.regions[carry.region].start
         held = self.last[carry.row]
-        if inside and (held < born or (held == born and self._takes_over(born // 2, carry.row))):
+        if inside and (
+            held < born or (held == born and self._takes_over(self._taker(made), carry.row))
+        ):
             self.storage.share(carry.row, made)
         self.storage.reserve(carry.row, end)
 
+    def _taker(self, value: int) -> int:
+        """The row that makes a value, or that is the result of another."""
+        is_part = value < self.count and self.maker[value] != value
+        return value if is_part else self.storage.span(value)[0] // 2
+
     def _takes_over(self, row: int, value: int) -> bool:
         """Whether `row` may write over a value that it reads and that nothing reads after it."""
-        if self.reader[value] != row or self.last[value] != 2 * row:
+        maker = self.maker[row]
+        if self.reader[value] != maker or self.last[value] != 2 * maker:
             return False
-        if row in self.values.last_of or self.may_overwrite[row]:
-            return not self.alike[row] or self._is_alike(row, value)
+        if row in self.values.last_of or self.may_overwrite[maker]:
+            return not self.alike[maker] or self._is_alike(row, value)
         return row in self.updated and self._before(row) == value
 
     def _before(self, row: int) -> int:
@@ -215,7 +229,8 @@ class _Layout:
         program = self.program
         rows = is_any(program, OVERWRITING) & (program.kind == Kind.COMPUTE)
         rows &= (program.flags & Flag.LAUNCHED) == 0
-        summed = program.collective == Collective.ALL_REDUCE
+        recorded = ((program.flags & Flag.LAUNCHED) != 0).any()
+        summed = (program.collective == Collective.ALL_REDUCE) & ~recorded
         several = np.array(self.several) & is_any(program, MERGED)
         return (rows | summed | several).tolist()  # type: ignore[no-any-return]
 
@@ -307,8 +322,8 @@ class _Layout:
             return [] if initial < 0 else [self.values.read(initial, self._reads_in(row))]
         if row in self.updated:
             return [self._before(row)]
-        if self.may_overwrite[row]:
-            dependencies = self.program.dependencies(row).tolist()
+        if self.may_overwrite[self.maker[row]]:
+            dependencies = self.program.dependencies(self.maker[row]).tolist()
             return [self.values.read(d, self.region[row]) for d in dependencies]
         return []
 

@@ -180,6 +180,7 @@ def _what_views_see(program: Program) -> NDArray[np.int64]:
     seen = np.where(program.alias >= 0, program.alias, single)
     views = (program.flags & Flag.VIEW) != 0
     views |= (program.kind == Kind.VALUE) & (program.alias >= 0)
+    views &= program.op != OpClass.PART
     sees = np.where(views, seen, -1).astype(np.int64)
     for row in np.flatnonzero(program.op == OpClass.JOIN).tolist():
         inside = [d for d in program.dependencies(row).tolist() if program.region[d] >= 0]
@@ -219,11 +220,17 @@ def eager_updates(program: Program, values: RowValues, num_bytes: Int64s) -> Eag
     given = (program.kind == Kind.PARAMETER) & ((program.flags & Flag.DONATED) != 0)
     gathered = (program.op == OpClass.UNPACK) | (program.collective == Collective.ALL_GATHER)
     arguments = set(np.flatnonzero(program.kind == Kind.PARAMETER).tolist())
-    finder = _UpdateFinder(program, values, set(np.flatnonzero(given).tolist()))
+    finder = _UpdateFinder(program, values, set(np.flatnonzero(given).tolist()), found)
     whole = num_bytes.tolist()
-    for row in np.flatnonzero(placed & ~is_any(program, MERGED)).tolist():
+    placed &= ~is_any(program, MERGED)
+    for row in np.flatnonzero(program.kind != Kind.VALUE).tolist():
+        if not placed[row]:
+            finder.mark(row, finder.fences(row))
+            continue
         before = values.read(int(program.alias[row]), int(program.region[row]))
         orders = finder.orders(row, before)
+        if program.kind[row] == Kind.COLLECTIVE:  # it may move within what it changes
+            orders |= finder.fences(row) - {before}
         renews = gathered[row] and program.result_bytes[row] >= _size(whole, before)
         if (
             renews
@@ -235,9 +242,7 @@ def eager_updates(program: Program, values: RowValues, num_bytes: Int64s) -> Eag
         else:
             found.changes[row] = before
             whole[row] = max(_size(whole, before), whole[row])
-        start = int(program.dep_start[row])
-        for place, value in enumerate(finder.read(row)):
-            found.reads[start + place] = value not in orders
+        finder.mark(row, orders)
     return found
 
 
@@ -250,6 +255,27 @@ class _UpdateFinder:
     program: Program
     values: RowValues
     donated: set[int]
+    found: EagerUpdates
+
+    def mark(self, row: int, orders: set[int]) -> None:
+        """Say that `row` only comes after some of its dependencies."""
+        start = int(self.program.dep_start[row])
+        for place, value in enumerate(self.read(row) if orders else ()):
+            self.found.reads[start + place] = value not in orders
+
+    def fences(self, row: int) -> set[int]:
+        """Values of which `row` only waits for, on its stream or another: what others have is enough."""
+        program, orders = self.program, set[int]()
+        for d, value in zip(program.dependencies(row).tolist(), self.read(row), strict=True):
+            waits = program.kind[d] == Kind.COLLECTIVE or program.stream[d] > 0
+            if waits and self.is_enough(row, {*orders, value}):
+                orders.add(value)
+        return orders
+
+    def _first(self, value: int) -> int:
+        while value in self.found.changes:
+            value = self.found.changes[value]
+        return value
 
     def read(self, row: int) -> list[int]:
         """The values of a row's dependencies."""
@@ -259,7 +285,7 @@ class _UpdateFinder:
     def orders(self, row: int, before: int) -> set[int]:
         """Values of which `row` only waits for, as they were made of what it changes."""
         depends = set(self.read(row))
-        changed = (depends & self.donated) | {before}
+        changed = {v for v in depends if self._first(v) in self.donated} | {before}
         made = {v for v in depends - changed if v < len(self.program)}
         made = {v for v in made if not changed.isdisjoint(self.read(v))}
         return made if self.is_enough(row, made) else set()

@@ -147,7 +147,9 @@ def test_a_combined_collective_is_one_row() -> None:
     )
     row = only(p, "hlo.all-reduce")
     assert row.comm_bytes == 64 * 4 + 32 * 2
-    assert [r.deps for r in rows(p, "hlo.negate")] == [(row.number,), (row.number,)]
+    parts = rows(p, "hlo.get-tuple-element")
+    assert [(r.deps, r.result_bytes) for r in parts] == [((row.number,), 256), ((row.number,), 64)]
+    assert [r.deps for r in rows(p, "hlo.negate")] == [(r.number,) for r in parts]
 
 
 def test_a_permutation_is_a_route() -> None:
