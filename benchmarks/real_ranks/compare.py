@@ -121,15 +121,8 @@ class Compared:
 
 def real_ranks(names: Sequence[str], folder: Path) -> dict[tuple[str, int], Rank | str]:
     """Run programs for real. Raises RuntimeError if the processes ended otherwise."""
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "benchmarks.real_ranks.real",
-        str(folder),
-        *names,
-    ]
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.real_ranks.real"]
+    command += [str(folder), *names]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, check=False, env=environment, capture_output=True, text=True, timeout=1200
@@ -216,7 +209,9 @@ def _made(workload: Workload, classes: RankClasses) -> Iterator[Rank]:
         at = next(n for n, c in enumerate(classes.classes) if c.mask(workload.mesh)[rank])
         program = classes.programs[classes.classes[at].program]
         products = [op in PRODUCT or op in ATTENTION for op in program.op]
-        yield Rank((), int(program.flops[products].sum()), estimate.classes[at].memory.peak_bytes)
+        memory = estimate.classes[at].memory  # real ranks have both in one
+        flops = int(program.flops[products].sum())
+        yield Rank((), flops, memory.peak_bytes + memory.host_bytes)
 
 
 def _virtual_rows(recording: Recording) -> Iterator[Row]:

@@ -90,8 +90,17 @@ def group_of(args: Any, kwargs: Any) -> list[int]:
 class Peak(MemTracker):
     """The most memory of all kinds together.
 
-    By module it refuses models that run twice in a step, or hold weights that are not trained.
+    By module it refuses models that run twice in a step, or hold weights that are not trained. The copy
+    with which gloo makes a reduce-scatter from an all-reduce is not counted.
     """
+
+    by_gloo = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.by_gloo and str(func) in ("aten.split.Tensor", "aten.copy_.default"):
+            return func(*args, **(kwargs or {}))
+        self.by_gloo = str(func).startswith("c10d._reduce_scatter_base_")
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _no_module(self, *_: Any) -> None:
         """What is known of modules is not asked for."""

@@ -102,6 +102,7 @@ def build_program(recording: Recording, mesh: Mesh, channels: Channels | None = 
     work.add_arguments()
     for event in events:
         work.add(event)
+    work.keep_gradients()
     return Built(work.builder.build(), tuple(work.rows), work.arguments)
 
 
@@ -145,6 +146,13 @@ class _Build:
             )
             self.arguments[storage] = row
             self.memory.provide(storage, row, tensor.num_bytes)
+
+    def keep_gradients(self) -> None:
+        """A row that reads what optimizers read: it stays until gradients are reset, after the step."""
+        kept = [s for s, info in self.recording.storages.items() if info.role == "gradient"]
+        rows = {r for s in kept if s not in self.arguments for r in self.memory.writers(s)}
+        if rows:
+            self.builder.add("torch.gradients", Kind.VALUE, op=OpClass.RESULT, deps=sorted(rows))
 
     def add(self, event: Event) -> None:
         if event.comm is not None:

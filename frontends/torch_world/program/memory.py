@@ -93,6 +93,11 @@ class Memory:
             max((part.writer for part in found.within(tensor.extent)), default=-1) if found else -1
         )
 
+    def writers(self, storage: int) -> set[int]:
+        """The last rows that wrote parts of a storage."""
+        found = self._storages.get(storage)
+        return {part.writer for part in found.parts} if found else set()
+
     def rows_of(self, tensor: TensorInfo) -> list[int]:
         """The rows whose results a reader of `tensor` reads: a view since the last write, or all
         that wrote bytes of it."""

@@ -16,6 +16,7 @@ from flint.frontends.torch_world.program.build import build_program
 from flint.frontends.torch_world.program.groups import Channels, group_of, mesh_of
 from flint.frontends.torch_world.record.recording import Comm, CommKind, DeviceMeshInfo, GroupInfo
 from flint.ir.mesh import AxisRef, Mesh
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase
 from flint.ir.workload import Workload
 from flint.passes.profiles import rewrite
@@ -71,6 +72,17 @@ def test_memory_that_rows_are_put_into_was_allocated_for_them():
     program = build(event("aten.index_copy", [base, at, rows_], [tensor(4, 8, 4)]))
     arguments = [r for r in rows(program) if r.kind is Kind.PARAMETER]
     assert [r.result_bytes for r in arguments] == [64, 128]
+
+
+def test_gradients_stay_until_the_step_is_over():
+    weight, gradient = tensor(1, 4), tensor(2, 4)
+    program = build(
+        event("aten.neg", [weight], [gradient], phase=Phase.BACKWARD),
+        update("aten.add_.Tensor", [weight, gradient], phase=Phase.OPTIMIZER),
+        storages={1: stored("parameter", "w", weight), 2: stored("gradient", "w", gradient)},
+    )
+    last = rows(program)[-1]
+    assert (last.op, last.deps) == (OpClass.RESULT, (named(program, "aten.neg").number,))
 
 
 def test_untouched_state_holds_memory():
