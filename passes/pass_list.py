@@ -51,6 +51,7 @@ _PLACES = {
     "sum-products": "fusion.xla_gpu.sum_products:SumProducts",
     "sum-whole": "rewrites.whole_sums:SumWhole",
     "turn-operands": "rewrites.turn_operands:TurnOperands",
+    "turn-results": "fusion.blas:TurnResults",
     "use-blas": "fusion.blas:UseBlas",
     "write-slices": "fusion.tpu:WriteSlices",
 }

@@ -41,8 +41,8 @@ class KernelTarget:
 _XLA = "drop-dead-code,reassociate,form-reduce-scatter"
 #: Kernels of XLA for GPUs: docs/compiled-kernels.md holds them against its compiled programs.
 _XLA_GPU = (
-    "expand-ragged,sum-products,merge-products,turn-operands{batches=true filters=true},split-products,"
-    "split-reductions,fuse-chains{sinks=false orders=true prologue=types},join-collectives,copy-carried"
+    "expand-ragged,sum-products,turn-results,merge-products,turn-operands{batches=true filters=true},split-products,"
+    "split-reductions,fuse-chains{sinks=false orders=true prologue=again slices=true},join-collectives,copy-carried"
 )
 #: What it does to collectives: docs/compilers.md.
 _XLA_GPU_COLLECTIVES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flint.ir.product_types import SETTING, XLA_LEVELS, algorithm_type, level_of, product_type
@@ -60,9 +61,9 @@ def turned_operands(o: Operation, deps: Sequence[int]) -> Flag:
     """The operands of a product that must be copied into another order first, and its result.
 
     A library that multiplies plain matrices reads (batch, m, k) or (batch, k, m), each of m and k
-    one stretch: one dimension, or several in their order where the other is behind it as it should
-    be. What only is (batch, k, m) with several dimensions of m or k has a flag more. One for
-    convolutions reads filters as (out, spatial, in). Dimensions of size one are anywhere. `deps` are
+    one dimension, or several in their order where the other is behind it as it should be. What a
+    compiled product can read has a flag more: batch, m and k are one stretch each, in any order, or
+    without a batch m and k two. A library for convolutions reads filters as (out, spatial, in). Dimensions of size one are anywhere. `deps` are
     the rows of the operands.
     """
     if o.name == "stablehlo.convolution":
@@ -130,6 +131,17 @@ def _order(
     if first + second + third == sorted(first + second + third):
         return _PLAIN
     turned = first + third + second
-    if turned != sorted(turned):
-        return _MIXED
-    return _SEEN if len(second) > 1 or len(third) > 1 else _PLAIN
+    if turned == sorted(turned) and len(second) < 2 and len(third) < 2:
+        return _PLAIN
+    # a batch also counts where it is one: XLA's layouts are of all dimensions
+    stretches = [_stretches(part) for part in (batch, front, behind)]
+    inside = not batch or 0 < min(batch) <= max(batch) < len(shape) - 1
+    most = 1 if batch else 2
+    return _SEEN if inside and max(stretches) <= most else _MIXED
+
+
+def _stretches(part: Sequence[int]) -> int:
+    """In how many stretches of an array some of its dimensions lie; 3 if not in their order."""
+    if list(part) != sorted(part):
+        return 3
+    return bool(part) + sum(after != before + 1 for before, after in pairwise(part))

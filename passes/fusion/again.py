@@ -11,7 +11,7 @@ from flint.ir.edit import kept, passed_over
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.fusion.diamonds import Diamonds
-from flint.passes.fusion.orders import with_turns
+from flint.passes.fusion.orders import with_copies, with_turns
 from flint.passes.fusion.roles import (
     ELEMENT,
     ROWS,
@@ -22,11 +22,14 @@ from flint.passes.fusion.roles import (
     named_kernels,
     roles_of,
 )
+from flint.passes.fusion.xla_gpu.prologues import prologues
 
 #: What a softmax has and a norm has not; its gradient is told by its structure.
 EXPONENTIAL = frozenset({OpClass.EXPONENTIAL, OpClass.SOFTMAX})
 #: flops of an element up to which a value made from nothing is made again.
 _CHEAP_FLOPS = 4
+#: Elements for which XLA lets a root be calculated again rather than launch a kernel (found by compiling).
+_MOST_SPREAD = 2**24
 #: Functions that take many instructions.
 _COSTLY = frozenset({OpClass.EXPONENTIAL, OpClass.LOGARITHM, OpClass.POWER, OpClass.TRIGONOMETRIC})
 #: Rows that can compute what they read.
@@ -64,6 +67,7 @@ def compute_again(
     compiled: bool = False,
     sinks: bool = True,
     orders: bool = False,
+    products: bool = False,
 ) -> Inlined:
     """Let the readers of a row compute it themselves, where that moves fewer bytes.
 
@@ -82,18 +86,20 @@ def compute_again(
     their readers (see `Diamonds`). With `named`, what a kernel with a name computes only its own
     rows compute again, and it computes nothing of others; layouts and types all kernels change.
     With `compiled`, nothing but rows of compiled calls vanishes, and into rows of its own call alone.
-    With `orders`, values that several products lead to are turned where XLA does it.
+    With `orders`, values that several products lead to are turned where XLA does it. With `products`,
+    these compute their `prologues` themselves.
     """
     roles = roles_of(program, operators=operators, slices=slices, compiled=compiled)
     program = _made_again(program, roles, compiled_apart(program, compiled), sinks=sinks)
     roles = roles_of(program, operators=operators, slices=slices, compiled=compiled)
     if orders:
-        roles = with_turns(program, roles)
+        roles = with_turns(program, with_copies(program, roles))
     diamonds = Diamonds(program, roles, blocks=blocks)
     by_hand = named_kernels(program, named).tolist()
     calls = compiled_apart(program, compiled).tolist()
-    gone = _Again(program, roles, diamonds, elements, by_hand, calls).gone()
-    softmax = is_any(program, EXPONENTIAL) | softmax_gradients(program, roles)
+    inside = prologues(program, roles) if products else None
+    gone = _Again(program, roles, diamonds, elements, by_hand, calls, inside).gone()
+    softmax = softmax_rows(program, roles)
     owner, target = edges(program)
     busy = _handed_on(program, gone & (program.flops > 0), gone)
     changed = np.zeros(len(program), dtype=np.bool_)
@@ -134,10 +140,11 @@ class _Again:
         elements: bool,
         named: list[int],
         calls: list[int],
+        inside: Mask | None,
     ) -> None:
         self._program = program
         self._roles = roles
-        self._kernel = diamonds.find
+        self._kernel, self._between = diamonds.find, diamonds.between
         self._read, self._inputs = _bytes_to_compute(program, roles)
         self._takes = _takes(program, roles).tolist()
         self._layouts = _layouts_again(program, roles).tolist()
@@ -148,6 +155,9 @@ class _Again:
         self._named, self._calls = named, calls
         self._view = (roles.role == RowRole.VIEW).tolist()
         self._kernels: dict[int, set[int]] = {}
+        self._inside = [] if inside is None else inside.tolist()
+        # products that compute what they read, and rows that one of them computes
+        self._multiplies = ((roles.role == RowRole.MATMUL) & (inside is not None)).tolist()
 
     def gone(self) -> Mask:
         """Rows that vanish."""
@@ -159,9 +169,10 @@ class _Again:
             readers = rows[start[row] : start[row + 1]]
             if readers and self._together(row, readers, gone):
                 kernels = self._readers(readers, gone)
-                gone[row] = self._layouts[row] or self._again(row, readers, len(kernels))
+                gone[row] = self._layouts[row] or self._again(row, readers, kernels)
                 if gone[row]:
                     self._kernels[row] = kernels
+                    self._multiplies[row] = any(self._multiplies[r] for r in readers)
         return np.array(gone, dtype=np.bool_)
 
     def _together(self, row: int, readers: list[int], gone: list[bool]) -> bool:
@@ -170,7 +181,10 @@ class _Again:
         if not self._view[row] and any(self._calls[r] != call for r in readers):
             return False
         return all(
-            (self._takes[r] or gone[r]) and (layout or self._named[r] == number) for r in readers
+            (self._inside[row] or self._view[row])
+            if self._multiplies[r]
+            else (self._takes[r] or gone[r]) and (layout or self._named[r] == number)
+            for r in readers
         )
 
     def _readers(self, readers: list[int], gone: list[bool]) -> set[int]:
@@ -183,12 +197,30 @@ class _Again:
                 found.add(self._kernel(reader))
         return found
 
-    def _again(self, row: int, readers: list[int], kernels: int) -> bool:
-        if not self._cheap[row] or kernels < 2:
+    def _again(self, row: int, readers: list[int], kernels: set[int]) -> bool:
+        if self._spread_again(row, readers):
+            return True
+        multiplied = any(self._multiplies[r] for r in readers)
+        if not self._cheap[row] or (len(kernels) < 2 and not multiplied):
             return False
-        if any(self._elements[r] > self._elements[row] for r in readers):
+        if any(
+            self._elements[r] > self._elements[row] and not self._multiplies[r] for r in readers
+        ):
             return False
-        return bool((kernels - 1) * self._inputs[row] <= kernels * self._stored[row])
+        if multiplied and sum(not self._multiplies[k] for k in kernels) < 2:
+            return True
+        return bool((len(kernels) - 1) * self._inputs[row] <= len(kernels) * self._stored[row])
+
+    def _spread_again(self, row: int, readers: list[int]) -> bool:
+        """Whether wider rows calculate a value of one element a row again for each of their elements.
+
+        XLA weighs that against the launch of a kernel.
+        """
+        if not self._inside or not self._cheap[row] or row in self._between:
+            return False
+        wider = all(self._elements[r] > self._elements[row] for r in readers)
+        again = sum(self._elements[r] for r in readers)
+        return wider and again <= _MOST_SPREAD and self._inputs[row] <= 4 * self._stored[row]
 
 
 def _layouts_again(program: Program, roles: Roles) -> Mask:
@@ -350,14 +382,14 @@ def _inlined(program: Program, gone: Mask) -> Program:
 # The backward pass of a softmax, by what it computes: it has no exponential of its own.
 
 
-def softmax_gradients(program: Program, roles: Roles) -> Mask:
-    """The rows that end the derivative of a softmax of which the result was kept.
+def softmax_rows(program: Program, roles: Roles) -> Mask:
+    """Exponentials, and rows that end the derivative of a softmax of which the result was kept.
 
     For a result y and its gradient g these are y * (g - sum(y * g)) and y * g - y * sum(y * g),
     whatever scales the sum: what is summed is multiplied by the same factor again. In derivatives
     of norms that factor is no longer applied once the sum is added to the rest.
     """
-    found = np.zeros(len(program), dtype=np.bool_)
+    found = is_any(program, EXPONENTIAL)
     reductions = np.flatnonzero(roles.role == ROWS).tolist()
     if reductions:
         graph = _Graph(program, roles)

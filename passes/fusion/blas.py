@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import permutations
 from typing import ClassVar
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from flint.ir.columns import changed, consumers, is_any, yielded
 from flint.ir.dims import ProductDims
 from flint.ir.op_class import OpClass
-from flint.ir.program import Flag, Int64s, Kind, Program
+from flint.ir.program import Collective, Flag, Int64s, Kind, Program
 from flint.passes.base import Pass
 from flint.passes.fusion.roles import RowRole, roles_of
 
@@ -46,6 +47,22 @@ class UseBlas(Pass):
         return products.summed()
 
 
+@dataclass(frozen=True)
+class TurnResults(Pass):
+    """What turns the result of a product around, and alone reads it, has no kernel: rule `turned_results`.
+
+    XLA exchanges the operands (`AlgebraicSimplifier`) before anything is added up over devices, and a
+    product with a batch writes where the transpose would (`GemmFusion`).
+    """
+
+    name: ClassVar[str] = "turn-results"
+
+    def apply(self, program: Program) -> Program:
+        """Return the program in which such rows are views."""
+        turned = _BlasProducts(program, through=True).turned()
+        return _views(program, np.array(turned)) if turned else program
+
+
 def _views(program: Program, rows: Int64s) -> Program:
     """The program in which each of `rows` is a view of what it reads first."""
     flags = program.flags[rows] | np.uint16(Flag.VIEW)
@@ -74,9 +91,12 @@ def _strided(program: Program) -> Program:
 class _BlasProducts:
     """What becomes of each product that only one row reads."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, through: bool = False) -> None:
+        """Ways lead `through` sums over devices if asked to."""
         self._program = program
         self._role = roles_of(program, operators=False).role
+        self._passes = (program.collective == Collective.ALL_REDUCE) & through
+        self._batches = through
         self._first, self._rows = (column.tolist() for column in consumers(program))
         self._trips = program.trips.tolist()
 
@@ -95,6 +115,12 @@ class _BlasProducts:
         program = self._program
         batch, rows, columns, _ = map(int, ProductDims.of(program.dims[product]))
         (read,) = program.dependencies(row).tolist()
+        if batch > 1 and self._batches:
+            return self._moved_as_one(
+                program.shapes[program.shape[product]],
+                (batch, rows, columns),
+                program.shapes[program.shape[row]],
+            )
         shape, turned = program.shapes[program.shape[read]], program.shapes[program.shape[row]]
         for at in range(1, len(shape)):
             sizes = math.prod(shape[:at]), math.prod(shape[at:])
@@ -102,13 +128,29 @@ class _BlasProducts:
                 return True
         return False
 
+    @staticmethod
+    def _moved_as_one(
+        shape: tuple[int, ...], sizes: tuple[int, ...], turned: tuple[int, ...]
+    ) -> bool:
+        """Whether batch, rows and columns of a result change places and none is taken apart."""
+        parts, left = [], list(shape)
+        for size in sizes:
+            part: list[int] = []
+            while left and (math.prod(part) < size or left[0] == 1):
+                part.append(left.pop(0))
+            parts.append(part)
+        return not left and any(
+            tuple(d for part in order for d in part) == turned for order in permutations(parts)
+        )
+
     def _way(self, row: int) -> list[int]:
         """Rows from what alone reads a row, through views, to the first that does work."""
         found: list[int] = []
         at = row
         while (reader := self._only_reader(at)) >= 0:
             found.append(reader)
-            if self._role[reader] != RowRole.VIEW and not self._places(reader, at):
+            passed = self._role[reader] == RowRole.VIEW or self._passes[reader]
+            if not passed and not self._places(reader, at):
                 break
             at = reader
         return found

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flint.ir.columns import consumers, is_any, with_value, yielded
-from flint.ir.dims import ReductionDims
 from flint.ir.op_class import OpClass
-from flint.ir.program import Int64s, Kind, Phase, Program
+from flint.ir.program import Int64s, Kind, Program
 from flint.passes.base import Pass
 from flint.passes.fusion.again import Inlined, compute_again
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import MERGED_NAMES, CircleError, merged, without_circles
+from flint.passes.fusion.naming import kernel_class
 from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, RowRole, compiled_apart, named_kernels
 
 #: Which row stands for a kernel: products first, then updates in place.
@@ -47,8 +47,6 @@ _NEAR = 64
 _TAKING = frozenset(
     map(int, (RowRole.ELEMENT, RowRole.ROWS, RowRole.REDUCE, RowRole.UPDATE, RowRole.TURN))
 )
-#: Rows that reduce.
-_REDUCING = frozenset(map(int, (RowRole.ROWS, RowRole.REDUCE)))
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,8 @@ class FuseChains(Pass):
       or, with "vector", one whose other operands are no larger than a row of it: a bias, a
       factor, a change of type (the epilogues of cuBLASLt).
     * `prologue`: a change of layout or type that only one product reads joins the product; if it
-      is "any", so does any element-wise kernel that nothing else reads.
+      is "any", so does any element-wise kernel that nothing else reads; if it is "again", products
+      compute rows of their operands themselves, whatever else reads these (`prologues`).
     * `siblings`: kernels of as many elements that read the same array become one.
     * `update`: what only one update in place reads is computed by the kernel that writes it.
     * `slices`: kernels read slices of stacks where they are; else a copy does (XLA for GPUs).
@@ -105,6 +104,7 @@ class FuseChains(Pass):
             compiled=self.compiled,
             sinks=self.sinks,
             orders=self.orders,
+            products=self.prologue == "again",
         )
         program, roles = inlined.program, inlined.roles
         work = _Chains(inlined, self)
@@ -135,6 +135,7 @@ class _Chains:
         self._elements = roles.elements.tolist()
         self._moves = (roles.moves | roles.converts).tolist()
         self._converts, self._turns = roles.converts.tolist(), roles.turns.tolist()
+        self._plain = (roles.converts & ~inlined.busy).tolist()
         self._slices = is_any(program, OpClass.SLICE).tolist()
         self._whole = inlined.whole
         self._bytes = program.result_bytes.tolist()
@@ -273,6 +274,8 @@ class _Chains:
             return False
         if role == ROWS or self._has(one, _ROWS) or self._has(other, _ROWS):
             return self._blocks(read, row, one, other)
+        if self._options.orders and self._has(other, _UPDATE) and not self._is_inside(read, other):
+            return False
         if self._moves[row] and self._start[row + 1] - self._start[row] > 1:  # joins parts, or pads
             return self._only_reader(read, row) and not self._is_turned(row)
         return bool(self._elements[read] == self._elements[row])
@@ -305,6 +308,12 @@ class _Chains:
             return bool(self._elements[read] == self._elements[row])
         return self._one_block(one, other) and self._diamond(one)
 
+    def _is_inside(self, read: int, group: int) -> bool:
+        """Whether nothing outside a kernel reads a row."""
+        return not self._yielded[read] and all(
+            self.groups.of(r) == group for r in self._readers(read)
+        )
+
     def _one_block(self, one: int, other: int) -> bool:
         """Whether two kernels have the same rows: as many rows of as many columns."""
         shapes = {
@@ -333,8 +342,8 @@ class _Chains:
         if self._role[read] != ELEMENT or not self._only_reader(read, row):
             return False
         kernel = self._kernel(read)
-        if self._options.prologue == "types":
-            return all(self._converts[r] or self._role[r] == VIEW for r in kernel)
+        if self._options.prologue == "again":
+            return all(self._plain[r] or self._role[r] == VIEW for r in kernel)
         if self._options.prologue != "any":
             return all(self._moves[r] or self._role[r] == VIEW for r in kernel)
         if self._has(self.groups.of(read), _ALONE | _ROWS | _REDUCE | _MATMUL | _UPDATE):
@@ -355,7 +364,7 @@ class _Chains:
         kernel = self._kernel(reader)
         if self._has(self.groups.of(reader), _ROWS | _REDUCE | _MATMUL | _UPDATE | _TURN):
             return
-        if self._options.orders and any(self._turns[r] for r in kernel):
+        if self._options.orders and self._turned(self.groups.of(reader)):
             return
         if self._options.epilogue == "vector" and not self._small_operands(kernel, row):
             return
@@ -374,6 +383,8 @@ class _Chains:
             return False
         if self._options.orders and self._only_slices(one) and self._only_slices(other):
             return False
+        if self._options.orders and any(self._turned(group) for group in (one, other)):
+            return False
         sizes = self._sizes(one) | self._sizes(other)
         if self._options.operators and self._phase[one] != self._phase[other]:
             return False
@@ -388,6 +399,10 @@ class _Chains:
             self._has(one, _REDUCE) != self._has(other, _REDUCE)
             and (first <= second or second <= first)
         )
+
+    def _turned(self, group: int) -> bool:
+        """Whether a row of a kernel transposes."""
+        return any(self._turns[r] for r in self.groups.rows(group))
 
     def _only_slices(self, group: int) -> bool:
         """Whether a kernel only takes a part of an array: XLA makes such of one operation."""
@@ -419,28 +434,10 @@ def _names(inlined: Inlined, kernel: Int64s) -> dict[str, Any]:
     for row in np.flatnonzero(several[kernel] & working).tolist():
         members.setdefault(int(kernel[row]), []).append(row)
     for stands, rows in members.items():
-        found = _name(inlined, rows, [role[r] for r in rows])
-        if found:
-            op[stands], source = found
-            opcodes, opcode[stands] = with_value(opcodes, MERGED_NAMES[found[0]])
-            dims[stands] = program.dims[source] if source >= 0 else 0
+        if any(role[r] == RowRole.MATMUL for r in rows):
+            continue
+        kind, source = kernel_class(program, roles, inlined.softmax, rows)
+        op[stands] = kind
+        opcodes, opcode[stands] = with_value(opcodes, MERGED_NAMES[kind])
+        dims[stands] = program.dims[source] if source >= 0 else 0
     return {"opcode": opcode, "opcodes": opcodes, "op": op, "dims": dims}
-
-
-def _name(inlined: Inlined, rows: list[int], role: list[int]) -> tuple[OpClass, int] | None:
-    """The class of a kernel of several rows and the row whose dims it has; None keeps both."""
-    program, roles = inlined.program, inlined.roles
-    if RowRole.MATMUL in role:
-        return None
-    reduces = [r for r, what in zip(rows, role, strict=True) if what in _REDUCING]
-    if not reduces:
-        update = program.phase[rows[-1]] == Phase.OPTIMIZER
-        return (OpClass.FUSED_OPTIMIZER if update else OpClass.FUSED), -1
-    along = [r for r in reduces if roles.role[r] == RowRole.ROWS]
-    if not along or ReductionDims.of(program.dims[along[0]]).rows < 2:
-        return OpClass.FUSED_REDUCTION, reduces[-1]
-    size = roles.elements[along[0]]
-    if not any(r > along[0] and roles.results[r] == size for r in rows):
-        return OpClass.FUSED_REDUCTION, reduces[-1]
-    softmax = inlined.softmax[rows].any()
-    return (OpClass.FUSED_SOFTMAX if softmax else OpClass.FUSED_NORM), along[0]

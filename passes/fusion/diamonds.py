@@ -29,6 +29,7 @@ class Diamonds:
 
     def __init__(self, program: Program, roles: Roles, *, blocks: str) -> None:
         self.whole: set[int] = set()
+        self.between: set[int] = set()
         self.unit = list(range(len(program)))
         self._role = roles.role.tolist()
         self._elements = roles.elements.tolist()
@@ -48,7 +49,7 @@ class Diamonds:
 
     def _add(self, row: int) -> None:
         readers = self._wide_readers(row, int(self._dims[row, 1]))
-        if not readers:
+        if not readers or (len(readers) > 1 and not self._any):
             return
         above = self._above(row)
         met = all(above & self._above(reader) for reader in readers)
@@ -56,6 +57,7 @@ class Diamonds:
             met = self._all_meet(row, readers) and not self._masked_later(readers)
         if self._any or (met and not self._is_turned(row)):
             self.whole.add(row)
+            self.between |= self._narrow(row, readers)
             for reader in readers:
                 self._join(row, reader)
 
@@ -80,6 +82,17 @@ class Diamonds:
                     pending.append(reader)
                 else:
                     found.append(reader)
+        return found
+
+    def _narrow(self, row: int, readers: list[int]) -> set[int]:
+        """Rows of one element a row between a reduction and what reads it at full size."""
+        found, pending = set[int](), list(readers)
+        while pending:
+            at = pending.pop()
+            for read in self._deps[self._start[at] : self._start[at + 1]]:
+                if row < read and read not in found and self._results[read] <= self._results[row]:
+                    found.add(read)
+                    pending.append(read)
         return found
 
     def _above(self, row: int) -> set[int]:

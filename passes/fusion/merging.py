@@ -168,6 +168,12 @@ def storage_rows(program: Program) -> list[int]:
     return found
 
 
+def overwritten(program: Program, storage: list[int]) -> set[tuple[int, int]]:
+    """Storage that is overwritten in a region, in part or whole, as (region, row)."""
+    placed = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
+    return {(int(program.region[row]), storage[row]) for row in np.flatnonzero(placed).tolist()}
+
+
 def order_by(program: Program, links: Edges) -> Int64s | None:
     """Rows moved within their segments so that each follows what it reads by `links`.
 

@@ -10,6 +10,7 @@ from flint.ir.columns import consumers, is_any
 from flint.ir.dims import ProductDims
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program
+from flint.passes.fusion.merging import overwritten, storage_rows
 from flint.passes.fusion.roles import ELEMENT, VIEW, Roles, RowRole
 
 
@@ -137,3 +138,19 @@ def with_turns(program: Program, roles: Roles) -> Roles:
     role[ends] = RowRole.TURN
     role[alone] = RowRole.ALONE
     return Roles(**{**vars(roles), "role": np.asarray(role)})
+
+
+def with_copies(program: Program, roles: Roles) -> Roles:
+    """Roles in which slices of stacks are copies in loops with an optimization barrier, which JAX's
+    checkpointing sets, and where the slice or the stack is overwritten (XLA).
+    """
+    held = np.array([*(r.barrier for r in program.regions), False])[program.region]
+    slices = is_any(program, OpClass.DYNAMIC_SLICE) & (roles.role == RowRole.ELEMENT)
+    storage = storage_rows(program) if slices.any() else []
+    written = overwritten(program, storage) if storage else set()
+    role = roles.role.copy()
+    for row in np.flatnonzero(slices).tolist():
+        values = (row, *program.dependencies(row).tolist())
+        if held[row] or any((program.region[row], storage[d]) in written for d in values):
+            role[row] = RowRole.ALONE
+    return Roles(**{**vars(roles), "role": role})

@@ -92,7 +92,7 @@ def roles_of(
     trivial = reduces & (dims.reduced == 1)
     role[trivial] = RowRole.ELEMENT
     elements = np.where(reduces & (reduced > 0), reduced, results)
-    turns = is_any(program, OpClass.TRANSPOSE)
+    turns = is_any(program, OpClass.TRANSPOSE) & ~views
     return Roles(role, elements, results, moves, converts, turns)
 
 

@@ -17,7 +17,7 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.base import Pass
 from flint.passes.fusion.groups import Groups
-from flint.passes.fusion.merging import merged, segments, storage_rows
+from flint.passes.fusion.merging import merged, overwritten, segments, storage_rows
 from flint.passes.fusion.roles import RowRole, roles_of
 
 #: A reduction that joins a product leaves little: a maximum or a sum of each row.
@@ -220,7 +220,7 @@ def _views(program: Program) -> dict[int, int]:
         return {}
     readers, places = _SliceReaders(program), _known_places(program)
     storage = storage_rows(program)
-    written = _overwritten(program, storage)
+    written = overwritten(program, storage)
     found = {}
     for row in np.flatnonzero(slices).tolist():
         reads = program.dependencies(row).tolist()
@@ -345,9 +345,3 @@ def _known_places(program: Program) -> list[bool]:
             return found
         for value in computed:
             found[value] = False
-
-
-def _overwritten(program: Program, storage: list[int]) -> set[tuple[int, int]]:
-    """Storage that is overwritten in a region, in part or whole, as (region, row)."""
-    placed = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
-    return {(int(program.region[row]), storage[row]) for row in np.flatnonzero(placed).tolist()}

@@ -70,7 +70,7 @@ def custom_call(o: HloOperation) -> Work:
         work = product_with(o, _JsonDims(gemm["dot_dimension_numbers"], o.operands[0]))
         return replace(work, product=product_of_call(o, gemm), called=called)
     if target.startswith("__cudnn$conv") and len(o.operands) > 1:
-        return replace(_cudnn_convolution(o), called=called)
+        return replace(_cudnn_convolution(o), op=OpClass.CONVOLUTION, called=called)
     if is_attention(target) and len(o.operands) > 2:
         mask = attention_mask(target, config)
         work = _attention(o, backward=is_attention_backward(target))

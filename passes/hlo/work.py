@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from flint.ir.op_class import ELEMENTWISE
+from flint.passes.fusion.merging import MERGED_NAMES
 from flint.passes.hlo import instruction_work as rules
 from flint.passes.hlo import shapes
 from flint.passes.hlo.calls import custom_call
+from flint.passes.hlo.fused import class_of_fusion
 from flint.passes.hlo.instruction_work import HloOperation
 from flint.passes.hlo.module import Computation, HloModule, Instruction
 from flint.passes.hlo.op_classes import class_of
@@ -38,10 +40,18 @@ def fusion(o: HloOperation) -> Work:
     """The work of what is fused; bytes are those that cross its edges.
 
     A parameter of which the fused computation only reads slices counts those slices; a result
-    that is updated in place counts the update.
+    that is updated in place counts the update. A kernel as Flint makes them has its name.
     """
     written, in_place = _written(o)
-    return replace(_work_inside(o), operand_bytes=_read(o), result_bytes=written, in_place=in_place)
+    op = class_of_fusion(o, work_of)
+    return replace(
+        _work_inside(o),
+        operand_bytes=_read(o),
+        result_bytes=written,
+        in_place=in_place,
+        op=op,
+        called=MERGED_NAMES.get(op, ""),
+    )
 
 
 def _work_inside(o: HloOperation) -> Work:

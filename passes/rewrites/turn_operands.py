@@ -110,9 +110,9 @@ class _Turning:
         return bool(self.carried[row])
 
     def _seen(self, row: int) -> Flag:
-        """Flags of operands that need not be turned for a product without a batch."""
+        """Flags of operands that need not be turned."""
         flags = Flag(int(self.program.flags[row]))
-        if not self.options.batches or int(ProductDims.of(self.program.dims[row]).batch) > 1:
+        if not self.options.batches:
             return Flag(0)
         found = Flag.TURNED_FIRST if Flag.SEEN_FIRST in flags else Flag(0)
         return found | Flag.TURNED_LAST if Flag.SEEN_LAST in flags else found

@@ -29,7 +29,7 @@ FAST = {
     "mixtral einsum": BARS,
     "llama 70B": BARS,
     "ring attention": (0.12, 0.18),
-    "decode": (0.10, 0.15),
+    "decode": (0.11, 0.15),
 }
 
 

@@ -336,6 +336,8 @@ class _Layout:
         held = {storage.root(row) for row in arguments}
         returned = self._returned()
         compiled = is_any(program, OpClass.COMPILED)
+        if compiled.any():  # others of its fusions have the classes of Flint's kernels
+            compiled |= is_any(program, MERGED)
         taken = {storage.root(value) for value in returned}
         for row in np.flatnonzero(donated(program)).tolist():
             if storage.root(row) not in taken:

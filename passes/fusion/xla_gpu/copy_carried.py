@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 from flint.ir.columns import consumers, type_bytes
 from flint.ir.edit import Editor
 from flint.ir.op_class import OpClass
-from flint.ir.program import Kind, Program, Region, RegionKind
+from flint.ir.program import Flag, Kind, Program, Region, RegionKind
 from flint.passes.base import Pass
 
 #: Bytes of a value that is not looked at: counters of loops.
@@ -24,7 +25,8 @@ class CopyCarried(Pass):
 
     * `own_start`: of several values that start from one array, all but one get an array of their own;
       one that was made from nothing is made once for each.
-    * `counter`: each iteration copies its number and adds one to it, in kernels of their own.
+    * `counter`: each iteration adds one to its number, in a kernel of its own; if it writes a part
+      of a stack it copies the number before, in another.
     * `taken_back`: what becomes the value of the next iteration is copied there at the end, if it was
       begun while the value of this iteration was still read.
     """
@@ -39,7 +41,7 @@ class CopyCarried(Pass):
         shared, overwritten = [*work.shared_starts()], [*work.overwritten()]
         counters = [*work.counters()]
         for region, carried in counters:
-            _count(edit, region, carried)
+            _count(edit, region, carried, copies=region in work.writing)
         for start, carried in shared:
             _own_start(edit, work, start, carried)
         for region, carried, produced in overwritten:
@@ -48,14 +50,16 @@ class CopyCarried(Pass):
         return edit.build().program if shared or overwritten or counters else program
 
 
-def _count(edit: Editor, region: int, carried: int) -> None:
-    """Add the two kernels with which an iteration counts: a copy of the counter, and its sum."""
+def _count(edit: Editor, region: int, carried: int, *, copies: bool) -> None:
+    """Add the kernels with which an iteration counts: a copy of the counter, if any, and its sum."""
     size = int(edit.program.result_bytes[carried])
     work: dict[str, Any] = {"kind": Kind.COMPUTE, "operand_bytes": size, "name": ""}
-    copy = {"op": OpClass.COPY, "opcode": "stablehlo.copy"}
-    copied = edit.value_at_end(carried, region, [carried], **work, **copy)
+    read = carried
+    if copies:
+        copy = {"op": OpClass.COPY, "opcode": "stablehlo.copy"}
+        read = edit.value_at_end(carried, region, [carried], **work, **copy)
     added = {"op": OpClass.ADD, "opcode": "stablehlo.add", "flops": 1}
-    edit.hand_on(region, carried, edit.value_at_end(carried, region, [copied], **work, **added))
+    edit.hand_on(region, carried, edit.value_at_end(carried, region, [read], **work, **added))
 
 
 def _own_start(edit: Editor, work: _Carried, start: int, carried: int) -> None:
@@ -91,6 +95,14 @@ class _Carried:
             for carried, produced in region.carries:
                 if carried != produced and self._sizes[carried] > _SCALAR_BYTES:
                     yield number, carried, produced
+
+    @cached_property
+    def writing(self) -> set[int]:
+        """Regions in which a part of an array is written."""
+        program = self._program
+        parts = (program.flags & Flag.IN_PLACE) != 0
+        parts &= (program.alias >= 0) & (program.result_bytes < type_bytes(program))
+        return set(program.region[parts].tolist())
 
     def counters(self) -> Iterator[tuple[int, int]]:
         """Loops, each with a number that it counts up."""

@@ -265,6 +265,35 @@ def test_a_fusion_is_one_row_that_moves_what_crosses_its_edges() -> None:
     assert row.result_bytes == 32 * 4
 
 
+ROWS = """\ns = f32[8] reduce(e, z), dimensions={1}, to_apply=add
+w = f32[8,16] broadcast(s), dimensions={0}"""
+COLUMNS = "\ns = f32[8] reduce(e, z), dimensions={0}, to_apply=add"
+
+
+@pytest.mark.parametrize(
+    ("body", "root", "expected"),
+    [
+        ("e = f32[8,16] exponential(p)" + ROWS, "divide(e, w)", "fusion.softmax"),
+        ("e = f32[8,16] multiply(p, p)" + ROWS, "multiply(p, w)", "fusion.norm"),
+        ("e = f32[16,8] multiply(p, p)" + COLUMNS, "negate(s)", "fusion.reduction"),
+        ("e = f32[8,16] negate(p)", "multiply(e, e)", "fusion"),
+        ("e = f32[8,16] slice(p), slice={[0:8], [0:16]}", "copy(e)", "fusion.layout"),
+    ],
+)
+def test_a_fusion_is_called_as_the_kernels_of_flint(body: str, root: str, expected: str) -> None:
+    shape = "f32[16,8]" if "dimensions={0}, to_apply" in body else "f32[8,16]"
+    result = "f32[8]" if root == "negate(s)" else "f32[8,16]"
+    p = program(
+        f"""x = {shape} parameter(0)
+        ROOT f = {result} fusion(x), kind=kInput, calls=fused""",
+        before=f"""{ADD} fused {{ p = {shape} parameter(0)
+        z = f32[] constant(0)
+        {body}
+        ROOT r = {result} {root} }}""",
+    )
+    assert rows(p, expected)
+
+
 def test_a_fusion_that_updates_in_place() -> None:
     p = program(
         """x = f32[100,64] parameter(0)
@@ -297,7 +326,7 @@ def test_a_fusion_reads_of_an_array_what_its_slices_need() -> None:
         q = f32[10,10,64] broadcast(e), dimensions={0,2}
         ROOT t = (f32[1,64], f32[10,10,64]) tuple(e, q) }""",
     )
-    row = only(p, "hlo.fusion")
+    row = only(p, "fusion.layout")
     assert (row.operand_bytes, row.result_bytes) == (64 * 2 + 4, 64 * 4 + 6400 * 4)
 
 
