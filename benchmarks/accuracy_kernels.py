@@ -19,16 +19,14 @@ from numpy.typing import NDArray
 from benchmarks import cudnn_rows, simumax_rows
 from benchmarks import kernel_rows as rows
 from benchmarks.accuracy_row import Accuracy, accuracy, as_text
-from benchmarks.fits import attention, grouped, norms, products
+from benchmarks.fits import attention, fp8, grouped, norms
 from benchmarks.fits import bytes as fitted_bytes
-from benchmarks.fits.fp8 import DATA as QUANTISED
 from benchmarks.fits.traced_products import convolutions_swapped
-from benchmarks.low_precision_rows import quantised_products, quantising
+from benchmarks.low_precision_rows import quantised_products, quantising, sustained_products
 from benchmarks.moe_rows import expert_calls, training_products
-from flint.backends.cost.chips.families.gpu.constants import Constants, constants_of
+from flint.backends.cost.chips.families.gpu.constants import Constants
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, hardware_of
 from flint.backends.cost.chips.families.gpu.memory import elementwise_ns, norm_ns, softmax_ns
-from flint.backends.cost.chips.families.gpu.products import gemm_ns
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.model import latency_ns, peak_flops_per_ns
 from flint.backends.cost.software import with_stack
@@ -36,6 +34,7 @@ from flint.cluster.models import Chip, Cluster
 from flint.cluster.residuals import Part
 from flint.cluster.stack import Stack
 from flint.ir.arrays import Float64s, Int64s
+from flint.tools.measure.fitting.fit import fit
 
 SPLITS = {"held out": 1, "fitted": 0}
 #: By what the name of some data begins with, the part of a step that its kernels are; the first counts.
@@ -153,9 +152,46 @@ def sustained_rows() -> Iterator[Priced]:
         yield Priced("products as launched in training", cluster.chip.name, *columns)
 
 
+def left_out_rows() -> Iterator[Priced]:
+    """cuBLASLt's sustained products: of 8 bits with the constants of the other machine, of f16 as they are."""
+    ours, other = fp8.SUSTAINED
+    for preset, like in ((ours, other), (other, ours)):
+        yield _sustained(
+            preset, f"constants of {like}", fp8.sustained_ns(preset, fp8.cublaslt((like,)))
+        )
+    f16 = "a100-80-dgx"
+    yield _sustained(f16, "held out", latency_ns(sustained_products(f16).kernels, _eager(f16)))
+
+
+def _sustained(preset: str, split: str, predicted: NDArray[np.float64]) -> Priced:
+    measured, chip = sustained_products(preset), _eager(preset)
+    title = f"GEMM {measured.kernels.dtypes[0]}, cuBLASLt sustained"
+    bound = roofline_ns(measured.kernels, chip)
+    columns = (predicted, measured.measured_ns, bound, measured.half)
+    return Priced(title, chip.name, *columns, split)
+
+
+def _eager(preset: str) -> Chip:
+    return with_stack(Cluster.load(preset), Stack.load("pytorch-eager")).chip
+
+
+def f32_rows() -> Iterator[Priced]:
+    """NeuSight's products on CUDA cores; all that is fitted is what a call takes, in the bound too."""
+    chip = Cluster.load("a100-40-dgx").chip
+    for name, title in (("bmm", "batched"), ("linear", "linear")):
+        data = rows.f32_products(name, "A100")
+        prices = [price(data.kernels, chip) for price in (latency_ns, roofline_ns)]
+        own = data.half == 0
+        call = fit(
+            {"ns": (0, 1e5, 3e4)}, lambda c, p=prices[0][own]: p + c["ns"], data.measured_ns[own]
+        )["ns"]
+        columns = (prices[0] + call, data.measured_ns, prices[1] + call, data.half)
+        yield Priced(f"products f32, {title}, with the call", chip.name, *columns)
+
+
 def quantised_rows() -> Iterator[Priced]:
     """Products of 8 and 4 bits, with the kernel that quantises the left operand in each call."""
-    for (preset, gpu), ways in QUANTISED.items():
+    for (preset, gpu), ways in fp8.DATA.items():
         chip = Cluster.load(preset).chip
         for how in ways:
             measured = quantised_products(gpu, how)
@@ -195,20 +231,6 @@ def expert_rows() -> Iterator[Priced]:
         predicted = grouped.training_ns(products, hardware)
         columns = (predicted, products.measured_ns, least, products.half)
         yield Priced("grouped products as launched in training", hardware.chip.name, *columns)
-
-
-def other_half_rows() -> Iterator[Priced]:
-    """GEMM constants fitted anew on the half that is held out, judged on the other half."""
-    for preset, gpu in rows.PRODUCTS.items():
-        measured = rows.gemms(gpu)
-        measured = measured.select(measured.half == 0)
-        chip = Cluster.load(preset).chip
-        constants = dict(constants_of(chip).values) | products.burst(preset, half=1)
-        hardware = hardware_of(chip, Constants(constants))
-        predicted = gemm_ns(measured.kernels, hardware, "bf16")
-        bound = roofline_ns(measured.kernels, chip)
-        columns = (predicted, measured.measured_ns, bound, measured.half)
-        yield Priced("GEMM bf16", chip.name, *columns, "halves swapped")
 
 
 def attention_rows() -> Iterator[Priced]:
@@ -349,7 +371,7 @@ def priced_kernels() -> Iterator[Priced]:
 def kernel_accuracy() -> list[Accuracy]:
     """All rows of the report on kernels."""
     found = (
-        *gemm_rows(), *other_half_rows(), *sustained_rows(), *quantised_rows(), *expert_rows(), *attention_rows(),
+        *gemm_rows(), *sustained_rows(), *left_out_rows(), *f32_rows(), *quantised_rows(), *expert_rows(), *attention_rows(),
         *training_attention_rows(), *norm_rows(), *convolution_rows(), *row_kernel_rows(), *own_row_kernel_rows(), *unseen_row_kernel_rows(),
     )  # fmt: skip
     return errors(found)

@@ -36,7 +36,11 @@ PRESETS = {
 #: Those whose attention was measured in serving.
 SERVING = PRESETS | {"rtx-pro-6000": "rtx_pro_6000"}
 #: Those whose products were measured.
-PRODUCTS = PRESETS | {"gb200-nvl72": "gb200", "gb300-nvl72": "gb300"}
+PRODUCTS = PRESETS | {
+    "gb200-nvl72": "gb200",
+    "gb300-nvl72": "gb300",
+    "rtx-pro-6000": "rtx_pro_6000_server",
+}
 #: NeuSight's GPUs: memory bandwidth (B/s), SMs, boost clock (Hz), L2 (bytes); NVIDIA datasheets.
 NEUSIGHT_GPUS = {
     "Tesla P100-PCIE-16GB": (732e9, 56, 1.303e9, 4e6),
@@ -81,9 +85,15 @@ def gemms(gpu: str) -> Measured:
     """Products of bf16 matrices of one GPU of aiconfigurator, on random weights."""
     return measured(
         read(f"aiconfigurator/gemm_bf16_{gpu}_sglang-*"),
-        lambda row: _gemm(row, "bf16"),
+        lambda row: gemm(row, "bf16"),
         "latency_ms",
     )
+
+
+def f32_products(name: str, device: str) -> Measured:
+    """NeuSight's products on CUDA cores of the GPU whose name has `device`: "bmm" or "linear"."""
+    rows = [r for r in read(f"neusight/train_{name}_fp32*") if device in r["gpu"]]
+    return measured(rows, _f32_product, "latency_ms")
 
 
 def prefill(gpu: str) -> Measured:
@@ -152,13 +162,20 @@ def measured(rows: list[Row], kernel: Callable[[Row], dict[str, Any]], column: s
     return Measured(kernels, np.array([float(r[column]) * 1e6 for r in rows]), half)
 
 
-def _gemm(row: Row, dtype: str) -> dict[str, object]:
-    m, n, k = (int(row[name]) for name in "mnk")
+def gemm(row: Row, dtype: str, a_byte: float = 0.0, c_byte: int = 2) -> dict[str, Any]:
+    """A product, and bytes of an element of operands (those of the type) and of the result."""
+    batch, m, n, k = (int(row.get(name, 1)) for name in "bmnk")
+    read = int((a_byte or element_bytes(dtype)) * batch * (m + n) * k)
     return {
-        "kind": KernelKind.GEMM, "dtype": dtype, "dims": (1, m, n, k), "flops": 2 * m * n * k,
-        "read": element_bytes(dtype) * (m * k + n * k), "written": 2 * m * n,
-        "elements": m * n, "arrays": 3, "causal": False,
+        "kind": KernelKind.GEMM, "dtype": dtype, "dims": (batch, m, n, k),
+        "flops": 2 * batch * m * n * k, "read": read, "written": c_byte * batch * m * n,
+        "elements": batch * m * n, "arrays": 3, "causal": False,
     }  # fmt: skip
+
+
+def _f32_product(row: Row) -> dict[str, object]:
+    """NeuSight multiplies M x N by N x K (its neusight/Dataset/collect.py)."""
+    return gemm({"b": row["B"], "m": row["M"], "n": row["K"], "k": row["N"]}, "f32", c_byte=4)
 
 
 def _prefill(row: Row) -> dict[str, object]:

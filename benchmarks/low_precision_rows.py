@@ -7,11 +7,12 @@ those of sglang are read; vLLM's ran on weights left uninitialised.
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.kernel_rows import Measured, Row, measured, read
+from benchmarks.kernel_rows import DATA, Measured, Row, gemm, measured, read
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.ir.dims import ProductDims
 
@@ -25,9 +26,23 @@ def quantised_products(gpu: str, how: str) -> Measured:
     """Products of one GPU: `how` is "fp8", "fp8_block" or "nvfp4"."""
     return measured(
         read(f"aiconfigurator/gemm_{how}_{gpu}_sglang*"),
-        lambda row: _product(row, how),
+        lambda row: gemm(row, TYPES[how], _BYTES[how]),
         "latency_ms",
     )
+
+
+def sustained_products(preset: str) -> Measured:
+    """Products of cuBLASLt that ran for minutes, of Azure's machine like a preset, in its one type."""
+    with (DATA / "azure_nd" / "rows.csv").open(encoding="utf-8") as file:
+        rows = [r for r in csv.DictReader(file) if (r["preset"], r["op"]) == (preset, "gemm")]
+    return measured([_azure(r) for r in rows], lambda r: gemm(r, r["dtype"]), "latency_ms")
+
+
+def _azure(row: Row) -> Row:
+    """A row with its time for its rate; cuBLASLt's matrices are column-major, so its m are columns."""
+    n, m, k = (int(float(row[name])) for name in ("m_or_bytes", "n", "k"))
+    latency_ms = 2 * m * n * k / float(row["value"]) * 1e-9
+    return row | {"m": str(m), "n": str(n), "k": str(k), "latency_ms": str(latency_ms)}
 
 
 def quantising(products: Measured, how: str) -> Kernels:
@@ -52,15 +67,6 @@ def casts(gpu: str) -> Measured:
     x / scale (to f32), clamp, to fp8, and a copy of that.
     """
     return measured(read(f"aiconfigurator/quantize_fp8_{gpu}_sglang*"), _cast, "latency_ms")
-
-
-def _product(row: Row, how: str) -> dict[str, object]:
-    m, n, k = (int(row[name]) for name in "mnk")
-    return {
-        "kind": KernelKind.GEMM, "dtype": TYPES[how], "dims": (1, m, n, k), "flops": 2 * m * n * k,
-        "read": int(_BYTES[how] * (m * k + n * k)), "written": 2 * m * n,
-        "elements": m * n, "arrays": 5, "causal": False,
-    }  # fmt: skip
 
 
 def _cast(row: Row) -> dict[str, object]:

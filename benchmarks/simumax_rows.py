@@ -6,7 +6,7 @@ import csv
 from collections.abc import Callable
 from dataclasses import replace
 
-from benchmarks.kernel_rows import DATA, Measured, Row, measured
+from benchmarks.kernel_rows import DATA, Measured, Row, gemm, measured
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.tools.measure.fitting.fit import halves, hash_of
 
@@ -78,10 +78,6 @@ def _attention(row: Row, kind: KernelKind, products: int) -> dict[str, object]:
 
 def _product(row: Row) -> dict[str, object]:
     """What is accumulated is read too: `accumulate` adds to the gradient in place."""
-    b, m, n, k = (int(row[name]) for name in "bmnk")
-    written = _BYTES[row["out_dtype"]] * b * m * n
-    return {
-        "kind": KernelKind.GEMM, "dtype": "bf16", "dims": (b, m, n, k), "flops": 2 * b * m * n * k,
-        "read": 2 * b * (m + n) * k + (written if row["accumulate"] == "True" else 0),
-        "written": written, "elements": b * m * n, "arrays": 3, "causal": False,
-    }  # fmt: skip
+    found = gemm(row, "bf16", c_byte=_BYTES[row["out_dtype"]])
+    added = found["written"] if row["accumulate"] == "True" else 0
+    return found | {"read": found["read"] + added}

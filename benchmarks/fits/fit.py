@@ -13,6 +13,7 @@ from types import ModuleType
 import benchmarks.fits
 from flint.cluster.load import PRESETS
 from flint.cluster.stack import STACKS
+from flint.tools.measure.fitting.toml_constants import constants_in
 
 #: Value, kind ("fitted", "measured", "assumed", "datasheet") and source of a constant.
 Constant = tuple[float, str, str]
@@ -43,6 +44,17 @@ class Fit:
     def path(self) -> Path:
         """The file that it writes."""
         return (PRESETS if self.table else STACKS) / f"{self.preset}.toml"
+
+
+def borrowed(name: str, preset: str, like: str, table: str, names: Sequence[str], why: str) -> Fit:
+    """Constants that a preset has from the same table of another one; `why` may be empty."""
+
+    def run() -> Mapping[str, Constant]:
+        whose = f"as {like}, {why}" if why else f"as {like}"
+        there = constants_in(PRESETS / f"{like}.toml", table)
+        return {n: (there[n]["value"], "assumed", f"{whose}: {there[n]['source']}") for n in names}
+
+    return Fit(name, preset, table, tuple(names), len(names), run, {}, quick=True)
 
 
 #: A constant that rests on fewer rows is listed.

@@ -4,19 +4,24 @@ A row is a call that quantises A and multiplies (`benchmarks.low_precision_rows`
 start one after the other and the rows have their sum only: what one of them takes to start is
 assumed, and products have the rest. Large A with few columns tell the bandwidth of quantising.
 Which tiles a library has is one of `TILES`, the one with the least error on the fitted half.
+
+Training multiplies with cuBLASLt instead. What it sustains, and what it starts and ends with, is from
+Azure's five products on H100 and on H200 together, which ran for minutes; what its tiles do in
+between is taken to be as in serving. Blackwell has Hopper's share of what bf16 sustains, and 4 bits as
+much over 8 as in serving.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
 
-from benchmarks.fits.fit import Constant, Fit
+from benchmarks.fits.fit import Constant, Fit, borrowed
 from benchmarks.kernel_rows import Measured
-from benchmarks.low_precision_rows import TYPES, quantised_products, quantising
+from benchmarks.low_precision_rows import TYPES, quantised_products, quantising, sustained_products
 from flint.backends.cost.chips.families.gpu.constants import Constants, constants_of
 from flint.backends.cost.chips.families.gpu.hardware import hardware_of
 from flint.backends.cost.chips.families.gpu.quantised import (
@@ -24,12 +29,14 @@ from flint.backends.cost.chips.families.gpu.quantised import (
     quantise_ns,
     quantised_product_ns,
 )
+from flint.backends.cost.software import with_stack
 from flint.cluster.models import Cluster
+from flint.cluster.stack import Stack
 from flint.ir.arrays import Float64s
 from flint.tools.measure.fitting.fit import Bounds, fit
 
 #: Modules whose constants these start from.
-AFTER = ("products", "traced_products")
+AFTER = ("products", "traced_products", "steps")
 
 #: Preset and the GPU's name in the data -> how products were quantised.
 DATA: Mapping[tuple[str, str], tuple[str, ...]] = {
@@ -38,6 +45,7 @@ DATA: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("b200-dgx", "b200_sxm"): ("fp8", "fp8_block", "nvfp4"),
     ("gb200-nvl72", "gb200"): ("fp8",),
     ("gb300-nvl72", "gb300"): ("fp8", "nvfp4"),
+    ("rtx-pro-6000", "rtx_pro_6000_server"): ("fp8", "nvfp4"),
 }
 #: Presets that have constants of another one, which has the same SMs: (theirs, how) -> ours.
 TWINS = {
@@ -64,47 +72,74 @@ QUANTISE_LAUNCH_NS = 2000.0
 #: Tiles that libraries have: (narrow_rows, least_width).
 TILES = ((0.0, 64.0), (0.0, 128.0), (128.0, 64.0), (256.0, 64.0))
 SOURCE = "benchmarks.fits fp8 on aiconfigurator's {} products of {}"
-
-
-@dataclass(frozen=True)
-class Made:
-    """Constants of one set, by name."""
-
-    values: Mapping[str, float]
-    error: float
+#: Presets of Azure's machines, and those that have cuBLASLt's constants of the first of them.
+SUSTAINED = ("h100-dgx", "h200-dgx")
+BLACKWELL = ("b200-dgx", "gb200-nvl72", "gb300-nvl72", "b300-hgx")
+CUBLASLT: Bounds = {f"fp8.{n}": PRODUCT[n] for n in ("power_share", "launch_ns", "epilogue_k")}
+LIBRARY = "chip.gpu.libraries.cublaslt"
 
 
 def fits() -> list[Fit]:
-    """A fit for each preset and way of quantising."""
-    return [*_measured(), *_twins()]
+    """A fit for each preset and way of quantising, and of cuBLASLt."""
+    return [
+        *_measured(),
+        *(
+            borrowed(f"quantised-{how}", preset, like, "chip.gpu.constants", _names(how), "")
+            for (preset, how), like in TWINS.items()
+        ),
+        *(_cublaslt_fit(preset) for preset in SUSTAINED),
+        *(
+            borrowed("cublaslt-as", preset, SUSTAINED[0], LIBRARY, tuple(CUBLASLT), "")
+            for preset in BLACKWELL
+        ),
+        *(_four_bits(preset) for preset in BLACKWELL),
+    ]
 
 
 def _measured() -> Iterator[Fit]:
     for (preset, gpu), ways in DATA.items():
         for how in ways:
-            yield _fit(preset, gpu, how, partial(_constants, preset, gpu, how), quick=True)
+            run, rows = partial(_constants, preset, gpu, how), len(_fitted_half(gpu, how))
+            name, names, bounds = f"quantised-{how}", _names(how), _bounds(how)
+            yield Fit(name, preset, "chip.gpu.constants", names, rows, run, bounds, quick=True)
 
 
-def _twins() -> Iterator[Fit]:
-    gpus = dict(DATA)
-    for (preset, how), like in TWINS.items():
-        gpu = next(gpu for known, gpu in gpus if known == like)
-        yield _fit(preset, gpu, how, partial(_assumed, like, gpu, how), quick=False)
+def sustained_ns(preset: str, values: Mapping[str, float]) -> Float64s:
+    """Azure's products on a machine like a preset, under PyTorch, with other values of constants."""
+    hardware = hardware_of(with_stack(Cluster.load(preset), Stack.load("pytorch-eager")).chip)
+    own = replace(hardware, constants=Constants({**hardware.constants.values, **values}))
+    return quantised_product_ns(sustained_products(preset).kernels, own, TYPES["fp8"])
 
 
-def _fit(
-    preset: str, gpu: str, how: str, run: Callable[[], Mapping[str, Constant]], *, quick: bool
-) -> Fit:
-    return Fit(
-        name=f"quantised-{how}",
-        preset=preset,
-        table="chip.gpu.constants",
-        names=_names(how),
-        rows=len(_fitted_half(gpu, how)),
-        run=run,
-        bounds=_bounds(how),
-        quick=quick,
+@cache
+def cublaslt(presets: tuple[str, ...] = SUSTAINED) -> Mapping[str, float]:
+    """The constants of cuBLASLt's products from some of Azure's machines."""
+
+    def times(c: dict[str, float]) -> Float64s:
+        return np.concatenate([sustained_ns(preset, c) for preset in presets])
+
+    return fit(
+        CUBLASLT, times, np.concatenate([sustained_products(p).measured_ns for p in presets])
     )
+
+
+def _cublaslt_fit(preset: str) -> Fit:
+    def run() -> dict[str, Constant]:
+        source = "benchmarks.fits fp8 on Azure's sustained cuBLASLt products of H100 and H200"
+        return {name: (value, "fitted", source) for name, value in cublaslt().items()}
+
+    rows = sum(len(sustained_products(p)) for p in SUSTAINED)
+    return Fit("cublaslt", preset, LIBRARY, tuple(CUBLASLT), rows, run, CUBLASLT, quick=True)
+
+
+def _four_bits(preset: str) -> Fit:
+    def run() -> dict[str, Constant]:
+        own = constants_of(Cluster.load(preset).chip)
+        share = cublaslt()["fp8.power_share"] * own["fp4.power_share"] / own["fp8.power_share"]
+        source = "as of 8 bits, by what 4 bits sustain over 8 in serving on this chip"
+        return {"fp4.power_share": (share, "assumed", source)}
+
+    return Fit("cublaslt-fp4", preset, LIBRARY, ("fp4.power_share",), 1, run, {}, quick=True)
 
 
 def _model(how: str) -> str:
@@ -133,7 +168,7 @@ def _fitted_half(gpu: str, how: str) -> Measured:
 
 def _constants(preset: str, gpu: str, how: str) -> Mapping[str, Constant]:
     source = SOURCE.format(how, gpu)
-    found = {n: (v, "fitted", source) for n, v in _fitted(preset, gpu, how).values.items()}
+    found = {n: (v, "fitted", source) for n, v in _fitted(preset, gpu, how).items()}
     if how == "fp8":
         both = "the rows have the sum of both kernels' starts: benchmarks/fits/fp8.py"
         found["quantise.launch_ns"] = (QUANTISE_LAUNCH_NS, "assumed", both)
@@ -141,18 +176,16 @@ def _constants(preset: str, gpu: str, how: str) -> Mapping[str, Constant]:
     return found
 
 
-def _assumed(like: str, gpu: str, how: str) -> Mapping[str, Constant]:
-    found = _constants(like, gpu, how).items()
-    return {name: (value, "assumed", f"as {like}: {source}") for name, (value, _, source) in found}
-
-
 @cache
-def _fitted(preset: str, gpu: str, how: str) -> Made:
-    return min((_with_tiles(preset, gpu, how, *tiles) for tiles in TILES), key=lambda m: m.error)
+def _fitted(preset: str, gpu: str, how: str) -> Mapping[str, float]:
+    found = [_with_tiles(preset, gpu, how, *tiles) for tiles in TILES]
+    return min(found, key=lambda pair: pair[0])[1]
 
 
-def _with_tiles(preset: str, gpu: str, how: str, narrow_rows: float, least_width: float) -> Made:
-    """The best constants of a library with these tiles."""
+def _with_tiles(
+    preset: str, gpu: str, how: str, narrow_rows: float, least_width: float
+) -> tuple[float, Mapping[str, float]]:
+    """The error and the constants of a library with these tiles."""
     data, chip = _fitted_half(gpu, how), Cluster.load(preset).chip
     given = {
         f"{_model(how)}.narrow_rows": narrow_rows,
@@ -162,7 +195,7 @@ def _with_tiles(preset: str, gpu: str, how: str, narrow_rows: float, least_width
         "quantise.cycles": 0.0,
     }
     if how != "fp8":
-        same = _fitted(preset, gpu, "fp8").values
+        same = _fitted(preset, gpu, "fp8")
         given["quantise.memory_efficiency"] = same["quantise.memory_efficiency"]
     hardware = hardware_of(chip, Constants({}))
     given |= {n: constants_of(chip)[n] for n in ("gemm.sustained", "gemm.power_ns")}
@@ -176,4 +209,4 @@ def _with_tiles(preset: str, gpu: str, how: str, narrow_rows: float, least_width
     values = fit(_bounds(how), times, data.measured_ns)
     error = float(np.mean(np.abs(times(values) / data.measured_ns - 1)))
     tiles = {n: v for n, v in given.items() if n.endswith((".narrow_rows", ".least_width"))}
-    return Made(values | tiles, error)
+    return error, values | tiles

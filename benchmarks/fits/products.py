@@ -8,6 +8,10 @@ Sustained rates are SimuMax's: products as Megatron-core launches them, on a mac
 Which of them ran while the chip was hot is not said: of alike products of 50 to 400 us some reach
 the burst's rate and some three quarters of it.
 
+What kernels take whose rows are not aligned is in reports on A100: two on products of 2 to 16 rows and
+columns and millions of k, which one tile walks along, waiting for its loads; one on 16 rows times
+248,077 columns, in which all SMs load what they can.
+
 Everything is fitted on one half of the shapes (`kernel_rows.half_of`).
 """
 
@@ -16,12 +20,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from benchmarks import kernel_rows, simumax_rows
-from benchmarks.fits.fit import Constant, Fit
+from benchmarks.fits.fit import Constant, Fit, borrowed
 from benchmarks.kernel_rows import Measured
 from flint.backends.cost.chips.families.gpu.constants import Constants, constants_of
 from flint.backends.cost.chips.families.gpu.hardware import hardware_of
 from flint.backends.cost.chips.families.gpu.products import gemm_ns
+from flint.backends.cost.software import with_libraries
 from flint.cluster.models import Cluster
 from flint.ir.arrays import Float64s
 from flint.tools.measure.fitting.fit import Bounds, fit
@@ -42,6 +49,18 @@ SUSTAINED: Bounds = {"gemm.sustained": (0.3, 1, 0.6), "gemm.power_ns": (1e3, 1e7
 #: Presets that have the constants of another one, and why.
 TWINS = {"a100-40-dgx": ("a100-80-dgx", "the same die")}
 TABLE = "chip.gpu.constants"
+#: Steps of 32 elements along k, and their nanoseconds, on A100.
+WAITS = {"issue 146817": (30e6 / 32, 685.409e6), "pull request 125650": (20_569_856 / 32, 449e6)}
+#: A product on the A100 of `REPORTED`, and its milliseconds.
+LOADS = {"m": "16", "n": "248077", "k": "2560", "latency_ms": "1.67"}
+REPORTED = "a100-40-dgx"
+UNALIGNED: Bounds = {"gemm.unaligned_cycles": (0.05, 1, 0.3)}
+NAMES, ATEN = ("gemm.unaligned_ns", *UNALIGNED), "chip.gpu.libraries.aten"
+#: Those that PyTorch's operators run on, but A100.
+OTHERS = (
+    *("a100-80-dgx", "h100-dgx", "h200-dgx", "b200-dgx", "gb200-nvl72", "gb300-nvl72"),
+    *("l40s", "rtx-pro-6000", "mi300x"),
+)
 
 
 def burst(preset: str, half: int = 0) -> dict[str, float]:
@@ -73,33 +92,44 @@ def fits() -> list[Fit]:
     """Bursts of each GPU, of those that have none the neighbour's, and sustained rates."""
     return [
         *(_burst_fit(preset) for preset in kernel_rows.PRODUCTS),
-        *(_twin_fit(preset, *like) for preset, like in TWINS.items()),
+        *(
+            borrowed("products-as", preset, like, TABLE, tuple(BURST), why)
+            for preset, (like, why) in TWINS.items()
+        ),
+        _unaligned_fit(),
+        *(borrowed("unaligned-as", p, REPORTED, ATEN, NAMES, "") for p in OTHERS),
         *(_sustained_fit(preset) for preset in simumax_rows.SYSTEMS),
     ]
 
 
-def _burst_source(preset: str) -> str:
-    return (
-        f"benchmarks.fits products on aiconfigurator's bf16 GEMMs of {kernel_rows.PRODUCTS[preset]}"
-    )
-
-
 def _burst_fit(preset: str) -> Fit:
+    gpu = kernel_rows.PRODUCTS[preset]
+
     def run() -> dict[str, Constant]:
-        source = _burst_source(preset)
+        source = f"benchmarks.fits products on aiconfigurator's bf16 GEMMs of {gpu}"
         return {name: (value, "fitted", source) for name, value in burst(preset).items()}
 
-    rows = int((kernel_rows.gemms(kernel_rows.PRODUCTS[preset]).half == 0).sum())
+    rows = int((kernel_rows.gemms(gpu).half == 0).sum())
     return Fit("products", preset, TABLE, tuple(BURST), rows, run, BURST, quick=True)
 
 
-def _twin_fit(preset: str, like: str, why: str) -> Fit:
-    def run() -> dict[str, Constant]:
-        found = constants_of(Cluster.load(like).chip).values
-        source = f"as {like}, {why}: {_burst_source(like)}"
-        return {name: (found[name], "assumed", source) for name in BURST}
+def _unaligned_fit() -> Fit:
+    source = "benchmarks.fits products on reports of A100: {}"
+    chip = with_libraries(Cluster.load(REPORTED), ("aten",)).chip
+    one = kernel_rows.measured([LOADS], lambda row: kernel_rows.gemm(row, "bf16"), "latency_ms")
 
-    return Fit("products-as", preset, TABLE, tuple(BURST), len(BURST), run, BURST, quick=True)
+    def run() -> dict[str, Constant]:
+        wait = float(np.mean([ns / steps for steps, ns in WAITS.values()]))
+        given = {**constants_of(chip).values, "gemm.unaligned_ns": wait}
+        found = _fit(REPORTED, UNALIGNED, one, given)
+        loads = source.format("pegainfer-project/pegainfer, pull request 1046")
+        waits = source.format(f"pytorch/pytorch, {' and '.join(WAITS)}")
+        return {
+            "gemm.unaligned_ns": (wait, "measured", waits),
+            **{name: (value, "fitted", loads) for name, value in found.items()},
+        }
+
+    return Fit("unaligned", REPORTED, ATEN, NAMES, len(one), run, UNALIGNED, quick=True)
 
 
 def _sustained_fit(preset: str) -> Fit:

@@ -24,7 +24,7 @@ from itertools import product
 import numpy as np
 
 from benchmarks.accuracy_steps import captured
-from benchmarks.fits.fit import Constant, Fit
+from benchmarks.fits.fit import Constant, Fit, borrowed
 from benchmarks.step_rows import DATA, Case, all_cases
 from flint.backends.cost.estimate import estimate
 from flint.cluster.models import Cluster
@@ -40,7 +40,7 @@ AFTER = ("products", "attention", "bytes", "traced_products", "networks")
 MOST = 16
 #: The share of the peak that products sustain, that of attention, and nanoseconds between launches.
 SHARE, ATTENTION, LAUNCH = (0.3, 1.0, 0.7), (0.1, 0.7, 0.2), (4.4e4, 7.2e4, 57e3)
-SUSTAINED = ("sustained", "gemm.sustained")
+SUSTAINED, TABLE = ("sustained", "gemm.sustained"), "chip.gpu.libraries.sustained"
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,10 @@ def fits() -> list[Fit]:
     """Levels of chips, those of their twins, and the time between launches of two stacks."""
     return [
         *(fit for level in LEVELS for fit in _level_fits(level)),
-        *(_twin_fit(preset, *like) for preset, like in TWINS.items()),
+        *(
+            borrowed("steps-as", preset, like, TABLE, ("gemm.sustained", "gemm.power_ns"), why)
+            for preset, (like, why) in TWINS.items()
+        ),
         *(_loss_fit(preset, like) for preset, like in LOSE_AS.items()),
         _launch_fit(),
         _eager_fit(),
@@ -178,19 +181,6 @@ def _level_fits(level: Level) -> Iterator[Fit]:
         yield Fit("steps", level.preset, table, names, rows, run, {name: bounds})
 
 
-def _twin_fit(preset: str, like: str, why: str) -> Fit:
-    names = ("gemm.sustained", "gemm.power_ns")
-
-    def run() -> dict[str, Constant]:
-        gpu = Cluster.load(like).chip.gpu
-        table = gpu.libraries.get("sustained", {}) if gpu else {}
-        return {n: (table[n].value, "assumed", f"as {like}, {why}") for n in names}
-
-    return Fit(
-        "steps-as", preset, "chip.gpu.libraries.sustained", names, len(names), run, {}, quick=True
-    )
-
-
 def _loss_fit(preset: str, like: str) -> Fit:
     """Sustained rates of another chip, by what bursts of both sustain."""
 
@@ -207,9 +197,7 @@ def _loss_fit(preset: str, like: str) -> Fit:
         }
 
     names = ("gemm.sustained", "gemm.power_ns")
-    return Fit(
-        "steps-loss", preset, "chip.gpu.libraries.sustained", names, len(names), run, {}, quick=True
-    )
+    return Fit("steps-loss", preset, TABLE, names, len(names), run, {}, quick=True)
 
 
 def _launch_fit() -> Fit:

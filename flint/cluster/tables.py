@@ -248,6 +248,7 @@ LIBRARIES: Mapping[str, str] = {
     "aten": "PyTorch's own kernels, as it launches them operator by operator",
     "triton": "kernels that Inductor or XLA generates: fused chains, softmax, norms, reductions",
     "cudnn": "cuDNN: attention, convolutions",
+    "cublaslt": "cuBLASLt: products of 8 and 4 bits of PyTorch, Transformer Engine and XLA",
     "flash-2": "FlashAttention-2",
     "flash-3": "FlashAttention-3",
     "flash-4": "FlashAttention-4, for Blackwell",

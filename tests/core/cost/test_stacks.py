@@ -223,7 +223,7 @@ def test_rates_of_bursts_are_said_where_no_others_are_known(tmp_path: Path) -> N
     assert said in trace.estimate(plain).to_text()
     assert said not in trace.estimate(tmp_path / "base.toml").to_text()
     assert (
-        "stack      xla (cudnn, triton, sustained, nccl-2-29)"
+        "stack      xla (cudnn, triton, cublaslt, sustained, nccl-2-29)"
         in trace.estimate(tmp_path / "base.toml").to_text()
     )
     assert said not in trace.estimate("v5p").to_text()
@@ -238,7 +238,10 @@ def test_rates_of_bursts_are_said_where_no_others_are_known(tmp_path: Path) -> N
         assert said not in trace.estimate(preset).to_text()
     alike = plain.chip.gpu.model_copy(update={"constants": {}, "like": "b200-dgx"})
     lent = plain.model_copy(update={"chip": plain.chip.model_copy(update={"gpu": alike})})
-    assert "stack      xla (cudnn, triton, sustained, nccl-2-29)" in trace.estimate(lent).to_text()
+    assert (
+        "stack      xla (cudnn, triton, cublaslt, sustained, nccl-2-29)"
+        in trace.estimate(lent).to_text()
+    )
 
 
 def recorded(**stood_in: object) -> Workload:

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from flint.backends.cost.chips.families.gpu.constants import Constants, constants_of
-from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, hardware_of
+from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, element_bytes, hardware_of
 from flint.backends.cost.chips.families.gpu.quantised import (
     constants_for,
-    number_bytes,
     quantised_product_ns,
 )
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
@@ -29,7 +28,7 @@ def hardware(preset: str) -> GpuHardware:
 
 def products(shapes: list[tuple[int, int, int]], dtype: str) -> Kernels:
     m, n, k = np.array(shapes, np.int64).T
-    size, count = number_bytes(dtype), len(shapes)
+    size, count = element_bytes(dtype), len(shapes)
     return Kernels(
         kind=np.full(count, KernelKind.GEMM, np.uint8),
         dtype=np.zeros(count, np.uint8),

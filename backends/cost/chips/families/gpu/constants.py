@@ -90,6 +90,8 @@ CONSTANTS: Mapping[str, Constant] = {
     "gemm.sustained": share("of the peak that products reach at the clock that power allows"),
     "gemm.power_ns": Constant("how long a product runs until half of that fall of the clock shows"),
     "gemm.overlap": Constant("exponent of the norm that joins arithmetic and memory", least=1),
+    "gemm.unaligned_ns": Constant("least of a step along k of rows that do not start at 16 bytes"),
+    "gemm.unaligned_cycles": Constant("of an SM for each load or store of such rows"),
     f"{HEAD_SIZES}D": efficiency("share of the peak of fused attention with heads of D elements"),
     "attention.launch_ns": _LAUNCH,
     "attention.rows": Constant("queries of a tile of fused attention", least=16),
@@ -177,6 +179,8 @@ INSTEAD["convolution.launch_ns"] = "gemm.launch_ns"
 #: Or this. Inner loops of products lose no more than `gemm.step_ns` and `gemm.feed_ns`. Compilers' kernels have one loop for arrays however they lie, and keep rows in registers.
 UNLESS_SAID = {
     "gemm.efficiency": 1.0,
+    "gemm.unaligned_ns": 0.0,
+    "gemm.unaligned_cycles": 0.0,
     "convolution.efficiency": 1.0,
     "convolution.window_ns": 0.0,
     "convolution.layouts": 0.0,

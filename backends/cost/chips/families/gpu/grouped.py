@@ -33,7 +33,6 @@ from flint.backends.cost.chips.families.gpu.quantised import (
     NARROW,
     OVERLAP,
     STEP_BYTES,
-    number_bytes,
 )
 from flint.ir.arrays import Float64s
 from flint.ir.product_types import groups_of
@@ -138,7 +137,7 @@ def matrices_ns(
     loads: Loads, of: Matrices, m: Float64s, groups: Float64s, hardware: GpuHardware, dtype: str
 ) -> Float64s:
     """Nanoseconds of products (m x n) of each group that sum over its rows: `of.k` is not read."""
-    c, model, size = hardware.constants, constants_for(dtype), _size(dtype)
+    c, model, size = hardware.constants, constants_for(dtype), element_bytes(dtype)
     step = STEP_BYTES / size
     steps = np.maximum(loads.rows / step, loads.touched)
     compute = np.full(len(m), np.inf)
@@ -157,7 +156,7 @@ def _tiles_ns(
 ) -> Float64s:
     """Waves of tiles of `HEIGHTS[at]` by `width`."""
     c, model = hardware.constants, constants_for(dtype)
-    step = STEP_BYTES / _size(dtype)
+    step = STEP_BYTES / element_bytes(dtype)
     per_k = _per_k_ns(hardware, dtype, HEIGHTS[at], width)
     tile = np.ceil(of.k / step) * (per_k * step + c[f"{model}.step_ns"])
     tile += per_k * c[f"{model}.epilogue_k"]
@@ -194,10 +193,6 @@ def _loads(kernels: Kernels, groups: Float64s, rows: Float64s) -> Loads:
     return Loads(every.rows[at], every.touched[at], every.most[at], every.tiles[:, at])
 
 
-def _size(dtype: str) -> float:
-    return number_bytes(dtype) if dtype.startswith(NARROW) else element_bytes(dtype)
-
-
 def grouped_product_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
     """Latency of grouped products, all rows with `dtype`, which says how many groups there are.
 
@@ -212,7 +207,7 @@ def grouped_product_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> F
     moved = kernels.moved_bytes.astype(np.float64)
     if grouped.sums:
         return matrices_ns(loads, Matrices(n, k, moved), m, groups, hardware, dtype)
-    untouched = (groups - loads.touched) * n * k * _size(dtype)
-    least = loads.rows * (n + k) * _size(dtype)
+    untouched = (groups - loads.touched) * n * k * element_bytes(dtype)
+    least = loads.rows * (n + k) * element_bytes(dtype)
     of = Matrices(n, k, np.maximum(moved - untouched, np.minimum(moved, least)))
     return rows_ns(loads, of, hardware, dtype)

@@ -26,11 +26,11 @@ TRANSCENDENTALS = 16
 #: A100 2,048 (NVIDIA's whitepapers).
 WARP_GROUP_FLOPS = 3000
 #: Bytes of an element in a product of matrices, by the beginning of StableHLO's name.
-_BYTES = (
+_BYTES: tuple[tuple[str, float], ...] = (
     ("f8", 1),
     ("i8", 1),
     ("ui8", 1),
-    ("f4", 1),
+    ("f4", 0.5),
     ("f64", 8),
     ("f32", 4),
     ("tf32", 4),
@@ -87,6 +87,6 @@ def hardware_of(chip: Chip, constants: Constants | None = None) -> GpuHardware:
     )
 
 
-def element_bytes(dtype: str) -> int:
+def element_bytes(dtype: str) -> float:
     """Bytes of an element of a matrix."""
     return next((size for start, size in _BYTES if dtype.startswith(start)), 2)

@@ -25,19 +25,24 @@ Products that leave SMs idle (waves, memory) draw less power, and lose less. In 
 of one product replayed, `sustained` is higher than in steps that run for minutes (constants of the
 library `sustained`).
 
-On CUDA cores (f32 without TF32) tiles are the larger ones, and thin ones for thin products: on A100 a
-product with 33 rows takes 4 times what its FLOPs do.
+On CUDA cores (f32 without TF32) tiles are 64 to 128 high and wide, thin ones for thin products, and end
+in no time that shows. Batched products have one kernel, with tiles of 128 by 128: on A100 it is the
+one of 2,504 products of any batch and size (NeuSight). Alignment makes no difference there.
 
-A tile's end is `epilogue_k` long, in elements of 16 bits of k and as many bytes of wider ones, for a
-result of the operands' type that is written, and as much
-longer as more bytes of result go through it: a weight gradient that is added to f32 reads and
+Tensor Cores want rows that start at 16 bytes. Where n, or k of batched products (keys of attention),
+is of another length, libraries that do not pad take kernels that load and store 2, 4 or 8 bytes at a
+time: each takes `unaligned_cycles` of an SM, tiles are at most 128 by 128, k is not split, and a step
+waits `unaligned_ns` for its loads. m is the length of no row, nor k of weight gradients (one product).
+
+A tile's end is `epilogue_k` long, in elements of k, for a result of the operands' type that is written,
+and as much longer as more bytes of result go through it: a weight gradient that is added to f32 reads and
 writes 8 bytes an element instead of 2. Layouts (which operand is transposed) make no difference
 that measurements show.
 
-For growing m, n, k and bytes every term grows, so the latency never falls. The measurements repeat
-products back to back with `COPIES` weights, so small ones find everything in the L2 (of L40S, with
-96 MB, most do). Steps read it from memory: no product takes less than its bytes at the full
-bandwidth of memory.
+For growing m, n, k and bytes of one alignment every term grows, so the latency never falls. The
+measurements repeat products back to back with `COPIES` weights, so small ones find everything in the
+L2 (of L40S, with 96 MB, most do). Steps read it from memory: no product takes less than its bytes at
+the full bandwidth of memory.
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ import numpy as np
 
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, element_bytes
 from flint.backends.cost.chips.kernels import Kernels
-from flint.ir.arrays import Float64s
+from flint.ir.arrays import Float64s, Int64s
 
 #: Heights and widths of tiles where each warp multiplies (A100, L40S, MI300X): CUTLASS's.
 WARP_TILES = (
@@ -59,13 +64,15 @@ WARP_GROUP_TILES = (
     *((256, 64), (64, 256), (192, 128), (128, 192), (128, 128), (96, 128), (128, 96)),
     *((64, 128), (128, 64), (64, 64), (32, 128), (128, 32), (16, 128), (128, 16)),
 )
-#: And of f32 on CUDA cores, on any GPU. With these instead of `WARP_TILES`, and ends of tiles in bytes,
-#: NeuSight's f32 products of A100 (PyTorch 2.1, TF32 off) that are off by more than twice are 14
-#: instead of 20 % of 2,504 batched ones and 8 instead of 10 % of 2,593 linear ones; nothing is fitted.
+#: And of f32 on CUDA cores, on any GPU: 256 high or wide ones make errors no smaller.
 CUDA_CORE_TILES = (
-    *((256, 128), (128, 256), (128, 128), (128, 64), (64, 128)),
+    *((128, 128), (128, 64), (64, 128), (64, 64)),
     *((16, 128), (128, 16)),  # of products with no more than `THIN` rows or columns
 )
+#: The one of batched products there, and the largest of kernels for operands that are not aligned.
+COMMON_TILE = 128
+#: Bytes that a row's length is a multiple of, where Tensor Cores get it as they want it.
+ALIGNED_BYTES = 16
 THIN = 16
 SPLITS = (1, 2, 4, 8, 16, 32)
 #: Weights that the measurements take in turn (benchmarks/data/aiconfigurator/README.md).
@@ -76,8 +83,6 @@ L2_SHARE = 0.5
 STEP_BYTES = 64
 #: Bytes of operands that take `gemm.feed_ns`.
 FED_BYTES = 1 << 15
-#: Bytes of an element of the products that `gemm.epilogue_k` was fitted on.
-FITTED_BYTES = 2
 #: Until memory gives its bandwidth. Assumed: fits of five chips give 400 to 1,100 ns.
 MEMORY_START_NS = 1000.0
 #: Exponent of the norm that joins a burst and what power allows: nearly the longer of both.
@@ -93,21 +98,14 @@ def gemm_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
 
     All rows calculate with `dtype`. Raises FlintError FL705 if the chip has no peak for it.
     """
-    times = np.empty(len(kernels), np.float64)
-    for start in range(0, len(kernels), CHUNK):
-        rows = slice(start, start + CHUNK)
-        times[rows] = _chunk_ns(
-            kernels.select(np.arange(*rows.indices(len(kernels)))), hardware, dtype
-        )
-    return times
+    chunks = np.split(np.arange(len(kernels)), range(CHUNK, len(kernels), CHUNK))
+    return np.concatenate([_chunk_ns(kernels.select(rows), hardware, dtype) for rows in chunks])
 
 
 def _chunk_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
     c, size = hardware.constants, element_bytes(dtype)
-    shape = _shape(kernels)
+    shape = shape_of(kernels)
     epilogue_k = _epilogue_k(kernels, shape, hardware, size)
-    if hardware.is_on_cuda_cores(dtype):
-        epilogue_k *= FITTED_BYTES / size
     compute = _compute_ns(shape, epilogue_k, hardware, dtype)
     memory = _memory_ns(kernels, shape, hardware, size)
     batch, m, n, _ = shape
@@ -139,7 +137,7 @@ def limited_by_power(
     return result
 
 
-def _epilogue_k(kernels: Kernels, shape: Float64s, hardware: GpuHardware, size: int) -> Float64s:
+def _epilogue_k(kernels: Kernels, shape: Float64s, hardware: GpuHardware, size: float) -> Float64s:
     """A tile's start and end, in elements of k of `size` bytes, by the bytes of result."""
     batch, m, n, k = shape
     result_bytes = kernels.moved_bytes - size * batch * (m + n) * k
@@ -148,7 +146,7 @@ def _epilogue_k(kernels: Kernels, shape: Float64s, hardware: GpuHardware, size: 
     return epilogue_k
 
 
-def _shape(kernels: Kernels) -> Float64s:
+def shape_of(kernels: Kernels) -> Float64s:
     """Rows batch, m, n, k; a product without dimensions is a cube of as many FLOP."""
     shape = kernels.dims.T.astype(np.float64)
     unknown = (shape[1:] <= 0).any(axis=0)
@@ -161,31 +159,46 @@ def _compute_ns(
 ) -> Float64s:
     """The best tile's waves, for each split."""
     c, size = hardware.constants, element_bytes(dtype)
+    scalar = hardware.is_on_cuda_cores(dtype)
     rate = c["gemm.efficiency"] * hardware.peak_flops_per_ns(dtype) / hardware.sms
     batch, m, n, k = shape
     step = STEP_BYTES / size
     steps = [np.ceil(k / split / step) for split in SPLITS]
     best = np.full((len(SPLITS), len(k)), np.inf)
-    for height, width in _tiles(hardware, dtype):
+    access = _access_bytes(shape, size)
+    unaligned = (access < ALIGNED_BYTES) & (not scalar and c["gemm.unaligned_cycles"] > 0)
+    access_ns = c["gemm.unaligned_cycles"] / hardware.cycles_per_ns / access * unaligned
+    matrix_tiles = WARP_GROUP_TILES if hardware.has_warp_groups else WARP_TILES
+    for height, width in CUDA_CORE_TILES if scalar else matrix_tiles:
         tiles = np.ceil(m / height) * np.ceil(n / width) * batch / hardware.sms
         fed = c["gemm.feed_ns"] * (height + width) * STEP_BYTES / FED_BYTES
         step_ns = max(2 * height * width * step / rate, fed) + c["gemm.step_ns"]
-        end_ns = 2 * height * width / rate * epilogue_k
-        if hardware.is_on_cuda_cores(dtype) and min(height, width) <= THIN:
-            end_ns = np.where(np.minimum(m, n) <= THIN, end_ns, np.inf)
+        loads_ns = access_ns * (height + width) * STEP_BYTES
+        loads_ns = np.maximum(loads_ns, c["gemm.unaligned_ns"] * unaligned)
+        end_ns = access_ns * height * width * size
+        end_ns += 0.0 if scalar else 2 * height * width / rate * epilogue_k
+        small, large = sorted((height, width))
+        unfit = unaligned & (large > COMMON_TILE)
+        if scalar:
+            thick = (small <= THIN) & (np.minimum(m, n) > THIN)
+            unfit = thick | ((batch > 1) & (small < COMMON_TILE))
+        tile_ns = np.where(unfit, np.inf, end_ns)
         for i, split in enumerate(SPLITS):
-            waves_ns = np.ceil(tiles * split) * (steps[i] * step_ns + end_ns)
+            waves_ns = np.ceil(tiles * split) * (steps[i] * np.maximum(step_ns, loads_ns) + tile_ns)
             np.minimum(best[i], waves_ns, out=best[i])
+    best[1:, unaligned | (scalar & (batch > 1))] = np.inf
     return best
 
 
-def _tiles(hardware: GpuHardware, dtype: str) -> tuple[tuple[int, int], ...]:
-    if hardware.is_on_cuda_cores(dtype):
-        return CUDA_CORE_TILES
-    return WARP_GROUP_TILES if hardware.has_warp_groups else WARP_TILES
+def _access_bytes(shape: Float64s, size: float) -> Int64s:
+    """Bytes at a time that the starts of all rows allow; products with vectors have other kernels."""
+    batch, m, n, k = (size * shape).astype(np.int64)
+    bytes_of_n = np.gcd(n, ALIGNED_BYTES)
+    bytes_of_both = np.where(batch > size, np.gcd(bytes_of_n, k), bytes_of_n)
+    return np.where(np.minimum(m, n) > size, bytes_of_both, ALIGNED_BYTES)
 
 
-def _memory_ns(kernels: Kernels, shape: Float64s, hardware: GpuHardware, size: int) -> Float64s:
+def _memory_ns(kernels: Kernels, shape: Float64s, hardware: GpuHardware, size: float) -> Float64s:
     """Bytes over bandwidth, from the L2 as far as they stay there."""
     c = hardware.constants
     batch, _, n, k = shape

@@ -29,9 +29,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.chips.families.gpu.hardware import GpuHardware
+from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, element_bytes
 from flint.backends.cost.chips.families.gpu.memory import bandwidth_ns, elementwise_ns
-from flint.backends.cost.chips.families.gpu.products import limited_by_power
+from flint.backends.cost.chips.families.gpu.products import limited_by_power, shape_of
 from flint.backends.cost.chips.kernels import Kernels
 from flint.ir.arrays import Float64s
 from flint.ir.dims import ProductDims
@@ -60,18 +60,13 @@ def constants_for(dtype: str) -> str:
     return "fp8-block" if is_by_block(dtype) else "fp8"
 
 
-def number_bytes(dtype: str) -> float:
-    """Bytes of a number of 8 or 4 bits."""
-    return 0.5 if dtype.startswith("f4") else 1.0
-
-
 def quantised_product_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
     """Latency of products of numbers of 8 or 4 bits, all rows with `dtype`.
 
     A product without dimensions is a cube of as many FLOP. Raises FL705 without a peak for the type.
     """
     c, model = hardware.constants, constants_for(dtype)
-    shape = shape_of(kernels)
+    shape = ProductDims.of(shape_of(kernels).T)
     compute = waves_ns(shape, hardware, dtype)
     moved = kernels.read_bytes + kernels.written_bytes / WRITES
     memory = moved / (c[f"{model}.memory_efficiency"] * hardware.memory_bytes_per_ns)
@@ -81,14 +76,6 @@ def quantised_product_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) ->
     )
     result: Float64s = c[f"{model}.launch_ns"] + c[f"{model}.column_ns"] * shape.n + limited
     return result
-
-
-def shape_of(kernels: Kernels) -> ProductDims[Float64s]:
-    """Sizes of products; one that does not say them is a cube of as many FLOP."""
-    sizes = kernels.dims.astype(np.float64)
-    unknown = (sizes[:, 1:] <= 0).any(axis=1)
-    sizes[unknown, 1:] = np.cbrt(np.maximum(kernels.flops[unknown], 2) / 2)[:, None]
-    return ProductDims.of(np.maximum(sizes, 1))
 
 
 def waves_ns(shape: ProductDims[Float64s], hardware: GpuHardware, dtype: str) -> Float64s:
@@ -117,7 +104,7 @@ def _with_tile(
     height: NDArray[np.int64],
     width: NDArray[np.int64],
 ) -> Float64s:
-    c, model, size = hardware.constants, constants_for(dtype), number_bytes(dtype)
+    c, model, size = hardware.constants, constants_for(dtype), element_bytes(dtype)
     rate = c[f"{model}.efficiency"] * hardware.peak_flops_per_ns(dtype) / hardware.sms
     batch, m, n, k = shape
     step = STEP_BYTES / size
