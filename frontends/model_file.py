@@ -21,7 +21,8 @@ from flint.frontends.torch_weights import without_weights
 from flint.frontends.user_code import axis_error
 from flint.io.bounded import FileKind, read_bounded
 from flint.io.user_places import user_place
-from flint.ir.mesh import AxisType, Mesh
+from flint.ir.axis_types import AxisType
+from flint.ir.mesh import Mesh
 from flint.steps.entry import AnyStep, entry_mark
 from flint.steps.options import options_of
 from flint.steps.step import Step

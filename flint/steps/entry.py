@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 from flint.io.fields import BOOLEAN, TEXTS, Allowed, check_value
-from flint.ir.mesh import AxisType, axis_types_from
+from flint.ir.axis_types import AxisType, axis_types_from
 from flint.steps.pipeline import Pipeline
 from flint.steps.pools import Disaggregated
 from flint.steps.step import Step, TorchStep, WorldStep

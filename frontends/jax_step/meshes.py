@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
-from flint.ir.mesh import AxisType, Mesh, axis_types_of
+from flint.ir.axis_types import AxisType, axis_types_of
+from flint.ir.mesh import Mesh
 from flint.passes import jax_private
 from flint.passes.mlir import missing_jax
 from flint.steps.step import Step

@@ -30,7 +30,8 @@ from flint.frontends.jax_step.specs import check_axes, check_spec, show_array, s
 from flint.frontends.jax_step.stages import mark_donated, stage_of
 from flint.frontends.user_code import user_error
 from flint.io.fields import shown
-from flint.ir.mesh import AxisType, Mesh
+from flint.ir.axis_types import AxisType
+from flint.ir.mesh import Mesh
 from flint.log import stage
 from flint.passes.mlir import write_bytecode
 from flint.passes.partition.prepare.attention import attach_attention_rules

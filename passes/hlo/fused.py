@@ -58,6 +58,8 @@ def class_of_fusion(
     program = builder.build()
     roles = roles_of(program, operators=False)
     working = np.flatnonzero((roles.role > RowRole.VIEW) & (program.kind == Kind.COMPUTE)).tolist()
+    if not working:
+        return OpClass.FUSED_LAYOUT
     if len(working) == 1:
         return OpClass(program.op[working[0]])
     return kernel_class(program, roles, softmax_rows(program, roles), working)[0]

@@ -35,6 +35,7 @@ def simplified(bytecode: bytes) -> bytes:
             return bytecode
         inline_calls(module)
         simplify(module, bytecode)
+        exchange_operands(module)
         call_searches(module)
         return write_bytecode(module)
 
@@ -49,4 +50,3 @@ def simplify(module: Any, bytecode: bytes) -> None:
     split_broadcasts(module)
     join_reshapes(module)
     pad_with_constants(module)
-    exchange_operands(module)

@@ -377,8 +377,8 @@ def test_a_function_that_is_called_in_another_loop_has_its_barrier_there_too() -
     [
         ((2, 8, 4), (2, 4, 6), (2, 1), 0, Flag(0)),
         ((2, 4, 8), (2, 6, 4), (1, 2), 0, Flag(0)),  # a matrix seen from its other side
-        ((2, 8, 4), (2, 6, 5, 4), (2, 3), 0, Flag.TURNED_LAST | Flag.SEEN_LAST),
-        ((8, 2, 4), (2, 4, 6), (2, 1), 1, Flag.TURNED_FIRST),
+        ((2, 8, 4), (2, 6, 5, 4), (2, 3), 0, Flag.TURNED_LAST),
+        ((8, 2, 4), (2, 4, 6), (2, 1), 1, Flag.TURNED_FIRST | Flag.SEEN_FIRST),
     ],
 )
 def test_products_say_which_operands_are_in_another_order(

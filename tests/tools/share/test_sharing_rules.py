@@ -130,7 +130,7 @@ def _bits(x):
 def test_rows_that_few_models_have_keep_every_rule(function, needed):
     # values beside what other devices send of them, padding that cuts, parts of complex numbers
     x = jax.ShapeDtypeStruct((16, 64), jnp.float32, sharding=_on_axis())
-    workload = flint.trace(flint.Step(function, (x,)), mesh="x=8").workload
+    workload = flint.trace(flint.Step(function, (x,)), mesh="x=8", partitioner="shardy").workload
     assert needed in workload.programs[0].opcodes
     assert list(map(str, broken_rules(workload))) == []
 
