@@ -89,7 +89,7 @@ def test_durations_of_a_rank_add_up_to_the_busy_time_of_the_timeline(
     exact = work.duration_ns[work.nodes.row][work.stream[work.nodes.row] == 0]
     assert (len(kernels) < len(exact)) == (exact.min() < 1e3) == (cluster == "v5p")
     assert min(kernels) >= 1
-    assert sum(kernels) * 1e3 == pytest.approx(busy_ns, rel=0.005)
+    assert sum(kernels) * 1e3 == pytest.approx(busy_ns, rel=0.005, abs=500)  # whole microseconds
     assert {n.duration_micros for n in nodes if n.type != NodeType.COMP} == {0}
 
 
