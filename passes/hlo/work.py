@@ -15,7 +15,6 @@ from flint.passes.fusion.merging import MERGED_NAMES
 from flint.passes.hlo import instruction_work as rules
 from flint.passes.hlo import shapes
 from flint.passes.hlo.calls import custom_call
-from flint.passes.hlo.fused import class_of_fusion
 from flint.passes.hlo.instruction_work import HloOperation
 from flint.passes.hlo.module import Computation, HloModule, Instruction
 from flint.passes.hlo.op_classes import class_of
@@ -43,6 +42,8 @@ def fusion(o: HloOperation) -> Work:
     that is updated in place counts the update. A kernel as Flint makes them has its name.
     """
     written, in_place = _written(o)
+    from flint.passes.hlo.fused import class_of_fusion  # a captured program holds no fusions
+
     op = class_of_fusion(o, work_of)
     return replace(
         _work_inside(o),
