@@ -86,8 +86,8 @@ def tile_ns(row: Row, height: int, width: int, split: int, gpu: Gpu) -> float:
     steps = math.ceil(k / split / each)
     result = (row.moved - size * batch * (m + n) * k) / (batch * m * n)  # bytes of an element
     end = per_k * gpu["gemm.epilogue_k"] * min(max(result, size), 8) / size
-    if row.dtype == "f32":  # on CUDA cores: as many bytes of k as of 16-bit elements
-        end *= 2 / size
+    if row.dtype == "f32":  # on CUDA cores, in no time that shows
+        end = 0.0
     taken_in = gpu["gemm.feed_ns"] * (height + width) * 64 / 32768
     one = steps * (max(per_k * each, taken_in) + gpu["gemm.step_ns"]) + end
     tiles = batch * math.ceil(m / height) * math.ceil(n / width)
@@ -106,7 +106,9 @@ def tiles_for(row: Row) -> list[tuple[int, int]]:
     """Those of groups of warps; on CUDA cores large ones, and thin ones for thin products."""
     if row.dtype != "f32":
         return list(WARP_GROUP_TILES)
-    _, m, n, _ = row.dims
+    batch, m, n, _ = row.dims
+    if batch > 1:
+        return [(128, 128)]
     return [tile for tile in CUDA_CORE_TILES if min(tile) > 16 or min(m, n) <= 16]
 
 
@@ -116,7 +118,7 @@ def product_ns(row: Row, gpu: Gpu) -> float:
         row = row.with_dims((1, side, side, side))
     batch, m, n, _ = row.dims
     memory, p, best = from_memory_ns(row, gpu), gpu["gemm.overlap"], math.inf
-    for split in SPLITS:
+    for split in (1,) if row.dtype == "f32" and batch > 1 else SPLITS:
         waves = min(tile_ns(row, high, wide, split, gpu) for high, wide in tiles_for(row))
         bytes_ns, extra = memory, 0.0
         if split > 1:  # parts in f32, written and read

@@ -54,12 +54,19 @@ def _product_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s
     products = 1 + ((flops > 0) & (kernels.flops > 1.5 * flops))
     inputs = np.maximum(kernels.read_bytes - size * batch * n * k, 1)
     overlapping = size * batch * m * k > OVERLAP * inputs
-    product = gemm_ns(_with_steps(kernels, c["convolution.channels"]), hardware, dtype)
+    product = gemm_ns(_with_steps(kernels, c["convolution.channels"]), _aligned(hardware), dtype)
     each = c["convolution.launch_ns"] + overlapping * c["convolution.window_ns"]
     each += (product - c["gemm.launch_ns"]) / c["convolution.efficiency"]
     memory = c["elementwise.memory_efficiency"] * hardware.memory_bytes_per_ns
     result: Float64s = products * each + c["convolution.layouts"] * 2 * kernels.moved_bytes / memory
     return result
+
+
+def _aligned(hardware: GpuHardware) -> GpuHardware:
+    """Convolutions gather what they multiply: the lengths of their rows are no addresses."""
+    c = hardware.constants
+    none = {"gemm.unaligned_ns": 0.0, "gemm.unaligned_cycles": 0.0}
+    return replace(hardware, constants=replace(c, values={**c.values, **none}))
 
 
 def _with_steps(kernels: Kernels, channels: float) -> Kernels:
