@@ -73,7 +73,6 @@ DIFFERENCES: dict[str, Difference] = {
     "resnet_dp": Difference("computed twice", 0.99, 1.0),
     "resnet_spatial": Difference("computed twice", 0.82, 0.88),
     "resnet_spatial_infer": Difference("computed twice", 0.96, 1.0),
-    "op_topk": Difference("whole operand", 0.02, 0.06),
     "op_topk_free": Difference("whole operand", 0.02, 0.05),
     "op_map": Difference("operand or result", 1.28, 1.38),
     "op_associative_scan": Difference("odd and even", 0.97, 1.03),

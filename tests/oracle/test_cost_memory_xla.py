@@ -70,11 +70,15 @@ def _found(what: str, quick: bool, *flags: str) -> dict[str, dict[str, int]]:
     return in_process(what, QUICK if quick else CASES[len(QUICK) :], *flags)
 
 
+#: Bars of programs that are further off: the fused loops of the ring write over what they carry.
+LOOSE = {"ring-attention": 0.16}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_memory_of_what_xla_runs_is_what_xla_says(case: str) -> None:
     found = compiled(case)
-    assert found["optimised"] == pytest.approx(found["xla"], rel=BAR)
+    assert found["optimised"] == pytest.approx(found["xla"], rel=LOOSE.get(case, BAR))
 
 
 @pytest.mark.parametrize("case", long_but(QUICK, CASES))
