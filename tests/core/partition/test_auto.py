@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
@@ -20,8 +20,9 @@ from flint.ir.program import Collective
 from flint.passes.hlo.module import message_class
 from flint.passes.hlo.places import KnownPlaces, kept_part
 from flint.passes.partition import auto
+from tests.auto_mesh import auto_mesh
 
-MESH = AbstractMesh((4, 2), ("data", "model"))
+MESH = auto_mesh((4, 2), ("data", "model"))
 
 
 def sds(shape, *spec):
