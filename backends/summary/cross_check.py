@@ -155,9 +155,8 @@ def cross_check(captured: Workload, compiled: Workload, cluster: Cluster | None)
         *_collectives(mine, other),
         CrossCheckRow(Quantity.PRODUCTS, mine.product_flops, other.product_flops, source=products),
     ]
-    if (
-        by.memory is not None
-    ):  # parts of a pipeline are compiled apart: what they need together is not known
+    # parts of a pipeline are compiled apart: what they need together is not known
+    if by.memory is not None:
         (mine_peak, its_peak), place = map(_peak, most), most[1].at.location
         rows.append(CrossCheckRow(Quantity.MEMORY, mine_peak, its_peak, source=place))
     if cluster is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from flint.requests.option import Form, OnlyFor, Request, option
+from flint.steps.lowering import AUTO, SHARDY
 
 if TYPE_CHECKING:
     from flint.steps.options import PipelineOptions
@@ -105,8 +106,8 @@ class CaptureRequest(Request):
     )
     partitioner: str = option(
         "--partitioner",
-        default="auto",
-        words=("auto", "xla", "shardy"),
+        default=AUTO,
+        words=(AUTO, "xla", SHARDY),
         help="Which partitioner splits the program over devices: auto takes Shardy's program, and XLA's where "
         "XLA's own partitioner communicates otherwise.",
     )

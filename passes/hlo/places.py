@@ -53,8 +53,8 @@ class KnownPlaces:
         if i.opcode == "partition-id":
             return np.arange(self._devices, dtype=np.int64)[:, None]
         if i.opcode == "constant":
-            values = [v for name in _LITERALS for v in getattr(i.literal, name)]
-            return np.array([values], dtype=np.int64) if values else None
+            values = next((v for name in _LITERALS if (v := getattr(i.literal, name))), ())
+            return np.array([values], dtype=np.int64) if len(values) else None
         operands = [self._known[o] for o in i.operand_ids if o in self._known]
         if not operands or len(operands) < len(i.operand_ids):
             return None

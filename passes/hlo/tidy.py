@@ -49,7 +49,8 @@ def _tidy(computation: Computation, module: HloModule) -> None:
         alike = kept.setdefault(
             (i.opcode, tuple(i.operand_ids), i.shape.SerializeToString(deterministic=True)), []
         )
-        first = next((k for k in alike if _says(k, module) == _says(i, module)), None)
+        said = _says(i, module) if alike else ()
+        first = next((k for k in alike if _says(k, module) == said), None)
         if first is None:
             alike.append(i)
         else:
@@ -63,10 +64,20 @@ def _tidy(computation: Computation, module: HloModule) -> None:
 
 
 def _says(i: Instruction, module: HloModule) -> tuple[Any, ...]:
-    """All that an instruction does, but for its operands; computations that it calls by their opcodes."""
+    """All that an instruction does, but for its operands."""
     bare = type(i)()
     bare.CopyFrom(i)
     for name in _OF_ONE:
         bare.ClearField(name)
-    called = [tuple(c.opcode for c in k.instructions) for k in module.called(i)]
+    called = (_does(computation, module) for computation in module.called(i))
     return (bare.SerializeToString(deterministic=True), *called)
+
+
+def _does(computation: Computation, module: HloModule) -> tuple[Any, ...]:
+    """What a computation does: its instructions, operands by their numbers, and its root."""
+    numbers = {i.id: number for number, i in enumerate(computation.instructions)}
+    steps = (
+        (tuple(numbers[o] for o in i.operand_ids), _says(i, module))
+        for i in computation.instructions
+    )
+    return (numbers[computation.root_id], *steps)

@@ -28,15 +28,14 @@ from flint.text import format_bytes
 DIFFERENT: Final = 0.10
 #: What takes XLA's partitioner longer than the rest of a capture is not held against it.
 MOST_DEVICES, MOST_BYTES, MOST_SECONDS = 65_536, 16_000_000, 60.0
-#: Of kernels that a program calls, XLA knows no more than Flint tells it.
-_CALL: Final = b"custom_call"
+#: Of kernels that a program calls, XLA knows no more than Flint tells it. So a name of an operation
+#: stands in MLIR's bytecode: names of the program's functions that hold it are other strings.
+_CALL: Final = b"\x00custom_call\x00"
 _log = logging.getLogger(__name__)
 
 
 def partitioned(captured: Captured) -> Partitioned:
     """Partition with both. Raises FlintError FL401, FL402 or FL403 as Shardy's does."""
-    if captured.is_gspmd:
-        return partitioned_by_xla(captured)
     mine = partitioned_by_shardy(captured)
     theirs = _by_xla(captured)
     if theirs is None or _unpriced(theirs.program) > _unpriced(mine.program):
@@ -72,7 +71,7 @@ def _chosen(mine: Partitioned, theirs: Partitioned) -> Partitioned:
 def _wire_bytes(program: Program) -> Counter[Key]:
     """What a device sends if every collective is a ring, by kind and axes, after what compilers rewrite."""
     found = side(run_passes(program, profile("xla-gpu").passes)).wires
-    return Counter({key: sum(sources.values()) for key, sources in found.items()})
+    return Counter({key: sources.total() for key, sources in found.items()})
 
 
 def _unpriced(program: Program) -> int:

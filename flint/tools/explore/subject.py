@@ -12,6 +12,7 @@ from flint.io.records import NonNegative
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
 from flint.requests.option import Form, as_text
+from flint.steps.lowering import AUTO
 from flint.steps.options import parse_settings
 from flint.tools.explore.point import Pairs, Point
 
@@ -32,7 +33,7 @@ class Subject:
     settings: Pairs = ()
     pipeline: Pairs = ()  #: cut, schedule, microbatches, chunks
     trip_counts: tuple[str, ...] = ()  #: "NAME=N"
-    partitioner: str = "auto"
+    partitioner: str = AUTO
     compiler: str = ""
     profile: str = "none"
     world: bool = False

@@ -17,9 +17,11 @@ import flint
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import Collective
-from flint.passes.hlo.module import message_class
+from flint.passes.hlo.module import decode_module, message_class
 from flint.passes.hlo.places import KnownPlaces, kept_part
+from flint.passes.hlo.tidy import tidy
 from flint.passes.partition import auto
+from flint.passes.partition.xla_child import parse_text
 from tests.auto_mesh import auto_mesh
 
 MESH = auto_mesh((4, 2), ("data", "model"))
@@ -84,6 +86,20 @@ def test_where_they_differ_it_is_xlas_and_a_warning_says_by_what() -> None:
     assert "by Shardy's rules" in told and "--partitioner shardy" in told
 
 
+def my_custom_call_of(x):
+    return rolled(x)
+
+
+def test_names_of_functions_are_no_calls_of_kernels() -> None:
+    x = sds((64, 64), ("data", "model"))
+    found, calls = (
+        flint.trace(step, MESH, x)
+        for step in (my_custom_call_of, lambda x: rolled(x) + jnp.linalg.cholesky(x.astype("f")))
+    )
+    assert found.workload.metadata["partitioner"] == "xla"
+    assert calls.workload.metadata["partitioner"] == "shardy"
+
+
 def test_what_xla_refuses_shardy_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(captured, seconds):
         raise FlintError("FL402", "no")
@@ -130,3 +146,57 @@ def test_the_axes_of_a_slice_are_those_its_offsets_follow(sizes, data, part) -> 
     assert not places.see(instruction("add", 7, (5, 99)))
     found = kept_part(instruction("dynamic-slice", 8, (1, 6, 5), (7, part)), whole, places, mesh)
     assert (found and found.axes) == (None if swapped else axes)
+
+
+# what is alike ---------------------------------------------------------------------------------------
+
+ARG = """{name} {{ a = f32[] parameter(0)
+ i = s32[] parameter(1)
+ b = f32[] parameter(2)
+ j = s32[] parameter(3)
+ c = pred[] compare(a, b), direction={direction}
+ v = f32[] select(c, a, b)
+ w = s32[] select(c, i, j)
+ ROOT t = (f32[], s32[]) tuple(v, w) }}
+"""
+ALIKE = f"""HloModule m
+{ARG.format(name="first", direction="GT")}{ARG.format(name="again", direction="GT")}
+{ARG.format(name="least", direction="LT")}ENTRY e {{ x = f32[8,8] parameter(0)
+ z = f32[] constant(0)
+ y = f32[] constant(0)
+ o = f32[] constant(1)
+ n = s32[] constant(0)
+ k = s32[8,8] iota(), iota_dimension=1
+ low = f32[4,8] slice(x), slice={{[0:4], [0:8]}}
+ high = f32[4,8] slice(x), slice={{[4:8], [0:8]}}
+ twin = f32[4,8] slice(x), slice={{[4:8], [0:8]}}
+ before = f32[9,8] pad(x, z), padding=1_0x0_0
+ after = f32[9,8] pad(x, y), padding=0_1x0_0
+ most = (f32[8], s32[8]) reduce(x, k, z, n), dimensions={{1}}, to_apply=first
+ same = (f32[8], s32[8]) reduce(x, k, y, n), dimensions={{1}}, to_apply=again
+ fewest = (f32[8], s32[8]) reduce(x, k, z, n), dimensions={{1}}, to_apply=least
+ copied = f32[8,8] copy(x)
+ doubled = f32[8,8] add(copied, x)
+ ROOT all = (f32[], f32[4,8], f32[4,8], f32[4,8], f32[9,8], f32[9,8], (f32[8], s32[8]), (f32[8], s32[8]),
+  (f32[8], s32[8]), f32[8,8]) tuple(o, low, high, twin, before, after, most, same, fewest, doubled) }}
+"""
+
+
+def test_what_merges_does_the_same() -> None:
+    module = decode_module(parse_text(ALIKE.encode()))
+    tidy(module)
+    names = {i.id: i.name for i in module.entry.instructions}
+    reads = [names[o] for o in module.root(module.entry).operand_ids]
+    assert reads == [
+        "o",
+        "low",
+        "high",
+        "high",
+        "before",
+        "after",
+        "most",
+        "most",
+        "fewest",
+        "doubled",
+    ]
+    assert "copied" not in names.values()
