@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from flint.frontends.torch_world.program.op_classes import class_of as aten_class
 from flint.ir.builder import ProgramBuilder as _ProgramBuilder
 from flint.ir.op_class import OpClass
 from flint.ir.program import CAUSAL, PERHAPS_A_WINDOW, Collective, Flag, Kind
@@ -37,8 +38,6 @@ def op_class(opcode: str, kind: Kind, collective: Collective) -> OpClass | None:
     if kind is Kind.COLLECTIVE and collective in _REDUCING:
         return OpClass.MAXIMUM if "[" in opcode else OpClass.ADD
     if opcode.startswith(("aten.", "fsdp.")):
-        from flint.frontends.torch_world.program.op_classes import class_of as aten_class
-
         return aten_class(opcode.partition("[")[0])
     name = opcode.partition("[")[0]
     if name.startswith("custom_call."):

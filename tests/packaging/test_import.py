@@ -84,6 +84,13 @@ def test_importing_loads_no_heavy_library(statement: str) -> None:
     assert heavy_modules_after(statement) == []
 
 
+def test_what_waits_for_recordings_loads_no_torch() -> None:
+    statement = (
+        "import flint.frontends.torch_distributed, flint.frontends.torch_world.program.op_classes"
+    )
+    assert "torch" not in heavy_modules_after(statement)
+
+
 @pytest.mark.parametrize("name", HEAVY)
 def test_the_check_above_sees_each_heavy_library(name: str) -> None:
     assert name in heavy_modules_after("import flint", missing=name)

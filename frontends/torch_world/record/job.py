@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flint.errors import FlintError
-from flint.frontends.torch_world.device.cuda import DEFAULT_CHIP, chip_properties
+from flint.frontends.torch_world.device.chips import DEFAULT_CHIP, chip_properties
 from flint.io.bounded import FileKind, read_bounded
 from flint.steps.step import WorldStep
 

@@ -21,9 +21,9 @@ from typing import Self
 from flint.errors import FlintError
 from flint.frontends.torch_world.packages.package import packages
 from flint.frontends.torch_world.record.child import CAN_FORK, Outcome, outcome_of
+from flint.frontends.torch_world.record.handover import wrong_assumptions
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.recording import Recording
-from flint.frontends.torch_world.record.session import wrong_assumptions
 from flint.frontends.torch_world.runtime.versions import check_version
 from flint.frontends.user_process import (
     Failure,

@@ -30,10 +30,11 @@ from flint.frontends.torch_world.program.comms import Family, GroupsByName, comm
 from flint.frontends.torch_world.program.cuda_kernels import PRECISION
 from flint.frontends.torch_world.program.names import base_name
 from flint.frontends.torch_world.program.work import OF_CUDNN, PRODUCTS, is_known
+from flint.frontends.torch_world.record.compiled import EAGER, CompiledCall
 from flint.frontends.torch_world.record.declared import DeclaredWork, work_of_call
 from flint.frontends.torch_world.record.modules import Places
 from flint.frontends.torch_world.record.recording import Comm, CommKind, Event, HostCopy, TensorInfo
-from flint.frontends.torch_world.record.session import EAGER, CompiledCall, Session
+from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.record.storages import Storages
 from flint.ir.program import Phase
 from flint.passes.work.work import Work

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
-from flint.frontends.torch_world.record.session import EAGER, CompiledCall
+from flint.frontends.torch_world.record.compiled import EAGER, CompiledCall
 from flint.ir.program import Collective, Phase
 from flint.passes.work.work import Work
 

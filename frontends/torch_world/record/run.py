@@ -35,19 +35,21 @@ from flint.frontends.torch_private import (
     new_fake_group,
     without_modes,
 )
-from flint.frontends.torch_world.device.cuda import chip_properties, make_device_module
+from flint.frontends.torch_world.device.chips import chip_properties
+from flint.frontends.torch_world.device.cuda import make_device_module
 from flint.frontends.torch_world.device.device import NAME, SHOWN, DeviceTimeline
 from flint.frontends.torch_world.device.fakes import Fakes
 from flint.frontends.torch_world.packages.package import packages
 from flint.frontends.torch_world.program.cuda_kernels import shape_kernels
 from flint.frontends.torch_world.program.states import States
+from flint.frontends.torch_world.record.handover import Handover
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.modules import ModulePaths
 from flint.frontends.torch_world.record.phases import Phases, StepDone
 from flint.frontends.torch_world.record.rank_questions import questions_of_program
 from flint.frontends.torch_world.record.recorder import Recorder
 from flint.frontends.torch_world.record.recording import GroupInfo, Recording
-from flint.frontends.torch_world.record.session import Handover, Session
+from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.files import (
     CHECKPOINTS,
     CHECKPOINTS_MODULE,

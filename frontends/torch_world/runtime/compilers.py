@@ -16,7 +16,8 @@ from typing import Any
 from torch import nn
 
 from flint.frontends.torch_private import compiled_module, note_compiled
-from flint.frontends.torch_world.record.session import CompiledCalls, Session
+from flint.frontends.torch_world.record.compiled import CompiledCalls
+from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.patching import Function, Patches
 
 COMPILERS = Patches()

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from flint.errors import FlintError
-from flint.frontends.torch_world.record.session import Handover
+from flint.frontends.torch_world.record.handover import Handover
 
 #: Functions of `torch.distributed` that `Objects` has replacements for, under the same names.
 OBJECT_COLLECTIVES = (

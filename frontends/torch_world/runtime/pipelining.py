@@ -24,7 +24,7 @@ from flint.frontends.torch_private import (
     stage_input,
     stage_shapes,
 )
-from flint.frontends.torch_world.record.session import Handover
+from flint.frontends.torch_world.record.handover import Handover
 
 
 class StageShapes:

@@ -11,9 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from flint.frontends.torch_world.program.build import build_program
+from flint.frontends.torch_world.record.compiled import EAGER, CompiledCall, CompiledCalls
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.process import record
-from flint.frontends.torch_world.record.session import EAGER, CompiledCall, CompiledCalls
 from flint.ir.mesh import Mesh
 from flint.ir.program import Flag, Kind, Phase, Program
 from flint.ir.rank_class import RankClass

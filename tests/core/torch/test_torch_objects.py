@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from flint.errors import FlintError
-from flint.frontends.torch_world.record.session import Handover
+from flint.frontends.torch_world.record.handover import Handover
 from flint.frontends.torch_world.runtime.objects import OBJECT_COLLECTIVES, Objects
 
 

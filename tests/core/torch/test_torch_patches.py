@@ -10,11 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from flint.errors import FlintError
-from flint.frontends.torch_world.device.cuda import chip_properties, make_device_module
+from flint.frontends.torch_world.device.chips import chip_properties
+from flint.frontends.torch_world.device.cuda import make_device_module
 from flint.frontends.torch_world.device.device import NAME, DeviceTimeline
+from flint.frontends.torch_world.record.handover import Handover
 from flint.frontends.torch_world.record.modules import ModulePaths
 from flint.frontends.torch_world.record.phases import Phases
-from flint.frontends.torch_world.record.session import Handover, Session
+from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.objects import Objects
 from flint.frontends.torch_world.runtime.patches import PRIVATE, LazyChunks
 from flint.frontends.torch_world.runtime.patching import Patch, check, installed

@@ -19,7 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flint.errors import FlintError
-from flint.frontends.torch_world.record.session import Handover, wrong_assumptions
+from flint.frontends.torch_world.record.handover import Handover, wrong_assumptions
 from flint.frontends.torch_world.runtime import pipelining
 
 WIDTH, BATCH, MICROBATCHES, RANKS = 6, 8, 8, 4
