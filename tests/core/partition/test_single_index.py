@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -56,21 +57,22 @@ STEPS: dict[str, tuple[Step, Any, bool]] = {
 }  # fmt: skip
 
 
-def rewritten(step: Step, update: Any) -> tuple[bytes, bool]:
+@contextmanager
+def rewritten(step: Any, arguments: Sequence[Any], *passes: Callable[[Any], None]) -> Iterator[Any]:
+    """The module of a step after some passes, in its context."""
     from jaxlib.mlir import ir
 
-    text = jax.jit(step, keep_unused=True).lower(X, update, jnp.int32(4)).as_text()
+    text = jax.jit(step, keep_unused=True).lower(*arguments).as_text()
     with make_context():
         module = ir.Module.parse(text)
-        inline_calls(module)
-        expand_single_indices(module)
+        for one in (inline_calls, *passes):
+            one(module)
         assert functions_of(module)["main"].verify()
-        left = [
-            op
-            for name in ("gather", "scatter")
-            for op in operations_named(module, f"stablehlo.{name}")
-        ]
-        return write_bytecode(module), not left
+        yield module
+
+
+def left_in(module: Any, *names: str) -> int:
+    return sum(len(operations_named(module, name)) for name in names)
 
 
 #: Name to the step, and how many slices at places of the program are left.
@@ -88,18 +90,11 @@ SLICES: dict[str, tuple[Step, int]] = {
 
 @pytest.mark.parametrize("name", SLICES)
 def test_slices_at_known_places_hold_the_same_values(name: str) -> None:
-    from jaxlib.mlir import ir
-
     step, left = SLICES[name]
-    text = jax.jit(step, keep_unused=True).lower(X, ROWS, jnp.int32(4)).as_text()
-    with make_context():
-        module = ir.Module.parse(text)
-        inline_calls(module)
-        expand_single_indices(module)
-        drop_empty_results(module)
-        assert functions_of(module)["main"].verify()
-        assert len(operations_named(module, "stablehlo.dynamic_slice")) == left
-        assert not operations_named(module, "chlo.top_k")
+    arguments = (X, ROWS, jnp.int32(4))
+    with rewritten(step, arguments, expand_single_indices, drop_empty_results) as module:
+        assert left_in(module, "stablehlo.dynamic_slice") == left
+        assert not left_in(module, "chlo.top_k")
         made = write_bytecode(module)
     for place in (4, -1, 7):
         expected = np.asarray(jax.jit(step)(X, ROWS, jnp.int32(place)))
@@ -120,8 +115,10 @@ def run(module: bytes, values: list[Any]) -> Any:
 @pytest.mark.parametrize("name", STEPS)
 def test_slices_hold_the_same_values(name: str) -> None:
     step, update, is_expanded = STEPS[name]
-    module, nothing_left = rewritten(step, update)
-    assert nothing_left == is_expanded
+    with rewritten(step, (X, update, jnp.int32(4)), expand_single_indices) as rewritten_module:
+        left = left_in(rewritten_module, "stablehlo.gather", "stablehlo.scatter")
+        module = write_bytecode(rewritten_module)
+    assert (not left) == is_expanded
     for place in (4, 0, 7):
         expected = np.asarray(jax.jit(step)(X, update, jnp.int32(place)))
         found = run(module, [X, update, np.int32(place)])
@@ -151,14 +148,8 @@ def test_a_transposed_product_has_its_operands_exchanged(subscripts, order, beco
     def step(a, b):
         return jnp.einsum(subscripts, a, b, precision=("default", "highest")).transpose(order)
 
-    from jaxlib.mlir import ir
-
-    with make_context():
-        module = ir.Module.parse(jax.jit(step).lower(lhs, rhs).as_text())
-        inline_calls(module)
-        exchange_operands(module)
-        assert functions_of(module)["main"].verify()
-        assert bool(operations_named(module, "stablehlo.transpose")) != becomes, str(module)
+    with rewritten(step, (lhs, rhs), exchange_operands) as module:
+        assert bool(left_in(module, "stablehlo.transpose")) != becomes, str(module)
         assert ("precision = [HIGHEST, DEFAULT]" in str(module)) == becomes, str(module)
         made = write_bytecode(module)
     np.testing.assert_allclose(run(made, [lhs, rhs]), step(lhs, rhs), rtol=1e-5)
@@ -167,17 +158,11 @@ def test_a_transposed_product_has_its_operands_exchanged(subscripts, order, beco
 @pytest.mark.parametrize("number", [0.0, 2.5])
 @pytest.mark.parametrize("first", [True, False])
 def test_a_concatenation_with_copies_of_a_number_is_a_pad(number: float, first: bool) -> None:
-    from jaxlib.mlir import ir
-
     def step(x: Any) -> Any:
         copies = jnp.full((8, 3), number)
         return jnp.concatenate([copies, x] if first else [x, copies], axis=1)
 
-    with make_context():
-        module = ir.Module.parse(jax.jit(step).lower(X).as_text())
-        inline_calls(module)
-        pad_with_constants(module)
-        assert functions_of(module)["main"].verify()
-        assert not operations_named(module, "stablehlo.concatenate")
+    with rewritten(step, (X,), pad_with_constants) as module:
+        assert not left_in(module, "stablehlo.concatenate")
         made = write_bytecode(module)
     np.testing.assert_array_equal(run(made, [X]), step(X))
