@@ -3,7 +3,7 @@
     python -m benchmarks.explore_ranking rows.jsonl
 
 prices vTrain's measured steps as points of `flint explore` are, and prints the tables of
-docs/explore-accuracy.md. Every row is captured and estimated as in benchmarks.accuracy_steps. Rows that
+docs/explore.md. Every row is captured and estimated as in benchmarks.accuracy_steps. Rows that
 the file has are not priced again, so that a run that was stopped goes on; remove a file of another
 version of Flint first.
 

@@ -1,4 +1,4 @@
-"""Kernels by the TPU compiler's own cycles and by Flint's models: the table of docs/tpu-cycles.md.
+"""Kernels by the TPU compiler's own cycles and by Flint's models: the table of docs/compiled.md.
 
     python -m benchmarks.tpu_cycles                  # some minutes; needs flint-ir[xla-tpu]
     python -m benchmarks.tpu_cycles --only Adam

@@ -5,7 +5,7 @@
     torchrun --nproc-per-node 8 examples/torch_llama_plain_tp.py
 
 This is torchtitan's plan with its embedding and sequence-parallel parts off, the configuration of
-published post-execution traces; docs/torch-llama-counts.md compares the collectives one by one.
+published post-execution traces; docs/llama-collectives.md compares the collectives one by one.
 Each Linear gets its input as a plain tensor, so the gradient of each column-parallel one is reduced
 on its own: 2 all-reduces forward and 5 backward in a layer. With more ranks than `--tp`, every
 parameter is an FSDP unit of its own and stays gathered until its gradient is reduced.

@@ -39,7 +39,7 @@ class KernelTarget:
 
 
 _XLA = "drop-dead-code,reassociate,form-reduce-scatter"
-#: Kernels of XLA for GPUs: docs/compiled-kernels.md holds them against its compiled programs.
+#: Kernels of XLA for GPUs: docs/compiled.md holds them against its compiled programs.
 _XLA_GPU = (
     "expand-ragged,sum-products,turn-results,merge-products,turn-operands{batches=true filters=true},split-products,"
     "split-reductions,fuse-chains{sinks=false orders=true prologue=again slices=true},join-collectives,copy-carried"

@@ -1,4 +1,4 @@
-"""The table of docs/compare.md: `python -m benchmarks.compare_models`."""
+"""The table of docs/measured.md: `python -m benchmarks.compare_models`."""
 
 from __future__ import annotations
 

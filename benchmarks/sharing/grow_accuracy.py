@@ -2,7 +2,7 @@
 
     python -m benchmarks.sharing.grow_accuracy [FOLDER] [WORD...]
 
-Writes `docs/grow-accuracy.md`. FOLDER keeps captures. With WORDs the pairs alone whose name has one of them, printed and
+Writes its tables into `docs/share.md`. FOLDER keeps captures. With WORDs the pairs alone whose name has one of them, printed and
 not written.
 """
 
@@ -12,27 +12,19 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.accuracy_summary import between
 from benchmarks.sharing.grow_pairs import Pair, measured, pairs
 from flint.errors import FlintError
 from flint.ir.workload import Workload
 from flint.tools.share.anonymize import anonymize
 from flint.tools.share.growing.grow import grow
 
-PAGE = Path(__file__).parents[2] / "docs/grow-accuracy.md"
-_HEAD = """# How close grown workloads are
-
-For each row a small program is captured, `flint grow` makes another one from it without its source, and the result is compared with a capture of the
-changed program. This page is written by `python -m benchmarks.sharing.grow_accuracy`, with examples of `examples/` and `benchmarks/sharing/`. Columns are for one device in one step: FLOPs,
-bytes of all collectives, the worst of bytes and counts of collectives by kind and axes, bytes of parameters, peak memory, step time on h100-dgx. 0 is equal
-to the last bit. "bare" is the same for captures without names and shardings (`flint anonymize`).
-
-| pair | FLOPs | bytes | worst kind | parameters | memory | step time | rows | bare |
+PAGE = Path(__file__).parents[2] / "docs/share.md"
+_HEAD = """| pair | FLOPs | bytes | worst kind | parameters | memory | step time | rows | bare |
 |---|--:|--:|--:|--:|--:|--:|--:|---|
 """
 _BASELINES = """
-## Trivial rules
-
-The unchanged small capture, and its numbers times the ratio of layers.
+The unchanged small capture, and its numbers times the ratio of layers:
 
 | pair | FLOPs as they are | bytes | FLOPs x layers | bytes |
 |---|--:|--:|--:|--:|
@@ -53,9 +45,9 @@ def main() -> None:
         rows.append(_row(one, small, real))
         baselines.append(_baseline(one, small, real))
         print(rows[-1], flush=True)
-    text = _HEAD + "\n".join(rows) + "\n" + _BASELINES + "\n".join(baselines) + "\n"
+    text = _HEAD + "\n".join(rows) + "\n" + _BASELINES + "\n".join(baselines)
     if not arguments[1:]:
-        PAGE.write_text(text, encoding="utf-8")
+        PAGE.write_text(between(PAGE.read_text("utf-8"), "grow", text), encoding="utf-8")
     print(_BASELINES + "\n".join(baselines))
 
 

@@ -1,6 +1,6 @@
-"""Write the measured part of docs/leaks.md: how much the known models tell, and how attacks do.
+"""Write the measured part of docs/share.md: how much the known models tell, and how attacks do.
 
-python benchmarks/sharing/leak_accuracy.py
+python -m benchmarks.sharing.leak_accuracy
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.accuracy_summary import between
 from flint.tools.share.leaks.fingerprints import COUNTED, View
 from flint.tools.share.leaks.known import Known, public_models
 
-PAGE = Path(__file__).parents[2] / "docs/leaks.md"
-_BEGIN, _END = "<!-- measured -->", "<!-- end of measured -->"
+PAGE = Path(__file__).parents[2] / "docs/share.md"
 
 
 def measured(known: Known) -> Iterator[str]:
@@ -63,11 +63,8 @@ def alone(known: Known, view: View) -> tuple[float, float, float]:
 
 def main() -> None:
     """Replace what is between the marks."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
     table = "\n".join(measured(public_models()))
-    PAGE.write_text(f"{before}{_BEGIN}\n\n{table}\n\n{_END}{after}", encoding="utf-8")
+    PAGE.write_text(between(PAGE.read_text("utf-8"), "leaks", table), encoding="utf-8")
 
 
 if __name__ == "__main__":

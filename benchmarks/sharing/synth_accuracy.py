@@ -2,7 +2,7 @@
 
     python -m benchmarks.sharing.synth_accuracy
 
-Writes `docs/synth-accuracy.md`. Each program that comes with Flint is held back in turn, with all programs of its family.
+Writes its table into `docs/share.md`. Each program that comes with Flint is held back in turn, with all programs of its family.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from statistics import median
 
 import numpy as np
 
+from benchmarks.accuracy_summary import between
 from benchmarks.sharing.remembered import CAPTURES
 from flint.errors import FlintError
 from flint.ir.program import Kind, Program
@@ -25,30 +26,10 @@ from flint.tools.share.synth.remembered import Remembered, distance, structure_o
 from flint.tools.share.synth.resize import resized
 from flint.tools.share.synth.synthesize import sample
 
-PAGE = Path(__file__).parents[2] / "docs/synth-accuracy.md"
+PAGE = Path(__file__).parents[2] / "docs/share.md"
 MACHINE, SEEDS = "h100-dgx", 2
 #: A capture and its family: what its name says.
 _FAMILIES = ("llama", "decode", "mixtral", "bert", "t5", "vit", "ring", "spmd")
-_HEAD = f"""# How close synthetic workloads are to real ones
-
-Each of the {len(CAPTURES)} programs that come with Flint is held back in turn, with all programs of its family. `flint synth` gets its mesh, layers,
-FLOPs and memory, as with `--like`, and makes a workload from the other programs, with {SEEDS} seeds. This page is written by
-`python -m benchmarks.sharing.synth_accuracy`.
-
-- **copy and resize**: the same remembered program, resized to the same totals, with the captured body;
-- **copy**: the same remembered program as captured.
-
-"""
-_LEGEND = """
-Medians over pairs of a held-back workload and the synthetic one. *Off by*: the factor between the two, 1 is equal; bytes sent
-are over all axes, and the step time is that of `flint estimate` on h100-dgx. *Classes*: the share of rows of another op class.
-*Neighborhoods*: the share of rows whose neighborhood of depth 2 the other does not have; *of remembered ones* is the distance from the nearest
-remembered program, and `flint synth` keeps it at 0.2 or more.
-
-Resizing brings bytes sent and step times close. Rewriting adds distance from the remembered programs, and does not change the distance to
-the held-back one. Op classes and numbers of rows are those of the remembered program, which belongs to another family.
-
-"""
 
 
 def main() -> None:
@@ -73,7 +54,7 @@ def main() -> None:
     table = f"| {' | '.join(columns)} |\n|---|{'--:|' * (len(columns) - 1)}\n"
     table += "".join(_line(method, pairs) for method, pairs in found.items())
     print(table)
-    PAGE.write_text(_HEAD + table + _LEGEND, encoding="utf-8")
+    PAGE.write_text(between(PAGE.read_text("utf-8"), "synth", table), encoding="utf-8")
 
 
 def _family(capture: str) -> str:

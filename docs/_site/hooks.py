@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +18,11 @@ log = logging.getLogger("mkdocs.hooks.flint")
 
 
 def on_config(config: Any) -> Any:
-    """Fill the parts of the navigation that follow from files."""
+    """Fill the part of the navigation that follows from schemas."""
     entries = {name: value for section in config.nav for name, value in section.items()}
-    entries["How it works"] += [{"More": more}] if (more := _others(config.nav)) else []
-    entries["Decisions"][:] = sorted(made.decisions(ROOT))
     (documents,) = (e for e in entries["Reference"] if "Documents" in e)
     documents["Documents"][:] = sorted(made.document_pages())
     return config
-
-
-def _others(nav: list[Any]) -> list[str]:
-    """Pages of docs/ that the navigation does not name."""
-    named = set(_paths(nav)) | {Path(p).name for p in links.MOVED}
-    return sorted({p.name for p in (ROOT / "docs").glob("*.md")} - named)
-
-
-def _paths(entry: Any) -> Iterator[str]:
-    if isinstance(entry, str):
-        yield entry
-        return
-    for inner in entry.values() if isinstance(entry, dict) else entry:
-        yield from _paths(inner)
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -50,7 +33,9 @@ def on_files(files: Files, config: Any) -> Files:
         old = files.get_file_from_path(original.removeprefix("docs/"))
         if old is not None and original.startswith("docs/"):
             files.remove(old)
-        files.append(File.generated(config, path, content=(ROOT / original).read_text("utf-8")))
+        text = (ROOT / original).read_text("utf-8")
+        text += made.decisions_list(ROOT) if path == "decisions.md" else ""
+        files.append(File.generated(config, path, content=text))
     return files
 
 

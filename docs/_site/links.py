@@ -10,6 +10,7 @@ from pathlib import Path
 MOVED = {
     "README.md": "index.md",
     "docs/README.md": "pages.md",
+    "docs/decisions/README.md": "decisions.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "examples/README.md": "examples.md",

@@ -50,9 +50,11 @@ def pages(root: Path) -> dict[str, str]:
     }
 
 
-def decisions(root: Path) -> list[str]:
-    """The pages of decisions."""
-    return [f"decisions/{p.name}" for p in (root / "docs" / "decisions").glob("*.md")]
+def decisions_list(root: Path) -> str:
+    """The list of decisions, with the first line of each."""
+    pages = sorted((root / "docs" / "decisions").glob("0*.md"))
+    titles = [p.read_text("utf-8").partition("\n")[0].removeprefix("# ") for p in pages]
+    return "".join(f"\n- [{t[:4]}]({p.name}){t[4:]}" for p, t in zip(pages, titles, strict=True))
 
 
 def document_pages() -> list[str]:

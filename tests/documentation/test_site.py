@@ -24,19 +24,19 @@ MADE, LINKS = _module("made"), _module("links")
 
 def test_links_lead_to_where_pages_are_in_the_site() -> None:
     page = LINKS.Links(ROOT, "docs/howto/jax.md", "howto/jax.md")
-    assert page.rewritten("[a](../pallas.md#x) and [b](../../README.md)") == (
-        "[a](../pallas.md#x) and [b](../index.md)"
+    assert page.rewritten("[a](../kernels.md#x) and [b](../../README.md)") == (
+        "[a](../kernels.md#x) and [b](../index.md)"
     )
     assert page.rewritten("[`m`](../../examples/llama_jax.py)") == "`m` (`examples/llama_jax.py`)"
     assert page.rewritten("[e](../../examples/README.md)") == "[e](../examples.md)"
     assert page.rewritten("[w](https://a.org/b)") == "[w](https://a.org/b)"
-    assert page.rewritten("```\n[a](../pallas.md)\n```") == "```\n[a](../pallas.md)\n```"
+    assert page.rewritten("```\n[a](../kernels.md)\n```") == "```\n[a](../kernels.md)\n```"
     assert page.broken == []
     page.rewritten("[gone](../nowhere.md)")
     assert page.broken == ["docs/nowhere.md"]
     home = LINKS.Links(ROOT, "README.md", "index.md")
-    assert home.rewritten("[p](docs/pallas.md) ![x](docs/pictures/gpipe.svg)") == (
-        "[p](pallas.md) ![x](pictures/gpipe.svg)"
+    assert home.rewritten("[p](docs/kernels.md) ![x](docs/pictures/gpipe.svg)") == (
+        "[p](kernels.md) ![x](pictures/gpipe.svg)"
     )
 
 

@@ -18,10 +18,10 @@ from flint.passes.partition import partitioner
 
 MEASURED = json.loads(Path(__file__).with_name("compiled_kernels_xla_gpu.json").read_text())
 #: Bars: bytes, kernels. Step times in the file are of the prices of its day: they are compared when both
-#: sides are priced again (docs/compiled-kernels.md).
+#: sides are priced again (docs/compiled.md).
 BARS = (0.10, 0.10)
 #: Programs that take less than a second, one of each kind. The last two have more kernels: arrays
-#: that loops carry in the order of products, masks of one position (docs/compiled-kernels.md).
+#: that loops carry in the order of products, masks of one position (docs/compiled.md).
 FAST = {
     "llama fsdp, remat full": BARS,
     "llama tp, remat full": BARS,

@@ -25,7 +25,7 @@ from tests.oracle.test_llama_accounting import gemms_by_hand
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-PAGE = ROOT / "docs" / "torch-llama-counts.md"
+PAGE = ROOT / "docs" / "llama-collectives.md"
 MESH, MODEL_RANKS, LAYERS = "data=64,model=8", 8, 32
 
 pytestmark = pytest.mark.long

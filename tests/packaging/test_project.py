@@ -151,8 +151,17 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 def test_the_index_of_docs_lists_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
-    pages = {p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")}
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    docs = ROOT / "docs"
+    pages = {p.relative_to(docs).as_posix() for p in [*docs.glob("*.md"), *docs.glob("howto/*")]}
     assert {p for p in pages if f"({p})" not in index} == {"README.md"}
+    assert {p for p in pages if f": {p}\n" not in navigation} == {"README.md"}
+    assert len(pages) <= 30  # merge pages before you add one
+
+
+def test_each_decision_begins_with_its_number() -> None:
+    for page in (ROOT / "docs" / "decisions").glob("0*.md"):
+        assert re.match(rf"# {page.name[:4]} [\w`]", page.read_text()), page.name
 
 
 def test_the_page_on_programs_names_every_column_flag_and_invariant() -> None:

@@ -24,7 +24,7 @@ def import_profiles(*paths: str | Path, step: int | None = None) -> Trace:
     """The trace of a step that ran, from profiles of one or several ranks of a job.
 
     Each path is a profile (PyTorch profiler, execution trace, xplane, Nsight Systems ..., see
-    docs/import.md), gzip or not; formats are told by content. `step` is the number of a step
+    docs/measured.md), gzip or not; formats are told by content. `step` is the number of a step
     (`ProfilerStep#N`), None the one of median duration.
 
     Raises FlintError FL801 to FL806 (what cannot be read), FL811 (no such step), FL812 (two profiles

@@ -5,7 +5,7 @@ weight sharded over the axis that also shards the batch (FSDP): `x` and the resu
 "data" by rows, the weight by its contracted dimension. Shardy's explicit reshards keep whichever
 tensor is largest where it is, and with few tokens move activations around a weight. XLA's dot
 partitioner settles what tensors agree on, group by group (`product_plan.py`). This does the same
-before Shardy has to choose. See docs/moe-dispatch.md for what it changes.
+before Shardy has to choose. See docs/partitioners.md for what it changes.
 
 Broadcasts: Shardy visits reshapes before broadcasts, so that how a broadcast is written decides
 which of two shardings a value gets where the program does not say. XLA writes one that only adds

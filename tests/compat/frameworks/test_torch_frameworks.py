@@ -1,6 +1,6 @@
 """Training programs of PyTorch's frameworks, as their users write them: totals against hand counts.
 
-Runs where the packages of requirements-torch.txt are installed (docs/compatibility.md).
+Runs where the packages of requirements-torch.txt are installed (docs/howto/frameworks.md).
 """
 
 from __future__ import annotations

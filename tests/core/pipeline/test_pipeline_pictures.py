@@ -16,7 +16,7 @@ from flint.passes.pipeline.schedule.simulate import timed
 from tests.published_schedules import BUBBLE
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-PAGE = DOCS / "pipeline-schedules.md"
+PAGE = DOCS / "pipelines.md"
 #: name, ranks, microbatches and chunks of the drawing in docs/pictures
 DRAWN = [(name, 4, 8, found.fewest_chunks) for name, found in SCHEDULES.items()]
 

@@ -318,7 +318,7 @@ def _bar(stack: StackedBar, number: int, most: float) -> Markup:
 
 _FOOTER = (
     "Made by flint explore from captured programs; nothing was run on hardware. Times and "
-    "memory are estimates; Flint's docs/explore-accuracy.md says how well they rank."
+    "memory are estimates; Flint's docs/explore.md says how well they rank."
 )
 
 

@@ -103,7 +103,7 @@ def steps_of(profile: Profile) -> ProfiledSteps:
         raise FlintError(
             "FL804",
             "the profile has no kernels: nothing was recorded on the device",
-            help="record with the activities of its accelerator, see docs/import.md",
+            help="record with the activities of its accelerator, see docs/measured.md",
         )
     for rule in StepRule:
         if (found := found_by(rule, profile)) is not None:
