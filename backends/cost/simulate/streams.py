@@ -98,18 +98,29 @@ def peers_of(
 def together_of(
     program: Program, rank: int, owner: NDArray[np.int16]
 ) -> dict[int, tuple[int, ...]]:
-    """For each collective row whose group reaches into several rank classes, those classes."""
+    """For each collective row whose group reaches into several rank classes, those classes.
+
+    Ranks of one class may meet ranks of different ones; as one rank stands for all of its class,
+    all of these classes meet.
+    """
     classes: dict[int, tuple[int, ...]] = {}
     for number in np.unique(program.group[program.kind == Kind.COLLECTIVE]).tolist():
-        if number < 0:
-            continue
-        group = next(
-            (g for g in program.groups[number].members(program.mesh) if rank in g), np.array([rank])
-        )
-        classes[number] = tuple(np.unique(owner[group]).tolist())
+        if number >= 0:
+            members = program.groups[number].members(program.mesh)
+            meeting = {tuple(np.unique(owner[group]).tolist()) for group in members}
+            classes[number] = _connected(int(owner[rank]), meeting)
     rows = np.flatnonzero((program.kind == Kind.COLLECTIVE) & (program.group >= 0)).tolist()
     return {
         row: classes[int(program.group[row])]
         for row in rows
         if len(classes[int(program.group[row])]) > 1
     }
+
+
+def _connected(start: int, meeting: set[tuple[int, ...]]) -> tuple[int, ...]:
+    """The classes that meet `start`, or what meets it, sorted."""
+    found, size = {start}, 0
+    while size < len(found):
+        size = len(found)
+        found.update(c for classes in meeting if found.intersection(classes) for c in classes)
+    return tuple(sorted(found))

@@ -9,10 +9,12 @@ import pytest
 
 from flint.backends.cost.simulate.critical_path import critical_path
 from flint.backends.cost.simulate.exposure import shares
+from flint.backends.cost.simulate.streams import together_of
 from flint.backends.cost.simulate.timeline import POLICIES, ClassTimeline, ClassWork, simulate
 from flint.errors import FlintError
-from flint.ir.mesh import AxisRef, Group
-from flint.ir.program import Flag, Kind, RegionKind
+from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.program import Collective, Flag, Kind, RegionKind
+from tests.program_rows import ProgramBuilder
 from tests.timeline_steps import STREAMS, Steps
 
 
@@ -142,6 +144,19 @@ def test_a_collective_of_several_classes_begins_when_all_are_there() -> None:
         works.append(steps.work(together={row: both}))
     done = simulate(works, STREAMS)
     assert [c.total_ns for c in done.classes] == [105, 105]
+
+
+def test_ranks_of_one_class_meet_those_of_several() -> None:
+    builder = ProgramBuilder(Mesh(("data", "model"), (2, 2)))
+    for axis in ("data", "model"):
+        group = Group((AxisRef(axis),))
+        builder.add(
+            *("all", Kind.COLLECTIVE),
+            collective=Collective.ALL_REDUCE, group=group, comm_bytes=8, result_bytes=8,
+        )  # fmt: skip
+    program, owner = builder.build(), np.array([0, 1, 2, 2], dtype=np.int16)
+    met = [together_of(program, rank, owner) for rank in (0, 1, 2)]
+    assert met == [{0: (0, 1, 2), 1: (0, 1)}] * 2 + [{0: (0, 1, 2)}]
 
 
 def test_classes_that_wait_for_each_other_are_an_error() -> None:
