@@ -20,6 +20,7 @@ def stack_of(
     """The stack that was asked for, or that which a profile means: the one asked for, or the program's.
 
     A program that was recorded with packages of one stack runs on it, if nothing else was asked for.
+    Of several stacks that have a profile, that which names it earliest is meant.
 
     Raises FlintError FL725 for an unknown one and for one that does not run on such chips, FL701 for a
     file of one that cannot be used.
@@ -46,10 +47,13 @@ def stack_of(
 def stack_for(profile: str, cluster: Cluster) -> Stack:
     """The stack that a profile of kernels means on such chips; without one, a stack without a name."""
     family = _family(cluster)
-    for stack in shipped_stacks():
-        fits = not family or family in stack.chips
-        if stack.infers and fits and profile in stack.profiles:
-            return stack
+    fitting = [
+        stack
+        for stack in shipped_stacks()
+        if stack.infers and profile in stack.profiles and family in ("", *stack.chips)
+    ]
+    if fitting:
+        return min(fitting, key=lambda stack: stack.profiles.index(profile))
     return Stack(
         name="unknown",
         title="no stack is known for this profile of kernels",

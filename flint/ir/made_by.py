@@ -83,9 +83,10 @@ def words_of(chip: str) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class StoodIn:
-    """`packages` are those whose stand-ins worked in the step ("transformer_engine"), `stack` the stack
-    of software that they are part of ("megatron", "" if none). `shares` are lines (`train.py:80`) at
-    which no data said how many rows each expert has: all have as many, or what a hint says.
+    """`packages` are those that worked in the step, as stand-ins ("transformer_engine") or frameworks
+    ("megatron"), `stack` the stack of software that they are part of ("megatron", "" if none). `shares`
+    are lines (`train.py:80`) at which no data said how many rows each expert has: all have as many, or
+    what a hint says.
     """
 
     packages: tuple[str, ...] = ()

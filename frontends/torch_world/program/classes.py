@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -242,11 +242,26 @@ def rank_classes(
     )
 
 
+#: Frameworks by the folder of their source, and the stack of software that each stands for.
+_FRAMEWORKS = {
+    "megatron": "megatron",
+    "torchtitan": "torchtitan",
+    "composer": "composer",
+    "llmfoundry": "composer",
+    "deepspeed": "deepspeed",
+}
+
+
 def _stood_in(recordings: Sequence[Recording]) -> StoodIn:
-    packages = packages_at_work({e.op for r in recordings for e in r.events})
+    """What worked in the step. The framework that launched most says the stack, else a package."""
+    events = [e for r in recordings for e in r.events]
+    packages = packages_at_work({e.op for e in events})
+    folders = Counter(e.location.partition("/")[0] for e in events)
+    frameworks = [f for f, _ in folders.most_common() if f in _FRAMEWORKS]
+    stacks = [_FRAMEWORKS[f] for f in frameworks] + [p.stack for p in packages if p.stack]
     return StoodIn(
-        tuple(sorted(p.name for p in packages)),
-        next((p.stack for p in packages if p.stack), ""),
+        tuple(sorted({p.name for p in packages} | set(frameworks))),
+        next(iter(stacks), ""),
         tuple(sorted({place for r in recordings for place in r.shares})),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from flint.backends.cost.chips.families.gpu.constants import constants_of
 from flint.backends.cost.collectives import duration_ns
 from flint.backends.cost.estimate import estimate
 from flint.backends.cost.network.torus import CollectiveCall, Span
+from flint.backends.cost.setting import setting_of
 from flint.backends.cost.simulate.timeline import POLICIES
 from flint.backends.cost.software import stack_for, with_libraries, with_stack
 from flint.backends.cost.trace_timing import timed_kernels
@@ -18,6 +20,8 @@ from flint.cluster.stack import Stack, shipped_stacks
 from flint.cluster.tables import Quantity, SourceKind
 from flint.errors import FlintError
 from flint.frontends.torch_world.program.build import build_program
+from flint.frontends.torch_world.program.classes import rank_classes
+from flint.frontends.torch_world.record.compiled import CompiledCall
 from flint.ir.made_by import StoodIn
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import Collective
@@ -264,6 +268,41 @@ def test_a_program_runs_on_the_stack_of_packages_that_worked_in_it() -> None:
     assert (
         estimate(workload, EstimateRequest(Cluster.load("v5p"))).stack.name != "megatron"
     )  # it does not run there
+
+
+@pytest.mark.parametrize(
+    ("locations", "op", "stack", "packages"),
+    [
+        ("torchtitan/train.py:3", "aten.mm", "torchtitan", ("torchtitan",)),
+        ("llmfoundry/models/a.py:3", "aten.mm", "composer", ("llmfoundry",)),
+        ("deepspeed/runtime/a.py:3", "te.gemm", "deepspeed", ("deepspeed", "transformer_engine")),
+        ("megatron/core/a.py:3 megatron/b.py:4 deepspeed/a.py:3", "aten.mm", "megatron", ("deepspeed", "megatron")),
+        ("train.py:3", "te.gemm", "megatron", ("transformer_engine",)),
+        ("megatron.py:3 src/torchtitan/a.py:3", "aten.mm", "", ()),
+    ],
+)  # fmt: skip
+def test_the_framework_that_launched_most_says_the_stack(
+    locations: str, op: str, stack: str, packages: tuple[str, ...]
+) -> None:
+    x, y = tensor(1, 64, 64), tensor(2, 64, 64)
+    first = recording(*(event(op, [x, x], [y], location=at) for at in locations.split()))
+    found = rank_classes(
+        lambda ranks: [replace(first, rank=r) for r in ranks], first, Mesh(("data",), (4,))
+    )
+    assert found.stood_in == StoodIn(packages, stack)
+
+
+def test_a_stack_keeps_what_a_recorded_program_compiled() -> None:
+    x, y, z = (tensor(n, 1024, 1024) for n in (1, 2, 3))
+    calls = [CompiledCall(number) for number in (1, 0)]
+    for call, profile in zip(calls, ("torch", "eager"), strict=True):
+        steps = [event("aten.silu", [x], [y], call=call), event("aten.mul", [y, x], [z], call=call)]
+        workload = Workload.single(build_program(recording(*steps), Mesh(("data",), (4,))).program)
+        for asked in ("megatron", "composer", "deepspeed", "inductor"):
+            found = setting_of(workload, EstimateRequest(H100, stack=asked))
+            assert found.profile == (
+                "inductor" if asked == "inductor" and not call.number else profile
+            )
 
 
 def test_rows_of_experts_that_were_made_up_are_told() -> None:
