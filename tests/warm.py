@@ -41,7 +41,7 @@ _SCRIPTS = "flint.frontends.jax_world.child"
 #: PyTorch programs have no JAX, as their errors say.
 SERVERS = {
     "flint": "jax",
-    "flint.passes.partition.xla_child": "jax",
+    "flint.passes.partition.child": "jax",
     _SCRIPTS: "jax",
     _RECORDER: "torch",
 }

@@ -140,7 +140,9 @@ def _modules(folder: Path) -> None:
 def _hlo_proto(folder: Path) -> None:
     from flint.passes.partition.xla import run_xla
 
-    (folder / "module.pb").write_bytes(run_xla("parse", {}, (folder / "module.txt").read_bytes()))
+    (folder / "module.pb").write_bytes(
+        run_xla("parse-hlo", {}, (folder / "module.txt").read_bytes())
+    )
 
 
 if __name__ == "__main__":

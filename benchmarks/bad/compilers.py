@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import resource
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,7 @@ _SECONDS = 10
 
 def use_forks() -> None:
     """Let this process, and its forks, ask forks instead of new processes."""
-    from flint.passes.partition import child, xla, xla_child
+    from flint.passes.partition import child
     from flint.passes.partition.worker import Worker, read_message, write_message
 
     def request(
@@ -38,13 +37,8 @@ def use_forks() -> None:
             raise FlintError(header.get("code", "FL402"), header["error"], place=place, help=help_)
         return header, result
 
-    def run(command: Any, message: bytes, task: str, seconds: float) -> Any:
-        status, answer = _forked(xla_child.main, message)
-        return subprocess.CompletedProcess([], status, answer, b"")
-
     Worker.request = request  # type: ignore[method-assign]
     Worker.prestart = lambda self: None  # type: ignore[method-assign]
-    xla._run = run
 
 
 def _forked(main: Callable[[], None], message: bytes) -> tuple[int, bytes]:

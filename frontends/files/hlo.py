@@ -43,11 +43,11 @@ def read_hlo(
     counts = TripCounts.of(trip_counts)
     proto, is_gspmd = module.proto.SerializeToString(), False
     try:
-        stablehlo = run_xla("import", options, proto)
+        stablehlo = run_xla("import-hlo", options, proto)
     except FlintError as error:
         if error.code != "FL305":
             raise
-        stablehlo, is_gspmd = run_xla("import", {**options, "keep_gspmd": True}, proto), True
+        stablehlo, is_gspmd = run_xla("import-hlo", {**options, "keep_gspmd": True}, proto), True
     return Captured(stablehlo, chosen, module.proto.name, module.source, counts, is_gspmd=is_gspmd)
 
 
@@ -59,7 +59,7 @@ def load_hlo(data: bytes, source: str = "HLO module") -> HloModule:
     if text is None:
         return decode_module(data, source)
     try:
-        module = decode_module(run_xla("parse", {}, text.encode()), source)
+        module = decode_module(run_xla("parse-hlo", {}, text.encode()), source)
     except FlintError as error:
         if error.code != "FL303":
             raise

@@ -1,16 +1,24 @@
-"""Main loop of the child process of `worker.py`: one request, one answer, until the pipe closes."""
+"""Main loop of the child process of `worker.py`: one request, one answer, until the pipe closes.
+
+What asks XLA runs in a fork, which has imported everything: XLA may abort its process on input that it does
+not expect, and a fork ends as soon as it has its answer, whatever is still compiled.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from flint.errors import FlintError
-from flint.io.processes import begin_child
+from flint.io.processes import begin_child, how_it_ended, last_words
+from flint.passes import jax_private
+from flint.passes.partition import xla_child
 from flint.passes.partition.worker import announce, read_message, write_message
 
 #: What a task returns: facts for the header, and bytes.
@@ -55,6 +63,9 @@ TASKS: dict[str, Callable[[dict[str, Any], bytes], Answer]] = {
     "shardy": _shardy,
     "result-shardings": _result_shardings,
     "import": _import,
+    "partition": lambda options, payload: ({}, xla_child.partition(options, payload)),
+    "parse-hlo": lambda _, payload: ({}, xla_child.parse_text(payload)),
+    "import-hlo": lambda options, payload: ({}, xla_child.import_proto(options, payload)),
     "abort": _abort,
     "sleep": _sleep,
 }
@@ -67,21 +78,59 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
             options, payload = read_message(source)
         except EOFError:
             return
-        task = TASKS[options.pop("task")]
+        task, is_forked = options.pop("task"), options.pop("forked", False)
+        announce(task)
+        answer = (
+            _forked(task, options, payload, sink) if is_forked else _answer(task, options, payload)
+        )
+        write_message(sink, *answer)
+
+
+def _answer(task: str, options: dict[str, Any], payload: bytes) -> Answer:
+    try:
+        return TASKS[task](options, payload)
+    except FlintError as error:
+        return _refusal(error), b""
+    except Exception:  # noqa: BLE001  the parent reports it as a bug, with this traceback
+        return {"bug": traceback.format_exc()}, b""
+
+
+def _refusal(error: FlintError) -> dict[str, Any]:
+    return {"code": error.code, "error": error.message, "place": error.place, "help": error.help}
+
+
+def _forked(task: str, options: dict[str, Any], payload: bytes, sink: BinaryIO) -> Answer:
+    """The answer of a fork of this process, or that it died."""
+    reader, writer = os.pipe()
+    with tempfile.TemporaryFile() as said, open(reader, "rb") as pipe:
+        pid = os.fork()
+        if not pid:
+            try:
+                sink.close()  # if this process is killed, nobody keeps the parent waiting
+                for stream in (1, 2):
+                    os.dup2(said.fileno(), stream)
+                with open(writer, "wb") as answer:
+                    write_message(answer, *_answer(task, options, payload))
+            finally:
+                os._exit(0)
+        os.close(writer)
+        data = pipe.read()
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         try:
-            facts, result = task(options, payload)
-        except FlintError as error:
-            answer = {
-                "code": error.code,
-                "error": error.message,
-                "place": error.place,
-                "help": error.help,
-            }
-            write_message(sink, answer, b"")
-        except Exception:  # noqa: BLE001  the parent reports it as a bug, with this traceback
-            write_message(sink, {"bug": traceback.format_exc()}, b"")
-        else:
-            write_message(sink, facts, result)
+            return read_message(io.BytesIO(data))
+        except EOFError:
+            said.seek(0)
+            return _refusal(_died(task, how_it_ended(code), last_words(said.read()))), b""
+
+
+def _died(task: str, how: str, place: str) -> FlintError:
+    return FlintError(
+        "FL401",
+        f"XLA died in '{task}' ({how})",
+        place=place,
+        help="this is a bug in the compiler, not in your process; use --partitioner shardy, or "
+        "dump the program with --xla_dump_to and capture the dump",
+    )
 
 
 def main() -> None:
@@ -92,6 +141,7 @@ def main() -> None:
     from flint.passes.mlir import make_context
 
     make_context()  # imports MLIR while the parent is still busy
+    jax_private.xla_client().make_cpu_client  # noqa: B018  and XLA, for all forks
     serve(sys.stdin.buffer, sink)
 
 

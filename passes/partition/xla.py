@@ -1,20 +1,15 @@
 """The `xla` partitioner: XLA's own SPMD partitioner, the one that runs before hardware does.
 
-It runs in a child process for each request, whose death becomes an error. XLA numbers devices and
+It runs in a fork of the compiler process, whose death becomes an error. XLA numbers devices and
 forgets the names of mesh axes; `flint.passes.axes` finds them again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
-import subprocess
-import sys
-from dataclasses import replace
 from typing import Any
 
 from flint.errors import FlintError
-from flint.io.processes import Child, Patience, how_it_ended, last_words
 from flint.io.scratch import scratch_folder
 from flint.ir.program import Program
 from flint.passes.hlo.arguments import argument_shardings
@@ -25,7 +20,7 @@ from flint.passes.mlir import make_context, module_text
 from flint.passes.partition import Partitioned
 from flint.passes.partition.prepare.sizes import refuse_huge_tensors
 from flint.passes.partition.replicated import never_split, replicated_work
-from flint.passes.partition.worker import child_environment, read_message, write_message
+from flint.passes.partition.worker import the_worker
 from flint.steps.captured import Captured
 
 #: Longest time that one request may take, in seconds.
@@ -35,53 +30,14 @@ TIMEOUT_SECONDS = 900.0
 def run_xla(
     task: str, options: dict[str, Any], payload: bytes, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> bytes:
-    """Run `task` of `xla_child` and return its result.
+    """Run `task` of `child.py` in a fork of the compiler process and return its result.
 
-    Raises FlintError FL401 if the child dies or takes longer than `timeout_seconds`, and the
-    child's own FlintError (FL303, FL402) if it says why it cannot do it.
+    Raises FlintError FL401 if XLA dies or takes longer than `timeout_seconds`, and the task's own
+    FlintError (FL303, FL402) if it says why it cannot do it.
     """
-    command = [sys.executable, "-P", "-m", "flint.passes.partition.xla_child"]
     with scratch_folder() as scratch:
-        request = io.BytesIO()
-        write_message(request, {"task": task, "scratch": str(scratch), **options}, payload)
-        done = _run(command, request.getvalue(), task, timeout_seconds)
-    try:
-        header, result = read_message(io.BytesIO(done.stdout))
-    except EOFError as error:
-        raise _died(task, done) from error
-    if header.get("error"):
-        raise FlintError(header["code"], header["error"], help=header.get("help"))
-    return result
-
-
-def _run(
-    command: list[str], request: bytes, task: str, seconds: float
-) -> subprocess.CompletedProcess[bytes]:
-    pipe = subprocess.PIPE
-    child = Child(command, stdin=pipe, stdout=pipe, stderr=pipe, env=child_environment())
-    patience = replace(Patience.from_environment(), total_seconds=seconds)
-    try:
-        with child.watched(patience) as watch:
-            out, err = child.process.communicate(request)
-    finally:
-        code = child.end()
-    if watch.reason:
-        raise FlintError(
-            "FL401",
-            f"XLA {watch.reason} in '{task}'",
-            help="scan over layers instead of unrolling them, or use --partitioner shardy",
-        ) from watch.cause()
-    return subprocess.CompletedProcess(command, code, out, err)
-
-
-def _died(task: str, done: subprocess.CompletedProcess[bytes]) -> FlintError:
-    return FlintError(
-        "FL401",
-        f"XLA died in '{task}' ({how_it_ended(done.returncode)})",
-        place=last_words(done.stderr),
-        help="this is a bug in the compiler, not in your process; use --partitioner shardy, or "
-        "dump the program with --xla_dump_to and capture the dump",
-    )
+        asked = {"forked": True, "scratch": str(scratch), **options}
+        return the_worker().request(task, payload, asked, timeout_seconds)[1]
 
 
 def partitioned(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) -> Partitioned:

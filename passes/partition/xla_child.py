@@ -1,23 +1,19 @@
-"""A child process that runs one request to XLA: partition a module, parse text, import HLO.
+"""What is asked of XLA, in a process that may abort or end afterwards: partition, parse text, import HLO.
 
-XLA may abort the process on input that it does not expect, and its later passes are never needed:
-the child ends itself as soon as the module after SPMD partitioning is on disk.
+XLA's later passes are never needed: the answer is there as soon as the module after SPMD partitioning is
+on disk.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from flint.errors import FlintError
-from flint.io.processes import begin_child
 from flint.passes import jax_private
-from flint.passes.partition.worker import read_message, write_message
 
 _PASS = "spmd-partitioning"
 _POLL_SECONDS = 0.005
@@ -115,7 +111,8 @@ def _first_lines(error: Exception) -> str:
     return " ".join(lines[:2])[:400]
 
 
-def _partition(options: dict[str, Any], payload: bytes) -> bytes:
+def partition(options: dict[str, Any], payload: bytes) -> bytes:
+    """A module as `run_spmd` partitions it once it is written as compilers simplify it."""
     from flint.passes.partition.prepare.local_calls import with_local_calls
     from flint.passes.partition.prepare.manual_names import with_whole_names
     from flint.passes.partition.prepare.simplify import simplified
@@ -129,45 +126,9 @@ def _partition(options: dict[str, Any], payload: bytes) -> bytes:
     )
 
 
-def _import(options: dict[str, Any], payload: bytes) -> bytes:
+def import_proto(options: dict[str, Any], payload: bytes) -> bytes:
+    """An HloModuleProto from before partitioning as StableHLO. Raises FlintError FL303 and FL305."""
     from flint.passes.partition.prepare.import_hlo import import_hlo
 
     donated = [int(n) for n in options["donated"]]
     return import_hlo(payload, donated, keep_gspmd=bool(options.get("keep_gspmd")))
-
-
-def _sleep(options: dict[str, Any], payload: bytes) -> bytes:
-    """Be slow: lets tests prove that the parent stops waiting."""
-    time.sleep(float(options["seconds"]))
-    return payload
-
-
-#: Task names and what they run.
-TASKS: dict[str, Callable[[dict[str, Any], bytes], bytes]] = {
-    "partition": _partition,
-    "parse": lambda _, payload: parse_text(payload),
-    "import": _import,
-    "abort": lambda _, __: os.abort(),  # how a failed check ends, for tests
-    "sleep": _sleep,
-}
-
-
-def main() -> None:
-    """Answer one request from the standard input and end at once, whatever still compiles."""
-    begin_child()
-    sink = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    options, payload = read_message(sys.stdin.buffer)
-    try:
-        result = TASKS[options.pop("task")](options, payload)
-    except FlintError as error:
-        answer = {"code": error.code, "error": error.message, "help": error.help}
-        write_message(sink, answer, b"")
-    else:
-        write_message(sink, {}, result)
-    sys.stderr.flush()
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -246,8 +246,8 @@ def test_a_compiler_that_does_not_end_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(FlintError, match="did not finish in 0.1 seconds in 'sleep'") as error:
-        run_xla("sleep", {"seconds": 30}, b"", timeout_seconds=0.1)
+    with pytest.raises(FlintError, match="did not finish in 0.1 seconds in 'sleep") as error:
+        run_xla("sleep", {"length": 30}, b"", timeout_seconds=0.1)
     assert error.value.code == "FL401"
     assert not list(tmp_path.iterdir())
 
