@@ -206,12 +206,14 @@ def workload_of_torch_script(
 ) -> Workload:
     """The workload of a PyTorch script, which torchrun would run; `options` are as of a JAX script.
 
-    Raises FlintError FL218 for those that only a JAX script has.
+    Its `step` is a part of inference. Raises FlintError FL218 for options that only a JAX script has.
     """
+    part, number = options["step"], options["number"]
     from flint.frontends.torch_distributed import capture_script
 
     of_jax = {
-        "--step": options["step"],
+        f"--step {part}": part not in ("", "prefill", "decode"),
+        f"--steps {number} with --step {part}": part and number,
         "--partitioner": asked.lowering.partitioner != AUTO,
         "--compiler": asked.lowering.compiler,
         "--trip-count": asked.counts,
@@ -225,8 +227,9 @@ def workload_of_torch_script(
         return capture_script(
             *(path, tuple(argv), asked.mesh),
             hints=dict(options["hints"] or {}),
-            steps=2 if options["number"] is None else options["number"],
+            steps=0 if part else 2 if number is None else number,
             chip=options["chip"],
+            part=part,
         )
 
 

@@ -42,12 +42,14 @@ def capture_script(
     hints: Mapping[str, Any] | None = None,
     steps: int = 2,
     chip: str | None = None,
+    part: str = "",
 ) -> Workload:
     """Run a torchrun script, `python path *argv`, as ranks of a world. See `capture_world`.
 
-    `chip` names the cluster whose GPU the script is told that it runs on.
+    `chip` names the cluster whose GPU the script is told that it runs on. With 0 steps, `part` is what
+    is kept of inference: "prefill" or "decode" (FL729 where there is none).
     """
-    job = Job.of_script(path, argv, steps=steps, hints=hints, chip=chip)
+    job = Job.of_script(path, argv, steps=steps, hints=hints, chip=chip, part=part)
     return _capture(job, mesh, path.stem, path.name)
 
 

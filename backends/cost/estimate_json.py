@@ -12,6 +12,7 @@ from flint.backends.cost.kernel_times import KernelTimes
 from flint.backends.cost.memory.memory import PeakPlace
 from flint.backends.cost.memory.over_time import PeakBuffer, memory_over_time
 from flint.backends.cost.replay.facts import MeasuredFacts
+from flint.backends.cost.serving import Serving
 from flint.backends.cost.simulate.critical_path import Segment
 from flint.backends.cost.simulate.exposure import Share
 from flint.backends.cost.uncertainty import Interval
@@ -74,6 +75,7 @@ class EstimateDocument(TypedDict):
     policy: str  #: When communication begins: overlap, ...
     step_time_ns: float  #: When the last rank ends its step, in ns.
     interval: NotRequired[Interval]  #: How sure that is; not of lower bounds.
+    serving: NotRequired[Serving]  #: Times per token, of a step that prefills and decodes.
     mfu: float
     """Model flops utilization, 0 to 1: products that the model needs, over what chips could do."""
     hfu: float
@@ -120,6 +122,8 @@ def estimate_json(e: EstimateNumbers, interval: Interval | None) -> EstimateDocu
         found["warnings"] = list(e.workload.warnings)
     if interval:
         found["interval"] = interval
+    if e.serving:
+        found["serving"] = e.serving
     if e.kernel_times:
         found["kernel_times"] = e.kernel_times
     if e.measured:

@@ -33,6 +33,7 @@ from flint.passes.work.totals import matmul_flops, one_product_flops, total
 if TYPE_CHECKING:
     from flint.backends.cost.memory.memory import MemoryUse
     from flint.backends.cost.replay.facts import MeasuredFacts
+    from flint.backends.cost.serving import Serving
     from flint.backends.cost.simulate.critical_path import Segment
 
 
@@ -120,6 +121,13 @@ class EstimateNumbers:
         from flint.backends.cost.simulate.critical_path import critical_path
 
         return critical_path(self.timeline, self.policy)
+
+    @cached_property
+    def serving(self) -> Serving | None:
+        """Times to the first and to each further token, of steps that prefill and decode."""
+        from flint.backends.cost.serving import serving_of
+
+        return serving_of(self.workload, self.timeline, [c.shares for c in self.classes])
 
     @property
     def slowest_class(self) -> int:

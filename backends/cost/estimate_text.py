@@ -15,6 +15,7 @@ from flint.text import Column, format_bytes, format_duration, short_scope, text_
 if TYPE_CHECKING:
     from flint.backends.cost.estimate_numbers import ClassEstimate, EstimateNumbers
     from flint.backends.cost.memory.memory import MemoryUse
+    from flint.backends.cost.serving import Serving
     from flint.ir.workload import Workload
 
 _SHARES = (
@@ -58,6 +59,7 @@ def estimate_text(e: EstimateNumbers, interval: Interval | None, *, verbose: boo
         ("kernels", f"{_launched(e)}, communication: {e.policy.name}"),
         *((("routing", f"{e.routing}, the most loaded rank"),) if e.routing != BALANCED else ()),
         ("step time", f"{format_duration(e.step_time_ns)}{_sure(interval)}{bound}"),
+        *_tokens(e.serving),
         ("MFU", f"{e.mfu:.1%} of {e.peak_flops_per_s / 1e12:,.0f} TFLOP/s {e.dtype}"),
         ("HFU", f"{e.hfu:.1%}{_beyond_the_model(e)}"),
         *(("memory", text) for text in _memories(e.classes)),
@@ -84,6 +86,15 @@ def estimate_text(e: EstimateNumbers, interval: Interval | None, *, verbose: boo
         parts.append(f"unpriced  {listed}")
     parts += [f"note  {note}" for note in e.notes]
     return "\n\n".join(parts)
+
+
+def _tokens(found: Serving | None) -> Iterator[tuple[str, str]]:
+    """Time to the first token and per token, where the step generates some."""
+    if found:
+        passes = found["decode_passes"]
+        yield "TTFT", f"{format_duration(found['ttft_ns'])} to the first token, without queues"
+        each = f" each of {passes:,} more" if passes > 1 else " each more"
+        yield "TPOT", f"{format_duration(found['tpot_ns'])}{each}"
 
 
 def _sure(interval: Interval | None) -> str:

@@ -77,7 +77,7 @@ class Explanation:
     type: str  #: Element type and shape of its result on one device.
     payload_bytes: int  #: Bytes that one device puts in, each time.
     executions: int  #: How often a step runs it.
-    phase: str  #: forward, backward, remat, optimizer or unknown.
+    phase: str  #: forward, backward, remat, optimizer, prefill, decode or unknown.
     scope: str  #: Its scope in the source.
     location: str  #: File and line of the user's source.
     cause: tuple[str, ...]

@@ -140,7 +140,7 @@ class NodeDocument(TypedDict):
     scope: NotRequired[str]  #: Its scope in the source.
     location: NotRequired[str]  #: File and line of the user's source.
     cause: NotRequired[str]  #: Why it communicates; of a parameter, its sharding.
-    phase: str  #: forward, backward, remat, optimizer or unknown.
+    phase: str  #: forward, backward, remat, optimizer, prefill, decode or unknown.
     flags: NotRequired[str]  #: Names of its flags (docs/program.md), joined by commas.
     alias: NotRequired[int]  #: The row whose memory it writes.
     region: NotRequired[int]  #: Number of the innermost region that it is in.

@@ -44,13 +44,15 @@ class Kind(IntEnum):
 
 
 class Phase(IntEnum):
-    """Which part of a training step a row belongs to."""
+    """Which part of a training step a row belongs to, or of a generation of tokens."""
 
     UNKNOWN = 0
     FORWARD = 1
     BACKWARD = 2
     REMAT = 3
     OPTIMIZER = 4
+    PREFILL = 5  #: up to the first token
+    DECODE = 6  #: one token more
 
 
 class Flag(IntFlag):

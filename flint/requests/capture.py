@@ -158,7 +158,8 @@ class CaptureRequest(Request):
         metavar="NAME[:N]",
         only_for=OnlyFor.SCRIPTS,
         help="Jitted function of a JAX script to capture, at its N-th call (default: the heaviest "
-        "function that is called twice, at its second call).",
+        "function that is called twice, at its second call). Of PyTorch: prefill or decode, of what "
+        "generates tokens.",
     )
     clusters: Sequence[str] = option(
         "--cluster",

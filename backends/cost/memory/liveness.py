@@ -192,10 +192,16 @@ class _Layout:
     # what shares memory --------------------------------------------------------------------------
 
     def _carry(self, carry: Carry) -> None:
-        """A loop makes what it carries where it was, if that is free by then; else it copies it."""
+        """A loop makes what it carries where it was, if that is free by then; else it copies it.
+
+        A program that decodes has no such loop: it calls the same again with what was made.
+        """
         end = self._end(carry)
-        self.storage.share(carry.row, self.values.last_of[carry.row])
         made = self.values.read(carry.produced, carry.region)
+        if self.program.phase[carry.row] == Phase.DECODE:
+            self.storage.share(made, self.values.last_of[carry.row])
+            return
+        self.storage.share(carry.row, self.values.last_of[carry.row])
         born = self.storage.span(made)[0]
         inside = born >= 2 * self.program.regions[carry.region].start
         held = self.last[carry.row]

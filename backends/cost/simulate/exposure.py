@@ -31,7 +31,7 @@ class Share:
 
     kind: str  #: Of a kernel (gemm, elementwise, ...), of a collective, or message, host or wait.
     over: str  #: Mesh axes of communication; "" for kernels.
-    phase: str  #: forward, backward, remat, optimizer or unknown.
+    phase: str  #: forward, backward, remat, optimizer, prefill, decode or unknown.
     count: int  #: How often a step runs it.
     busy_ns: float  #: How long it runs, in ns.
     exposed_ns: float  #: How much of that nothing is computed meanwhile, in ns; of kernels, all.

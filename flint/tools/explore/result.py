@@ -73,6 +73,9 @@ class Result:
     code: str = ""
     place: str = ""
     step_time_ns: Nanoseconds = 0.0
+    #: To the first token and to each further one, of a recorded loop that generates tokens.
+    ttft_ns: Nanoseconds = 0.0
+    tpot_ns: Nanoseconds = 0.0
     low_ns: Nanoseconds = 0.0
     high_ns: Nanoseconds = 0.0
     mfu: Utilisation = 0.0

@@ -27,6 +27,7 @@ from flint.frontends.torch_world.record.recording import (
     CommKind,
     Event,
     HostCopy,
+    Loop,
     Recording,
     TensorInfo,
     with_known_sources,
@@ -34,7 +35,7 @@ from flint.frontends.torch_world.record.recording import (
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Group, Mesh
 from flint.ir.op_class import ATTENTION, OpClass
-from flint.ir.program import CAUSAL, Collective, Flag, Kind, Program
+from flint.ir.program import CAUSAL, Collective, Flag, Kind, Phase, Program, RegionKind
 from flint.passes.extract.tensors import dtype_name
 from flint.passes.work import host_copies
 from flint.passes.work.work import Work
@@ -100,8 +101,13 @@ def build_program(recording: Recording, mesh: Mesh, channels: Channels | None = 
     events = tuple(map(corrected, with_known_sources(recording)))
     work = _Build(replace(recording, events=events), mesh, channels or Channels())
     work.add_arguments()
-    for event in events:
+    begins = {loop.start: loop for loop in recording.loops}
+    for number, event in enumerate(events):
+        if number in begins:
+            work.begin_loop(begins[number])
         work.add(event)
+        if work.loop and work.loop.stop == number + 1:
+            work.end_loop(work.loop)
     work.keep_gradients()
     return Built(work.builder.build(), tuple(work.rows), work.arguments)
 
@@ -116,6 +122,8 @@ class _Build:
     ends: list[int] = field(default_factory=list)
     last_work: dict[int, int] = field(default_factory=dict)
     arguments: dict[int, int] = field(default_factory=dict)
+    loop: Loop | None = None
+    carried: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.builder = ProgramBuilder(self.mesh)
@@ -153,6 +161,28 @@ class _Build:
         rows = {r for s in kept if s not in self.arguments for r in self.memory.writers(s)}
         if rows:
             self.builder.add("torch.gradients", Kind.VALUE, op=OpClass.RESULT, deps=sorted(rows))
+
+    def begin_loop(self, loop: Loop) -> None:
+        """Passes that are alike: a loop, which begins with what each has of the one before."""
+        self.builder.begin_region(RegionKind.LOOP, loop.trips, name="decode")
+        self.loop, self.carried = loop, []
+        for storage, next_one in loop.carries:
+            row = self.builder.add(
+                "torch.carry",
+                Kind.VALUE,
+                deps=self.memory.writers(storage),
+                dtype=dtype_name(next_one.dtype),
+                shape=next_one.shape,
+                result_bytes=next_one.num_bytes,
+                phase=Phase.DECODE,
+            )
+            self.carried.append(row)
+            self.memory.provide(storage, row, next_one.num_bytes)
+
+    def end_loop(self, loop: Loop) -> None:
+        """What the passes make, the next ones begin with."""
+        produced = [self.memory.writer(t) for _, t in loop.carries]
+        self.builder.end_region(list(zip(self.carried, produced, strict=True)))
 
     def add(self, event: Event) -> None:
         if event.comm is not None:

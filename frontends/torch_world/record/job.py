@@ -25,7 +25,8 @@ class Job:
     with its pickled `arguments`. `call` is a function that cannot be named (a lambda, a closure):
     it is run in a fork of this process. `mesh_names` and `mesh_sizes` are the mesh that was asked
     for. `chip` names the cluster whose GPU the program is told it runs on. `known` is what processes of other ranks found out; files from before `began`, in seconds since the
-    epoch, stay as they are. `steps` is the optimizer step that ends the recorded one; 0 records to the end.
+    epoch, stay as they are. `steps` is the optimizer step that ends the recorded one; 0 records to the end,
+    or the `part` of it: "prefill" or "decode".
     """
 
     script: str = ""
@@ -38,6 +39,7 @@ class Job:
     mesh_names: tuple[str, ...] = ()
     mesh_sizes: tuple[int, ...] = ()
     steps: int = 2
+    part: str = ""
     hints: Mapping[str, Any] = field(default_factory=dict)
     local_world_size: int = 8
     chip: str = DEFAULT_CHIP
@@ -68,6 +70,7 @@ class Job:
         steps: int = 2,
         hints: Mapping[str, Any] | None = None,
         chip: str | None = None,
+        part: str = "",
     ) -> Job:
         """A torchrun script and its arguments. Raises FlintError FL301 if it cannot be read, FL702
         if there is no such `chip`.
@@ -80,6 +83,7 @@ class Job:
             script=str(script),
             argv=tuple(argv),
             steps=steps,
+            part=part,
             hints=dict(hints or {}),
             chip=chip or DEFAULT_CHIP,
         )

@@ -36,6 +36,7 @@ class Phases:
         self._after_backward = False
         self._stepped = False
         self.on_start: Callable[[], None] = lambda: None
+        self.on_call: Callable[[int], None] = lambda module: None
         self.on_optimizer: Callable[[Any], None] = lambda optimizer: None
         self.on_end: Callable[[], None] = lambda: None
         self.on_done: Callable[[], None] = lambda: None
@@ -77,7 +78,7 @@ class Phases:
         """Whether the backward pass runs forward code again, where `depth` modules run."""
         return bool(self._depths) and depth > self._depths[-1]
 
-    def module_starts(self, depth: int) -> None:
+    def module_starts(self, depth: int, module: object = None) -> None:
         """A module is called, inside `depth` others. Raises StepDone."""
         if depth or self._depths or self._in_setup:
             return
@@ -85,6 +86,8 @@ class Phases:
         self._after_backward = False
         if not self.recording and self.done_steps == 0 and self.steps < 2:
             self._start()
+        if self.recording:
+            self.on_call(id(module))
 
     def backward_starts(self, depth: int) -> None:
         """The autograd engine is called, inside `depth` modules. Raises StepDone."""

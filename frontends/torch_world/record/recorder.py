@@ -86,6 +86,8 @@ class Recorder(TorchDispatchMode):
         self.host_sources: set[int] = set()
         self._offloaded: dict[int, int] = {}  # and what the host made of it: where that came from
         self.end = 0
+        #: Outermost modules by number, each with the event before which it was called.
+        self.calls: list[tuple[int, int]] = []
         self._operators: dict[OpOverload, _Operator] = {}
         self._declared = DeclaredWork()
         self._subclasses: dict[type, bool] = {}
@@ -100,6 +102,7 @@ class Recorder(TorchDispatchMode):
     def restart(self) -> None:
         """The recorded step starts here, unless another start follows."""
         self.events.clear()
+        self.calls.clear()
         self._works.clear()
         self.host_sources.clear()
         self._offloaded.clear()
@@ -108,6 +111,10 @@ class Recorder(TorchDispatchMode):
     def mark_end(self) -> None:
         """The recorded step ends here, unless another end follows."""
         self.end = len(self.events)
+
+    def called(self, module: int) -> None:
+        """An outermost module is called."""
+        self.calls.append((module, len(self.events)))
 
     def waited(self, work: dist.Work) -> None:
         """`work.wait()`: what comes next on this stream waits for the collective."""

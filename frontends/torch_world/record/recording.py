@@ -203,6 +203,17 @@ class RankQuestion:
     axis: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Events `start:stop`, run `trips` times. What they make in tensor `carries[k][1]`, they read the
+    next time in storage `carries[k][0]`."""
+
+    start: int
+    stop: int
+    trips: int
+    carries: tuple[tuple[int, TensorInfo], ...]
+
+
 @dataclass(frozen=True)
 class Recording:
     """One step of one rank.
@@ -212,7 +223,8 @@ class Recording:
     `warnings` are sentences for the user: values that the policy made up, patches that did nothing.
     `found` and `assumed` are for the processes of other ranks, see `Handover`. `asks` are the lines
     that make the work of a rank depend on its number, as far as their text shows. `shares` are lines
-    at which no data said how many rows each part (expert) has, but the policy or a hint.
+    at which no data said how many rows each part (expert) has, but the policy or a hint. `loops` are
+    passes of inference that are alike.
     """
 
     rank: int
@@ -228,6 +240,7 @@ class Recording:
     assumed: Mapping[str, bytes] = field(default_factory=dict)
     asks: tuple[RankQuestion, ...] = ()
     shares: tuple[str, ...] = ()
+    loops: tuple[Loop, ...] = ()
 
 
 def with_known_sources(recording: Recording) -> Iterator[Event]:

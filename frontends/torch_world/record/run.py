@@ -49,6 +49,7 @@ from flint.frontends.torch_world.record.phases import Phases, StepDone
 from flint.frontends.torch_world.record.rank_questions import questions_of_program
 from flint.frontends.torch_world.record.recorder import Recorder
 from flint.frontends.torch_world.record.recording import GroupInfo, Recording
+from flint.frontends.torch_world.record.serving import condensed
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.files import (
     CHECKPOINTS,
@@ -202,6 +203,7 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job) -> 
         states.forget()
 
     session.phases.on_start = start
+    session.phases.on_call = recorder.called
     session.phases.on_end = recorder.mark_end
     session.phases.on_done = states.settle
     session.phases.on_optimizer = states.optimizer_steps
@@ -410,7 +412,7 @@ def _recording(job: Job, session: Session, recorder: Recorder, states: States) -
             name: GroupInfo(str(group.group_desc), tuple(dist.get_process_group_ranks(group)))
             for name, group in recorder.groups.seen.items()
         }
-    return Recording(
+    recording = Recording(
         rank=job.rank,
         world_size=job.world_size,
         events=tuple(events),
@@ -425,3 +427,4 @@ def _recording(job: Job, session: Session, recorder: Recorder, states: States) -
         asks=questions_of_program(job),
         shares=tuple(session.values.shares),
     )
+    return recording if job.steps else condensed(recording, recorder.calls, job.part)

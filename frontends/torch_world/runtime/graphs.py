@@ -78,7 +78,7 @@ class Graph:
 
     def replay(self) -> None:
         session, phases = self._session, self._session.phases
-        phases.module_starts(len(session.modules.stack))
+        phases.module_starts(len(session.modules.stack), self)
         for optimizer in self._optimizers:
             phases.optimizer_starts(optimizer)
         if phases.recording:

@@ -85,7 +85,7 @@ def module_call(session: Session, original: Function) -> Function:
     modules, phases = session.modules, session.phases
 
     def call(module: nn.Module, *args: object, **kwargs: object) -> object:
-        phases.module_starts(len(modules.stack))
+        phases.module_starts(len(modules.stack), module)
         modules.enter(module)
         try:
             return original(module, *args, **kwargs)

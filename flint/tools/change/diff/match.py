@@ -47,7 +47,7 @@ class Change:
     action: Action  #: added, removed or changed.
     kind: str  #: Of kernel or collective.
     over: str  #: Mesh axes of communication; "" for kernels.
-    phase: str  #: forward, backward, remat, optimizer or unknown.
+    phase: str  #: forward, backward, remat, optimizer, prefill, decode or unknown.
     scope: str  #: Scope in the source, with * for numbers.
     source_before: str  #: File and line before; "" for what is added.
     source: str  #: File and line after; "" for what is removed.

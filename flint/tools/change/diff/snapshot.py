@@ -73,7 +73,7 @@ class Operations:
     """
 
     op: str  #: Class of the operations.
-    phase: str  #: forward, backward, remat, optimizer or unknown.
+    phase: str  #: forward, backward, remat, optimizer, prefill, decode or unknown.
     dtype: str  #: Element type of their results.
     product: str  #: What they multiply, where that is not `dtype`.
     mask: Whole  #: Mask of attention (docs/program.md).
@@ -89,7 +89,7 @@ class Collectives:
 
     kind: str  #: Kind of collective, or message.
     over: str  #: Mesh axes, or the route of a message.
-    phase: str  #: forward, backward, remat, optimizer or unknown.
+    phase: str  #: forward, backward, remat, optimizer, prefill, decode or unknown.
     dtype: str  #: Element type.
     comm_bytes: Bytes  #: Bytes that a device puts in, each time.
     executions: MeanCount  #: How often they run: the mean over devices.

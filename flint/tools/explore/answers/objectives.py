@@ -18,24 +18,27 @@ from flint.tools.explore.space.expression import Value
 #
 # Of two pools (`flint.Disaggregated`), the prefill pool's step is the time to the first token, without queues; the
 # decode pool's step, without what it waits for the caches of the requests that arrive, the time per
-# output token: in the steady state it decodes others meanwhile. Of one step, which is either, both are its time.
+# output token: in the steady state it decodes others meanwhile. Of one step, which is either, both are its time;
+# a recorded loop has both.
 
 
 def ttft_ns(result: Result) -> float:
     """Time to the first token of a batch of prompts that finds the prefill pool free."""
     pool = _pool(result, PoolRole.PREFILL)
-    return result.step_time_ns if pool is None else pool.end_ns
+    alone = result.ttft_ns or result.step_time_ns
+    return alone if pool is None else pool.end_ns
 
 
 def tpot_ns(result: Result) -> float:
     """Time per output token: of a decode step. A step that decodes n tokens takes n of them."""
     pool = _pool(result, PoolRole.DECODE)
-    return result.step_time_ns if pool is None else pool.end_ns - pool.waiting_ns
+    alone = result.tpot_ns or result.step_time_ns
+    return alone if pool is None else pool.end_ns - pool.waiting_ns
 
 
 def period_ns(result: Result) -> float:
     """How often the tokens of a step come out: pools work at the same time, decoding paces them."""
-    return tpot_ns(result)
+    return result.step_time_ns if _pool(result, PoolRole.DECODE) is None else tpot_ns(result)
 
 
 def cache_bytes(result: Result) -> int:

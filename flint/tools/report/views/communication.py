@@ -26,7 +26,7 @@ class CommunicationRow:
     kind: str  #: Of collective, or message.
     over: str  #: Mesh axes, or the route of a message.
     group_size: int  #: Devices of a group; 0 for messages.
-    phase: str  #: forward, backward, remat, optimizer or unknown.
+    phase: str  #: forward, backward, remat, optimizer, prefill, decode or unknown.
     payload_bytes: int  #: Bytes that the rank puts in, each time.
     count: int  #: Executions in a step.
     busy_ns: float  #: How long these run together, in ns.

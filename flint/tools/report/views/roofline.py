@@ -30,7 +30,7 @@ class RooflinePoint:
     dtype: str  #: Element type that it calculates with.
     scope: str  #: Its scope in the source.
     location: str  #: File and line of the user's source.
-    phase: str  #: forward, backward, remat, optimizer or unknown.
+    phase: str  #: forward, backward, remat, optimizer, prefill, decode or unknown.
     flops: int  #: Floating point operations of one execution.
     moved_bytes: int  #: Bytes read and written by one execution.
     count: int  #: Executions in a step.

@@ -28,7 +28,7 @@ class TimelineSlice:
     stream: str  #: Queue of the device that it runs in: compute, or one of a network tier.
     kind: str  #: Of a kernel or collective, or message.
     over: str  #: Mesh axes of communication; "" for kernels.
-    phase: str  #: forward, backward, remat, optimizer or unknown.
+    phase: str  #: forward, backward, remat, optimizer, prefill, decode or unknown.
     opcode: str  #: What it is called.
     scope: str  #: Its scope in the source.
     location: str  #: File and line of the user's source.
