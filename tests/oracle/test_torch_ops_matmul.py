@@ -149,6 +149,24 @@ CASES = [
         tolerance=(1e-5, 1e-5),
         reference=rows_of_experts,
     ),
+    *cases(
+        "transformers::grouped_mm_fallback",
+        t(7, 4),
+        t(3, 4, 5),
+        ENDS,
+        reference=rows_of_experts,
+    ),
+    *cases(
+        "transformers::grouped_mm_fallback_backward",
+        t(7, 4),
+        t(3, 4, 5),
+        ENDS,
+        t(7, 5),
+        reference=lambda x, w, ends, g: (
+            rows_of_experts(g, w.mT, ends),
+            rows_of_experts(x.T, g, ends),
+        ),
+    ),
 ]
 COMPARISON = Comparison(CASES)
 

@@ -163,3 +163,17 @@ def _ragged(a: Array, b: Array, sizes: Array, wanted: np.dtype[Any]) -> Array:
         return found.T
     numbers = lax.RaggedDotDimensionNumbers((((1,), (0,)), ((), ())), [1], [])
     return lax.ragged_dot_general(a, b, sizes, numbers, preferred_element_type=wanted)
+
+
+@torch_op("transformers::grouped_mm_fallback")
+def grouped_mm_of_transformers(x: Array, weight: Array, offs: Array) -> Array:
+    """What Hugging Face's experts call where PyTorch's grouped product does not take their type."""
+    return grouped_mm(x, weight, offs)
+
+
+@torch_op("transformers::grouped_mm_fallback_backward")
+def grouped_mm_of_transformers_backward(
+    x: Array, weight: Array, offs: Array, gradient: Array
+) -> tuple[Array, Array]:
+    """The gradients of rows and of the weights of groups."""
+    return grouped_mm(gradient, weight.mT, offs), grouped_mm(x.T, gradient, offs)
