@@ -20,7 +20,7 @@ _GOLDEN = Path(__file__).parent / "golden"
 # No limits of time: a loaded machine must not fail a test. No database: a test must not depend on
 # what failed in this checkout before.
 _COMMON = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("fixed", _COMMON, derandomize=True)
+settings.register_profile("fixed", _COMMON, derandomize=True, max_examples=50)
 settings.register_profile("explore", _COMMON, print_blob=True)
 settings.load_profile("fixed")
 

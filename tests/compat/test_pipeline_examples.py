@@ -206,6 +206,7 @@ def test_traces_run_to_their_end(model: str, schedule: str, mesh: str, tmp_path:
         assert sum(sent.values()) == sum(received.values())
 
 
+@pytest.mark.long
 def test_torch_llama_is_cut_alike(tmp_path: Path) -> None:
     """The same messages as the JAX model with the same layout."""
     pytest.importorskip("torch", reason="captures a PyTorch module")

@@ -22,11 +22,13 @@ from flint.tools.share.redact import redacted
 from flint.tools.share.rules import broken_rules
 from flint.tools.share.shapes.perturb import MACHINES
 from flint.tools.share.totals import comm_bytes_by_label
+from tests.long import long_but
 from tests.oracle.test_sharing_sizes import SMALL, capture
 
 RECORDED = Path(__file__).resolve().parents[2] / "benchmarks" / "compare_models"
 PUBLIC = ("model=8b", "parallel=fsdp+tp")
 KEEP = {"llama": 0.02, "stages": 0.05, "bert-small": 0.02, "vit": 0.03}
+QUICK = ("bert-small", "vit")
 
 
 def original(name: str) -> Workload:
@@ -42,7 +44,7 @@ def shared(name: str) -> Anonymized:
     return flint.anonymize(original(name), level="shapes", keep=KEEP[name], seed=7)
 
 
-@pytest.mark.parametrize("name", KEEP)
+@pytest.mark.parametrize("name", long_but(QUICK, KEEP))
 def test_totals_of_every_program_stay_within_the_bound(name: str) -> None:
     before, after = original(name), shared(name).workload
     names = dict(zip(before.mesh.names, after.mesh.names, strict=True))
@@ -59,7 +61,7 @@ def test_totals_of_every_program_stay_within_the_bound(name: str) -> None:
         assert one.executed_op_count > 0
 
 
-@pytest.mark.parametrize("name", KEEP)
+@pytest.mark.parametrize("name", long_but(QUICK, KEEP))
 def test_steps_take_as_long_and_as_much_memory(name: str) -> None:
     before, after = original(name), shared(name).workload
     for machine in (MACHINES[0], MACHINES[-1]):
@@ -72,7 +74,7 @@ def test_steps_take_as_long_and_as_much_memory(name: str) -> None:
         assert within(*peaks, KEEP[name])
 
 
-@pytest.mark.parametrize("name", KEEP)
+@pytest.mark.parametrize("name", long_but(QUICK, KEEP))
 def test_sizes_change_and_rules_hold(name: str) -> None:
     found, before = shared(name), redacted(original(name))
     found.workload.verify()
@@ -89,6 +91,7 @@ def test_sizes_change_and_rules_hold(name: str) -> None:
     assert np.mean(changed) > 0.25
 
 
+@pytest.mark.long
 def test_it_is_drawn_again_with_its_seed() -> None:
     again = flint.anonymize(original("bert-small"), level="shapes", keep="2 %", seed=7)
     assert again.workload.to_bytes() == shared("bert-small").workload.to_bytes()
@@ -96,6 +99,7 @@ def test_it_is_drawn_again_with_its_seed() -> None:
     assert other.workload.to_bytes() != again.workload.to_bytes()
 
 
+@pytest.mark.long
 def test_a_public_model_is_not_found_by_its_sizes() -> None:
     before, after = leaks_of(redacted(original("llama"))), leaks_of(shared("llama").workload)
     for view in (View.SIZES, View.ALL):
@@ -105,6 +109,7 @@ def test_a_public_model_is_not_found_by_its_sizes() -> None:
     assert after.anonymity_of(View.TOPOLOGY).families == ("llama",)
 
 
+@pytest.mark.long
 def test_changes_are_of_what_was_written() -> None:
     found = shared("llama")
     changes = {c.name: c for c in found.changes}

@@ -95,6 +95,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return {name: [ln for ln in lines if ln.startswith(f"{name}.py:")] for name in files}
 
 
+@pytest.mark.long
 def test_types_come_from_the_checkout_and_mistakes_are_seen(said: dict[str, list[str]]) -> None:
     revealed = [line for line in said["revealed"] if "Revealed type" in line]
     types = [re.findall(r'"(.*)"', line)[0] for line in revealed]

@@ -159,6 +159,7 @@ def test_buckets_are_those_of_real_processes(case: int, real: list[list[str]]) -
     assert reduced == expected + used_map
 
 
+@pytest.mark.long
 def test_resnet_50_reduces_its_gradients_in_six_buckets() -> None:
     example = runpy.run_path(str(EXAMPLES / "torch_resnet50_ddp.py"))
     with world() as seen:
