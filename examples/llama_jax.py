@@ -13,7 +13,7 @@
 
 Configurations: "The Llama 3 Herd of Models" (arXiv 2407.21783), table 3, and the `params.json` of
 the released weights. (The 405B model also scales its rotary frequencies; that changes constants,
-not the program.) Weights are bfloat16, AdamW's moments are float32, attention is written out.
+not the program.) Weights are bfloat16, AdamW's moments are float32.
 
     model     8b, 70b, 405b
     parallel  fsdp+tp, fsdp+tp+sp, tp, tp+sp: tensor parallel over the axis "model"; sp also shards
@@ -21,6 +21,7 @@ not the program.) Weights are bfloat16, AdamW's moments are float32, attention i
               fsdp, dp: without tp, both axes carry batch.
     remat     full recomputes each layer in the backward pass (as large runs do; MaxText's default),
               none keeps every activation
+    attention written (products and a softmax) or cudnn (the fused kernel that GPUs run)
     layers    scan (one loop over stacked weights) or unrolled (a list of layers, each jitted)
     batch     sequences over the whole mesh; 0 is one for each data-parallel rank
     optimizer "" is sharded as the weights are. sharded: gradients and moments are sharded over "data"
@@ -62,6 +63,7 @@ class Config:
     vocab: int = 128_256
     rope_theta: float = 500_000.0
     norm_eps: float = 1e-5
+    attention: str = "written"
 
     @property
     def head_dim(self) -> int:
@@ -154,13 +156,21 @@ def attention(x, p, c: Config, at: Layout):
         for name in ("wq", "wk", "wv")
     )
     q, k = rotary(q, c.rope_theta), rotary(k, c.rope_theta)
+    if c.attention == "cudnn":
+        out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
+    else:
+        out = written_attention(q, k, v, c)
+    out = at.constrain(out.reshape(batch, seq, c.num_heads, c.head_dim), None, at.tensor, None)
+    return at.residual(jnp.einsum("bshk,hkd->bsd", out, p["wo"]))
+
+
+def written_attention(q, k, v, c: Config):
+    batch, seq, *_ = q.shape
     q = q.reshape(batch, seq, c.num_kv_heads, -1, c.head_dim)  # query heads by the head they read
     scores = jnp.einsum("bsngk,btnk->bngst", q, k).astype(jnp.float32) * c.head_dim**-0.5
     causal = jnp.arange(seq)[:, None] >= jnp.arange(seq)
-    weights = jax.nn.softmax(jnp.where(causal, scores, -1e30), axis=-1).astype(x.dtype)
-    out = jnp.einsum("bngst,btnk->bsngk", weights, v)
-    out = at.constrain(out.reshape(batch, seq, c.num_heads, c.head_dim), None, at.tensor, None)
-    return at.residual(jnp.einsum("bshk,hkd->bsd", out, p["wo"]))
+    weights = jax.nn.softmax(jnp.where(causal, scores, -1e30), axis=-1).astype(q.dtype)
+    return jnp.einsum("bngst,btnk->bsngk", weights, v)
 
 
 def mlp(x, p, c: Config, at: Layout):
@@ -299,9 +309,12 @@ def train(
     batch: int = 0,
     num_layers: int = 0,
     optimizer: Optimizer = "",
+    attention: str = "written",
 ) -> flint.Step:
     """One training step. `num_layers` cuts the model short; 0 is the published depth."""
-    c = config(model, remat, layers, num_layers)
+    if attention not in ("written", "cudnn"):
+        raise ValueError(f"attention={attention}: written or cudnn")
+    c = dataclasses.replace(config(model, remat, layers, num_layers), attention=attention)
     at = Layout(mesh, parallel)
     tokens = at.abstract((batch or at.data_ranks, seq), jnp.int32, P(at.batch, None))
     state = at.state(optimizer)
