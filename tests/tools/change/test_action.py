@@ -29,19 +29,19 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
 
 
-def used() -> Iterator[str]:
-    """What actions are used, here and in workflows."""
-    jobs = [j for w in WORKFLOWS for j in yaml.safe_load(w.read_text())["jobs"].values()]
-    steps = [*STEPS, *(s for j in jobs for s in j["steps"])]
-    return (s["uses"] for s in steps if "uses" in s)
+def in_workflows() -> Iterator[dict[str, Any]]:
+    """The steps of all workflows."""
+    for workflow in WORKFLOWS:
+        for job in yaml.safe_load(workflow.read_text())["jobs"].values():
+            yield from job["steps"]
 
 
 def test_others_are_pinned_and_inputs_are_no_part_of_scripts() -> None:
-    for action in used():
-        assert action == "./" or re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", action)
-    for step in STEPS:
+    for step in [*STEPS, *in_workflows()]:
+        action = step.get("uses", "./")
+        assert action == "./" or re.fullmatch(r"(actions|pypa)/[\w-]+@[0-9a-f]{40}", action)
         assert "${{" not in step.get("run", "")
-        assert "run" not in step or step["shell"] == "bash"
+    assert all("run" not in step or step["shell"] == "bash" for step in STEPS)
 
 
 def test_inputs_outputs_and_the_page_agree() -> None:
@@ -53,10 +53,8 @@ def test_inputs_outputs_and_the_page_agree() -> None:
     for about in ACTION["outputs"].values():
         (said,) = EXPRESSION.findall(about["value"])
         assert said.split(".")[1] in steps
-    for workflow in WORKFLOWS:
-        for job in yaml.safe_load(workflow.read_text())["jobs"].values():
-            given = next(s["with"] for s in job["steps"] if s.get("uses") == "./")
-            assert set(given) <= set(ACTION["inputs"])
+    (given,) = (step["with"] for step in in_workflows() if step.get("uses") == "./")
+    assert set(given) <= set(ACTION["inputs"])
 
 
 def test_the_hook_of_pre_commit_is_the_command() -> None:
