@@ -140,6 +140,8 @@ def test_the_index_of_docs_lists_every_page() -> None:
     assert {p for p in pages if f"({p})" not in index} == {"README.md"}
     assert {p for p in pages if f": {p}\n" not in navigation} == {"README.md"}
     assert len(pages) <= 30  # merge pages before you add one
+    firsts = {p: (docs / p).read_text().split("\n\n")[1] for p in pages}
+    assert {p for p, first in firsts.items() if not first.startswith("For ")} == set()  # for whom
 
 
 def test_each_decision_begins_with_its_number() -> None:
