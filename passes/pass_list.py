@@ -30,6 +30,7 @@ _PLACES = {
     "drop-dead-code": "rewrites.dead_code:DropDeadCode",
     "expand-ragged": "fusion.xla_gpu.expand_ragged:ExpandRagged",
     "fold-all-reduces": "rewrites.reassociate:FoldAllReduces",
+    "fold-gathers": "rewrites.fold_gathers:FoldGathers",
     "form-reduce-scatter": "rewrites.reduce_scatter:FormReduceScatter",
     "fuse": "fusion.kernels:Fuse",
     "fuse-attention": "fusion.attention:FuseAttention",

@@ -46,7 +46,7 @@ _XLA_GPU = (
 )
 #: What it does to collectives: docs/compilers.md.
 _XLA_GPU_COLLECTIVES = (
-    "drop-dead-code,fold-all-reduces,form-reduce-scatter,reassociate,sum-after-loops,form-reduce-scatter,"
+    "fold-gathers,drop-dead-code,fold-all-reduces,reassociate,sum-after-loops,form-reduce-scatter,"
     "narrow-collectives"
 )
 

@@ -79,6 +79,7 @@ class Judge:
     """Compares programs with one compiler."""
 
     compiler: str = "xla-gpu"
+    partitioner: str = "auto"
 
     def __post_init__(self) -> None:
         cluster, self.stack = PRICES[self.compiler]
@@ -95,7 +96,7 @@ class Judge:
         except FlintError as error:
             return Outcome(program, error=str(error), fault="compiler")
         try:
-            mine = partitioner("auto")(captured)
+            mine = partitioner(self.partitioner)(captured)
             estimated = captured_side(mine, self.cluster, self.compiler)
             rewritten = run_passes(mine, profile(self.compiler).passes)
         except FlintError as error:

@@ -11,7 +11,7 @@ from flint.ir.columns import Mask
 from flint.ir.edit import Editor
 from flint.ir.match import ANY, Op, rewrite
 from flint.ir.op_class import OpClass
-from flint.ir.program import Collective, Kind, Program
+from flint.ir.program import Collective, Flag, Kind, Program
 from flint.passes.base import Pass
 
 MOVES = (Collective.ALL_GATHER, Collective.ALL_TO_ALL, Collective.PERMUTE)
@@ -21,9 +21,10 @@ MOVES = (Collective.ALL_GATHER, Collective.ALL_TO_ALL, Collective.PERMUTE)
 class NarrowCollectives(Pass):
     """Let a collective that only moves data take what a conversion to a wider type read.
 
-    The conversion comes after it, then; what else reads it keeps one of its own. A conversion to a
-    narrower type that alone reads a collective comes before it. XLA for GPUs does the same
-    (CollectiveQuantizer).
+    The conversion comes after it, then; what else reads it keeps one of its own. It may be read in
+    another shape. A conversion to a narrower type that alone reads a collective comes before it. XLA
+    for GPUs does the same (CollectiveQuantizer), and gathers what a broadcast repeats before that
+    (AllGatherBroadcastReorder).
     """
 
     name: ClassVar[str] = "narrow-collectives"
@@ -43,32 +44,59 @@ def _computes(program: Program) -> Mask:
     return np.asarray(program.kind == Kind.COMPUTE)
 
 
-_OF_WIDENED = Op(ANY, _moves, reads=(Op(OpClass.CONVERT, _computes),))
+_OF_WIDENED = Op(ANY, _moves, reads=(Op(ANY),))
 _NARROWED = Op(OpClass.CONVERT, _computes, reads=(Op(ANY, _moves, read_once=True),))
 
 
-def _widened_after(edit: Editor, move: int, convert: int) -> bool:
+def _widened_after(edit: Editor, move: int, read: int) -> bool:
     """A narrow collective before the row, which becomes the conversion."""
     p = edit.program
-    before, after = int(p.operand_bytes[convert]), int(p.result_bytes[convert])
-    if not 0 < before < after or p.comm_bytes[move] != after:
+    if p.op[edit.like(read)] == OpClass.BROADCAST:
+        return p.collective[move] == Collective.ALL_GATHER and _moved_first(edit, move, read, [])
+    convert, views = _seen_through(edit, read)
+    return p.op[edit.like(convert)] == OpClass.CONVERT and _moved_first(edit, move, convert, views)
+
+
+def _seen_through(edit: Editor, row: int) -> tuple[int, list[int]]:
+    """What a row is a view of, and the views, the outermost first."""
+    views = []
+    while not edit.is_new(row) and edit.program.flags[edit.like(row)] & Flag.VIEW:
+        if len(edit.reads(row)) != 1:
+            break
+        views.append(row)
+        row = edit.reads(row)[0]
+    return row, views
+
+
+def _moved_first(edit: Editor, move: int, widens: int, views: list[int]) -> bool:
+    p = edit.program
+    before, after = int(p.operand_bytes[widens]), int(p.result_bytes[widens])
+    region = p.region[move]
+    if edit.is_new(widens) or p.kind[widens] != Kind.COMPUTE or p.region[widens] != region:
         return False
-    (read,), alone = edit.reads(convert), edit.uses(convert) == 1
+    if not 0 < before < after or p.comm_bytes[move] != after or len(edit.reads(widens)) != 1:
+        return False
+    (read,), alone = edit.reads(widens), edit.uses(widens) == 1
     wide = int(p.result_bytes[move])
     narrow = wide * before // after
     sizes = {"operand_bytes": before, "comm_bytes": before, "result_bytes": narrow}
-    moved = edit.copy(move, move, int(p.region[move]), [read], dtype=p.dtype[read], **sizes)
-    edit.become(move, convert)
+    dtype = p.dtype[edit.like(read)]
+    for view in reversed(views):
+        read = edit.value(
+            view, move, int(region), [read], dtype=dtype, result_bytes=before, flags=Flag.VIEW
+        )
+    moved = edit.copy(move, move, int(region), [read], dtype=dtype, **sizes)
+    edit.become(move, widens)
     edit.change(
         move,
         deps=[moved],
         shape=p.shape[move],
         operand_bytes=narrow,
         result_bytes=wide,
-        flops=int(p.flops[convert]) * wide // after,
+        flops=int(p.flops[widens]) * wide // after,
     )
-    if alone:
-        edit.remove([convert])
+    if alone and not views:
+        edit.remove([widens])
     return True
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from flint.ir.columns import Mask
+from flint.ir.columns import Mask, is_any
 from flint.ir.edit import Editor
 from flint.ir.match import ANY, Op, rewrite
 from flint.ir.mesh import Group
@@ -26,7 +26,8 @@ class ReassociateAllReduce(Pass):
     Two all-reduces take part if they sum over one group, have one size and type, lie in one
     region, and the addition alone reads them. The later one's row becomes the addition, the
     addition's row becomes the all-reduce, and the earlier one goes. So do two reduce-scatters of
-    arrays of one shape: the addition is then of whole arrays. XLA does the same
+    arrays of one shape: the addition is then of whole arrays. So do two all-reduces of which the
+    addition reads the same slice each: it is cut after the sum. XLA does the same
     (AllReduceReassociate, ReduceScatterReassociate); it meets the input gradients of q, k and v, and
     of gate and up.
     """
@@ -35,7 +36,7 @@ class ReassociateAllReduce(Pass):
 
     def apply(self, program: Program) -> Program:
         """Return the program with fewer all-reduces and the same additions."""
-        return rewrite(program, Op(OpClass.ADD, _computes, reads=(_SUM, _SUM)), _sum_first)
+        return rewrite(program, Op(OpClass.ADD, _computes, reads=(_TERM, _TERM)), _sum_first)
 
 
 def _computes(program: Program) -> Mask:
@@ -52,11 +53,25 @@ def _summed(program: Program) -> Mask:
     return np.asarray((whole | scatters) & (program.group >= 0))
 
 
-_SUM = Op(OpClass.ADD, _summed, read_once=True)
+_SLICES = frozenset({OpClass.ALL_SLICE, OpClass.DYNAMIC_SLICE})
+
+
+def _terms(program: Program) -> Mask:
+    sums = is_any(program, OpClass.ADD) & _summed(program)
+    return np.asarray(sums | is_any(program, _SLICES))
+
+
+_TERM = Op(ANY, _terms, read_once=True)
 
 
 def _sum_first(edit: Editor, add: int, first: int, second: int) -> bool:
     p, rows = edit.program, [edit.like(r) for r in (first, second, add)]
+    if rows[2] != add:  # an addition that was moved: XLA does not come back to it
+        return False
+    if not all(p.collective[row] for row in rows[:2]):
+        return not any(p.collective[row] for row in rows[:2]) and _sum_whole(
+            edit, add, first, second
+        )
     sums = {(p.groups[p.group[r]], p.collective[r]) for r in rows[:2]}
     types = {(p.dtype[r], p.shape[r], p.result_bytes[r]) for r in rows}
     if len(sums) > 1 or len(types) > 1:
@@ -75,6 +90,42 @@ def _sum_first(edit: Editor, add: int, first: int, second: int) -> bool:
             second, shape=p.shape[whole], result_bytes=size, operand_bytes=2 * size, flops=flops
         )
     return True
+
+
+def _sum_whole(edit: Editor, add: int, first: int, second: int) -> bool:
+    """The later all-reduce becomes the addition, its slice the all-reduce, the addition the slice."""
+    p, parts = edit.program, [edit.like(first), edit.like(second)]
+    sums = [_sum_of(edit, row) for row in (first, second)]
+    if None in sums or len({(p.op[r], p.group[r], p.shape[r], p.dtype[r]) for r in parts}) > 1:
+        return False
+    one, two = (row for row in sums if row is not None)
+    rows = [edit.like(one), edit.like(two)]
+    places = [set(edit.reads(part)) - {row} for part, row in ((first, one), (second, two))]
+    if places[0] != places[1] or len({(p.group[r], p.shape[r], p.dtype[r]) for r in rows}) > 1:
+        return False
+    size, part_bytes = int(p.result_bytes[rows[1]]), int(p.result_bytes[add])
+    flops = int(p.flops[add]) * size // max(part_bytes, 1)
+    edit.swap(add, two)  # the sum, its part, the addition of both
+    edit.swap(add, second)
+    edit.change(two, deps=[*edit.reads(one), *edit.reads(two)], shape=p.shape[rows[1]])
+    edit.change(two, result_bytes=size, operand_bytes=2 * size, flops=flops)
+    edit.change(second, deps=[two])
+    edit.change(add, deps=[second, *sorted(places[1])])
+    edit.remove([first, one])
+    return True
+
+
+def _sum_of(edit: Editor, part: int) -> int | None:
+    """The all-reduce that only this slice of it reads; None if there is none."""
+    p = edit.program
+    reduces = [r for r in edit.reads(part) if p.collective[edit.like(r)] == Collective.ALL_REDUCE]
+    if (
+        len(reduces) != 1
+        or edit.uses(reduces[0]) != 1
+        or p.op[edit.like(reduces[0])] != OpClass.ADD
+    ):
+        return None
+    return reduces[0] if p.region[reduces[0]] == p.region[part] else None
 
 
 def _scatters(program: Program, row: int) -> bool:
