@@ -34,7 +34,8 @@ def stairs() -> Program:
 
 def test_a_heap_of_fitting_buffers_has_no_gaps() -> None:
     plain, packed = memory_use(stairs()), memory_use(stairs(), packed=True)
-    assert packed.peak_bytes == plain.peak_bytes == 64 + 7 * KB
+    assert plain.peak_bytes == 64 + 7 * KB
+    assert packed.peak_bytes == plain.peak_bytes + 2 * KB  # a's place is taken by no result
     assert "fragmentation" not in packed.breakdown
 
 
@@ -50,8 +51,24 @@ def test_what_a_gap_is_too_small_for_is_lost() -> None:
     plain, packed = memory_use(rows.build()), memory_use(rows.build(), packed=True)
     assert plain.peak_bytes == 64 + 13 * KB  # long, first and small
     assert packed.peak_bytes >= plain.peak_bytes
-    assert packed.breakdown.get("fragmentation", 0) == packed.peak_bytes - plain.peak_bytes
+    own = 64  # of the result
+    assert packed.breakdown.get("fragmentation", 0) == packed.peak_bytes - plain.peak_bytes - own
     assert max(b for _, b in packed.curve) == packed.peak_bytes
+
+
+def test_results_have_memory_of_their_own_all_step_long() -> None:
+    """XLA's buffer assignment (jax-cuda12-plugin 0.10.2): what fits lies in it while it is free."""
+    rows = Rows()
+    x = rows.parameter()
+    first = rows.op("sort", x, result_bytes=8 * KB)
+    small = rows.op("sort", first, result_bytes=KB)
+    last = rows.op("sort", small, result_bytes=4 * KB)
+    rows.result(last)
+    packed = memory_use(rows.build(), packed=True)
+    assert memory_use(rows.build()).peak_bytes == 64 + 9 * KB
+    assert packed.peak_bytes == 64 + 4 * KB + 9 * KB  # small meets last, and first is too large
+    rows.result(rows.op("sort", last, result_bytes=KB))  # in which small fits
+    assert memory_use(rows.build(), packed=True).peak_bytes == 64 + 5 * KB + 8 * KB
 
 
 @settings(max_examples=80, deadline=None)
