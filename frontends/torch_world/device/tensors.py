@@ -124,9 +124,6 @@ def tensor_data(session: Session, original: GetSetDescriptorType) -> property:
     """`p.data = p.to(device)` moves a parameter: fake ones keep their device in Python."""
 
     def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
-        if isinstance(tensor, DTensor) and isinstance(value, DTensor):
-            _exchange(tensor, value)
-            return
         original.__set__(tensor, value)
         if isinstance(tensor, FakeTensor):
             _take_attributes(tensor, value)
@@ -174,7 +171,10 @@ def _apply_to_parameter(parameter: nn.Parameter, fn: Callable[[Any], Any]) -> No
     if new is parameter:
         return
     parameter.grad = None  # its type and device have to be the parameter's
-    parameter.data = new
+    if isinstance(parameter, DTensor) and isinstance(new, DTensor):
+        _exchange(parameter, new)  # `.data` would leave the part of it that it is made of
+    else:
+        parameter.data = new
     parameter.grad = new_gradient
 
 

@@ -49,3 +49,14 @@ def test_an_optimizer_may_be_made_before_the_model_is_moved(tmp_path: Path) -> N
     weights = 64 * 128 + 128 + 128 * 64 + 64 + 2 * (64 * 64) - 64 * 64 + 64 + 64
     assert one.argument_bytes["optimizer"] >= 2 * 2 * weights
     assert not early.warnings
+
+
+def test_the_part_of_a_sharded_parameter_stays_where_its_data_are_set(tmp_path: Path) -> None:
+    """FSDP sets the data of tensors that autograd holds: they must not be exchanged for others."""
+    sharded = "distribute_tensor(torch.zeros(64, 64), mesh, [Shard(0)])"
+    lines = (
+        "from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh",
+        f"mesh = init_device_mesh('cuda', (2,)); a = nn.Parameter({sharded}); part = a._local_tensor",
+        f"held = (a * 2).sum(); a.data = {sharded}; assert a._local_tensor is part",
+    )
+    assert not traced(tmp_path, *lines, MOVE, OPTIMIZER).warnings
