@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flint.errors import FlintError
@@ -33,14 +36,36 @@ def capture(options: CaptureRequest, guard: Guard = contained) -> Trace:
     """
     from flint.frontends.plugin_libraries import load_plugin_libraries
 
+    options, said = decided(options)
     _refuse_other_kind(options)
     require_profile(options.profile)
     load_plugin_libraries()
-    if options.cross_check:
-        trace = _cross_checked(options, guard)
-    else:
-        trace = _trace_script(options) if options.world else _trace(options, guard)
-    return _rewritten(trace, options)
+    try:
+        if options.cross_check:
+            trace = _cross_checked(options, guard)
+        else:
+            trace = _trace_script(options) if options.world else _trace(options, guard)
+    except FlintError as error:
+        if said and "--world" not in str(error):
+            error.help = f"{error.help or 'see docs/errors.md'} (it ran as with --world)"
+        raise
+    return replace(_rewritten(trace, options), recorded=said)
+
+
+def decided(o: CaptureRequest) -> tuple[CaptureRequest, str]:
+    """The request with `world` for a script, notebook, module or command line (`torchrun ...`), and a
+    sentence that says so, "" if nothing follows. Raises FlintError FL211 (step or script?) and FL254.
+    """
+    from flint.steps.input_kind import InputKind, input_kind, marks_entry
+
+    path = Path(o.model)
+    if os.path.isfile(path) and path.suffix != ".ipynb":  # no name is too long for it
+        asked = o.world or o.args is not None or o.settings or o.pipeline.given()
+        if asked or input_kind(path) is not InputKind.PYTHON or marks_entry(path):
+            return o, ""
+    from flint.frontends.script_choice import script_chosen
+
+    return script_chosen(o)
 
 
 def _cross_checked(o: CaptureRequest, guard: Guard) -> Trace:
@@ -108,14 +133,19 @@ def _refuse_other_kind(o: CaptureRequest) -> None:
 
 
 def _trace_script(o: CaptureRequest) -> Trace:
+    from flint.frontends.launch_command import launch_of
+    from flint.frontends.user_process import variables_set
     from flint.steps.options import parse_hints
     from flint.tracing import trace_script
 
     mesh, hints = _required(o.mesh), parse_hints(list(o.hints))
     step, number = _step_of(o)
-    return trace_script(
-        o.model, mesh, o.script_arguments, hints=hints, steps=number, step=step, **_lowered(o)
-    )
+    more = {"hints": hints, "steps": number, "step": step, **_lowered(o)}
+    launch = launch_of(o.model, o.script_arguments)
+    with variables_set(launch.environment):
+        return trace_script(
+            launch.program, mesh, launch.arguments, per_host=launch.per_host, **more
+        )
 
 
 def _lowered(o: CaptureRequest) -> dict[str, Any]:

@@ -227,9 +227,10 @@ def workload_of_torch_script(
         return capture_script(
             *(path, tuple(argv), asked.mesh),
             hints=dict(options["hints"] or {}),
-            steps=0 if part else 2 if number is None else number,
+            steps=0 if part else number,
             chip=options["chip"],
             part=part,
+            per_host=options.get("per_host"),
         )
 
 

@@ -63,12 +63,14 @@ class Trace:
     """What a program does on every device of a mesh, and how long it took to find out.
 
     `timings` are wall seconds of this run, by stage; they are not part of the workload. `cross_check`
-    is what was asked of a compiler beside it.
+    is what was asked of a compiler beside it. `recorded` says why the model was taken for a script
+    where nobody asked for it.
     """
 
     workload: Workload
     timings: Mapping[str, float] = field(default_factory=dict)
     cross_check: CrossCheck | None = None
+    recorded: str = ""
 
     @property
     def mesh(self) -> Mesh:
@@ -367,9 +369,10 @@ def trace_script(
     hints: Mapping[str, Any] | None = None,
     steps: int | None = None,
     step: str = "",
+    per_host: int | None = None,
     **lowered: Any,
 ) -> Trace:
-    """Trace a script, run as `python path *argv`, on the devices of a mesh that are not there.
+    """Trace a script, notebook or module, run as `python path *argv`, on the devices of a mesh that are not there.
 
     A PyTorch script is a torchrun script: see `trace_distributed` for `steps` and `hints`; `chip`
     names the cluster whose GPU it is told that it runs on ("h100" by default). Of a JAX
@@ -385,6 +388,8 @@ def trace_script(
     chip = lowered.get("chip")
     asked = _asked(mesh, {**lowered, "chip": chip if is_jax else None}, "trace_script")
     options = {"hints": hints, "number": steps, "step": step, "chip": chip}
+    if not is_jax:
+        options["per_host"] = per_host
     route = workload_of_jax_script if is_jax else workload_of_torch_script
     return Trace(route(Path(path), argv, options, asked), asked.timings)
 

@@ -18,9 +18,8 @@ from flint.frontends.jax_world.calls import Choice
 from flint.frontends.jax_world.child import Outcome
 from flint.frontends.jax_world.job import Job
 from flint.frontends.jax_world.runtime.chips import DEFAULT_CHIP, answers_of
-from flint.frontends.script_kind import script_file
+from flint.frontends.script_kind import program_of
 from flint.frontends.user_process import child_environment, died, gave_up, read_outcome
-from flint.io.bounded import FileKind, read_bounded
 from flint.io.processes import Child, Patience
 from flint.io.scratch import scratch_folder
 from flint.ir.mesh import DEFAULT_AXIS_NAMES, Mesh
@@ -47,11 +46,7 @@ def capture_jax_script(
     axes they have. Raises FlintError FL301 for a file that cannot be read, FL206 without JAX, FL702
     for an unknown chip, FL218 for one that JAX does not drive, and FL230 to FL239.
     """
-    module = "" if os.path.isfile(path) else str(path)
-    path = script_file(path) or path
-    if not os.path.isfile(path):
-        raise FlintError("FL301", f"cannot read {path}: there is no such file")
-    read_bounded(path, FileKind.MODEL, "FL301")
+    path, module = program_of(path)
     try:
         import jaxlib  # noqa: F401 - the child would say it with a traceback
     except ImportError as error:

@@ -30,7 +30,8 @@ from flint.text import plural
 
 _HOW_TO_MARK = (
     'mark the function that returns a flint.Step with @flint.entry(axes=("data", "model")), '
-    "or name a function and its arguments: MODEL.py:train_step --args MODEL.py:abstract_args"
+    "name a function and its arguments: MODEL.py:train_step --args MODEL.py:abstract_args, or record "
+    "a script with --world"
 )
 
 

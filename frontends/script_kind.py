@@ -11,6 +11,9 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from flint.errors import FlintError
+from flint.frontends.user_program import source_of
+from flint.io.bounded import FileKind, read_bounded
 from flint.io.user_places import is_users
 
 #: So many files of the script's own folder are looked through.
@@ -50,6 +53,18 @@ def script_file(path: Path) -> Path | None:
     return None
 
 
+def program_of(path: Path) -> tuple[Path, str]:
+    """The file of a script or module (see `script_file`), and the module's name, "" for a script.
+
+    Raises FlintError FL301 if it cannot be read.
+    """
+    module, file = "" if os.path.isfile(path) else str(path), script_file(path)
+    if file is None:
+        raise FlintError("FL301", f"cannot read {path}: there is no such file")
+    read_bounded(file, FileKind.MODEL, "FL301")
+    return file, module
+
+
 def script_kind(path: Path) -> ScriptKind:
     """What a script (or module, see `script_file`) trains with, by the imports of it and beside it.
 
@@ -68,6 +83,11 @@ def script_kind(path: Path) -> ScriptKind:
     ):
         return ScriptKind.JAX
     return ScriptKind.JAX if jax and not _distributes(torch) else ScriptKind.TORCH
+
+
+def imports_flint(path: Path) -> bool:
+    """Whether a file imports Flint, itself or through modules of the user's own."""
+    return any(name.partition(".")[0] == "flint" for name in _imports_of_all(path))
 
 
 def _distributes(torch: set[str]) -> bool:
@@ -99,7 +119,7 @@ def _imports_of_all(path: Path) -> Iterator[str]:
 def _imports(file: Path) -> Iterator[tuple[str, int]]:
     """Names of modules (and of what may be one) that a file imports, and how many dots precede."""
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = ast.parse(source_of(file))
     except (SyntaxError, ValueError, OSError, RecursionError):
         return  # whoever runs it says what is wrong with it
     for node in ast.walk(tree):

@@ -17,6 +17,7 @@ from flint.frontends.torch_world.program.classes import rank_classes
 from flint.frontends.torch_world.program.groups import mesh_before, mesh_of
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.process import RankProcesses, Relay
+from flint.frontends.user_process import StepMissing
 from flint.ir.made_by import StoodIn
 from flint.ir.workload import Workload
 from flint.steps.step import WorldStep
@@ -40,17 +41,38 @@ def capture_script(
     mesh: object,
     *,
     hints: Mapping[str, Any] | None = None,
-    steps: int = 2,
+    steps: int | None = None,
     chip: str | None = None,
     part: str = "",
+    per_host: int | None = None,
 ) -> Workload:
     """Run a torchrun script, `python path *argv`, as ranks of a world. See `capture_world`.
 
-    `chip` names the cluster whose GPU the script is told that it runs on. With 0 steps, `part` is what
-    is kept of inference: "prefill" or "decode" (FL729 where there is none).
+    `chip` names the cluster whose GPU the script is told that it runs on, `per_host` processes are
+    on each host (8). Without `steps` it is the second optimizer step, or what there is if the script
+    takes fewer. With 0 steps, `part` is what is kept of inference: "prefill" or "decode" (FL729 where
+    there is none).
     """
-    job = Job.of_script(path, argv, steps=steps, hints=hints, chip=chip, part=part)
+    job = Job.of_script(path, argv, steps=2, hints=hints, chip=chip, per_host=per_host, part=part)
+    if steps is None:
+        return _captured_as_far_as_it_goes(job, mesh, path)
+    job = replace(job, steps=steps)
     return _capture(job, mesh, path.stem, path.name)
+
+
+def _captured_as_far_as_it_goes(job: Job, mesh: object, path: Path) -> Workload:
+    try:
+        return _capture(job, mesh, path.stem, path.name)
+    except StepMissing as error:
+        done = error.done_steps
+    found = _capture(replace(job, steps=done), mesh, path.stem, path.name)
+    said = (
+        "the script takes only 1 optimizer step, which was recorded with all that it sets up"
+        if done
+        else "no optimizer stepped: the whole script was recorded from the first module that ran"
+    )
+    warnings = [said, *found.metadata.get("warnings", ())]
+    return replace(found, metadata={**found.metadata, "warnings": warnings})
 
 
 def _capture(job: Job, mesh: object, name: str, source: str) -> Workload:

@@ -9,7 +9,8 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,23 @@ class Failure:
     place: str | None
     help: str | None
     trace: str = ""
+    done_steps: int | None = None  #: of a `StepMissing`
 
     def error(self) -> FlintError:
         """The error to raise in the parent, with the program's traceback behind it."""
         made = FlintError(self.code, self.message, place=self.place, help=self.help)
+        if self.done_steps is not None:
+            made = StepMissing(self.message, self.help or "", self.done_steps)
         made.__cause__ = ProgramError(self.trace) if self.trace else None
         return made
+
+
+class StepMissing(FlintError):
+    """FL231: a program ended after `done_steps` optimizer steps, before the one to be recorded."""
+
+    def __init__(self, message: str, help_: str, done_steps: int) -> None:
+        super().__init__("FL231", message, help=help_)
+        self.done_steps = done_steps
 
 
 class ProgramError(Exception):
@@ -142,6 +154,21 @@ def child_environment(**own: str) -> dict[str, str]:
     root = os.path.dirname(os.path.dirname(os.path.realpath(flint.__file__)))
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **own}
+
+
+@contextmanager
+def variables_set(given: Mapping[str, object]) -> Iterator[None]:
+    """This process's environment has these variables, and is as before afterwards."""
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update({name: str(value) for name, value in given.items()})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def read_outcome(result_file: Path) -> Any:

@@ -52,6 +52,17 @@ def input_kind(path: Path) -> InputKind:
     return kind
 
 
+#: What an entry needs: Flint itself, and its mark or one of its steps.
+_IMPORT = re.compile(rb"^[^\n#]*\bimport\b[^\n]*|^\s*from\s+flint\b[^\n]*", re.MULTILINE)
+_MARK = re.compile(rb"\bentry\b|\b(?:Step|TorchStep|WorldStep|Pipeline|Disaggregated)\(")
+
+
+def marks_entry(path: Path) -> bool:
+    """Whether the text of a Python file imports Flint and marks an entry, or makes a step."""
+    head = _read_head(path)
+    return b"flint" in b"".join(_IMPORT.findall(head)) and _MARK.search(head) is not None
+
+
 def _read_head(path: Path) -> bytes:
     try:
         with open_regular(path) as file:

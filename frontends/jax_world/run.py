@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import runpy
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from flint.errors import FlintError
 from flint.frontends.jax_world.calls import Calls, StepDone
 from flint.frontends.jax_world.job import Job
 from flint.frontends.jax_world.values.places import raising_place
+from flint.frontends.user_program import run_program
 from flint.io.kept_files import KeptFiles
 from flint.steps.captured import Captured
 
@@ -36,17 +32,14 @@ def run(job: Job) -> Captured:
     warnings: list[str] = []
     kept = KeptFiles(answers.say, job.began)
     with installed(world):
-        with _script(job), kept.guarded():
+        with kept.guarded():
             _until_done(job, calls, warnings)
         return _captured(job, calls, (*warnings, *answers.warnings))
 
 
 def _until_done(job: Job, calls: Calls, warnings: list[str]) -> None:
     try:
-        if job.module:
-            runpy.run_module(job.module, run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(job.script, run_name="__main__")
+        run_program(Path(job.script), job.module, job.argv)
     except StepDone:
         return
     except SystemExit as exit_:
@@ -64,18 +57,6 @@ def raised(error: Exception) -> str:
         return f"stopped: {error.message} ({error.place})" if error.place else error.message
     what = str(error).strip().partition("\n")[0]
     return f"raised {type(error).__name__}: {what} ({raising_place(error)})"
-
-
-@contextlib.contextmanager
-def _script(job: Job) -> Iterator[None]:
-    """The arguments and the path that Python gives a script."""
-    argv, path = sys.argv, list(sys.path)
-    sys.argv = [job.script, *job.argv]
-    sys.path.insert(0, os.getcwd() if job.module else str(Path(job.script).resolve().parent))
-    try:
-        yield
-    finally:
-        sys.argv, sys.path[:] = argv, path
 
 
 def _captured(job: Job, calls: Calls, warnings: tuple[str, ...]) -> Captured:

@@ -101,7 +101,7 @@ def capture(
     tail = _tail(files, seconds, verbose > 0)
     below = [trace.cross_check.to_text()] if trace.cross_check else []
     below += [e.to_text(verbose=verbose > 0) for e in estimates]
-    _print(trace.summary(written), below, tail)
+    _print(trace.recorded, trace.summary(written), below, tail)
 
 
 def _loaded(clusters: Sequence[str]) -> list[Cluster]:
@@ -190,17 +190,18 @@ def _document(
     return document
 
 
-def _print(summary: Summary, parts: list[str], tail: list[tuple[str, str]]) -> None:
-    """The summary, what a compiler and estimates say, and what was done."""
+def _print(recorded: str, summary: Summary, parts: list[str], tail: list[tuple[str, str]]) -> None:
+    """How the model was taken, the summary, what a compiler and estimates say, and what was done."""
+    above = f"{recorded}\n\n" if recorded else ""
     below = "\n\n".join([*parts, "\n".join(f"{label:<7} {value}" for label, value in tail)])
 
     def rich_form() -> RenderableType:
         from rich.console import Group
         from rich.text import Text
 
-        return Group(summary.to_rich(), Text(below))
+        return Group(Text(above), summary.to_rich(), Text(below))
 
-    print_result(f"{summary.to_text()}\n\n{below}", rich_form)
+    print_result(f"{above}{summary.to_text()}\n\n{below}", rich_form)
 
 
 def _tail(

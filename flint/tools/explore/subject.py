@@ -51,8 +51,11 @@ class Subject:
     def of(cls, capture: CaptureRequest, estimate: EstimateRequest, **how: Any) -> Self:
         """The subject of requests; `how` are the fields that say how points are evaluated.
 
-        Raises FlintError FL216 for settings that are not NAME=VALUE.
+        Raises FlintError FL216 for settings that are not NAME=VALUE, and what `flint.capturing.decided` raises.
         """
+        from flint.capturing import decided
+
+        capture, _ = decided(capture)
         given = capture.given()
         pipeline = ("chunks", "cut", "microbatches", "schedule")
         same = ("model", "args", "partitioner", "compiler", "profile", "world")

@@ -28,6 +28,7 @@ from flint.frontends.torch_world.record.recording import Recording
 from flint.frontends.torch_world.record.refusals import said_of_cuda
 from flint.frontends.user_process import (
     Failure,
+    StepMissing,
     flint_error_in,
     place_of,
     traceback_of,
@@ -67,6 +68,8 @@ def outcome_of(job: Job) -> Outcome:
             recording = run(job)
         warnings = (*switches_not_followed(), *told, *recording.warnings)
         return replace(recording, warnings=warnings)
+    except StepMissing as error:
+        return Failure(error.code, error.message, None, error.help, done_steps=error.done_steps)
     except FlintError as error:
         return Failure(error.code, error.message, error.place or user_place(error), error.help)
     except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - the user's program

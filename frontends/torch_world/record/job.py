@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 import time
@@ -11,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flint.errors import FlintError
+from flint.frontends.script_kind import program_of
 from flint.frontends.torch_world.device.chips import DEFAULT_CHIP, chip_properties
-from flint.io.bounded import FileKind, read_bounded
 from flint.steps.step import WorldStep
 
 
@@ -21,7 +19,7 @@ from flint.steps.step import WorldStep
 class Job:
     """A script or a function, and which rank of how many to run it as.
 
-    Of `script` and `function` one is set: a path with `argv`, or `file.py:name` / `module:name`
+    Of `script` and `function` one is set: a path with `argv` (with `module`, run as `python -m` runs that), or `file.py:name` / `module:name`
     with its pickled `arguments`. `call` is a function that cannot be named (a lambda, a closure):
     it is run in a fork of this process. `mesh_names` and `mesh_sizes` are the mesh that was asked
     for. `chip` names the cluster whose GPU the program is told it runs on. `known` is what processes of other ranks found out; files from before `began`, in seconds since the
@@ -31,6 +29,7 @@ class Job:
 
     script: str = ""
     argv: tuple[str, ...] = ()
+    module: str = ""
     function: str = ""
     arguments: bytes = b""
     call: Callable[[], object] | None = None
@@ -71,17 +70,18 @@ class Job:
         hints: Mapping[str, Any] | None = None,
         chip: str | None = None,
         part: str = "",
+        per_host: int | None = None,
     ) -> Job:
-        """A torchrun script and its arguments. Raises FlintError FL301 if it cannot be read, FL702
+        """A torchrun script, notebook or module and its arguments. Raises FlintError FL301 if it cannot be read, FL702
         if there is no such `chip`.
         """
         chip_properties(chip or DEFAULT_CHIP)
-        if not os.path.isfile(script):
-            raise FlintError("FL301", f"cannot read {script}: there is no such file")
-        read_bounded(Path(script), FileKind.MODEL, "FL301")
+        file, module = program_of(Path(script))
         return cls(
-            script=str(script),
+            script=str(file),
+            module=module,
             argv=tuple(argv),
+            local_world_size=per_host or cls.local_world_size,
             steps=steps,
             part=part,
             hints=dict(hints or {}),

@@ -6,9 +6,7 @@ import contextlib
 import functools
 import importlib.util
 import io
-import os
 import pickle
-import runpy
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -69,6 +67,8 @@ from flint.frontends.torch_world.runtime.stand_ins import single_thread, stand_i
 from flint.frontends.torch_world.runtime.versions import check_version
 from flint.frontends.torch_world.values.answers import Values
 from flint.frontends.torch_world.values.hints import Surroundings
+from flint.frontends.user_process import StepMissing, variables_set
+from flint.frontends.user_program import LOCAL_RANK, run_program
 from flint.io.kept_files import KeptFiles
 
 # Operators that GPUs have a kernel for, and that PyTorch takes apart, or has no shapes for, on any
@@ -175,7 +175,7 @@ def run(job: Job) -> Recording:
     states = States(recorder, session.modules, session.device_meshes)
     _connect(session, recorder, states, job)
     kept = KeptFiles(session.warnings.setdefault, job.began, session.files.moved)
-    with _environment(job), kept.guarded(), _world(session, recorder):
+    with variables_set(_environment(job)), kept.guarded(), _world(session, recorder):
         _until_done(session, lambda: _program(job))
         return _recording(job, session, recorder, states)
 
@@ -280,10 +280,10 @@ def _leave_world() -> None:
         dist.destroy_process_group()
 
 
-@contextlib.contextmanager
-def _environment(job: Job) -> Iterator[None]:
+def _environment(job: Job) -> dict[str, object]:
+    """What torchrun tells a program."""
     local = min(job.local_world_size, job.world_size)
-    given = {
+    return {
         "RANK": job.rank,
         "WORLD_SIZE": job.world_size,
         "LOCAL_RANK": job.local_rank,
@@ -296,16 +296,6 @@ def _environment(job: Job) -> Iterator[None]:
         "TORCHELASTIC_RUN_ID": "flint",
         "HF_DEACTIVATE_ASYNC_LOAD": 1,  # fake tensors belong to the thread that made them
     }
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update({name: str(value) for name, value in given.items()})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 # --- the program ----------------------------------------------------------------------------------
@@ -334,17 +324,18 @@ def _until_done(session: Session, program: Callable[[], None]) -> None:
         help_ = (
             "if its step is JAX's, import jax in the script, so that Flint runs it as a JAX script"
         )
-    raise FlintError(
-        "FL231",
+    raise StepMissing(
         f"the program ended after {phases.done_steps} optimizer steps, so step {phases.steps}, "
         "which is to be recorded, never came",
-        help=help_,
+        help_,
+        phases.done_steps,
     )
 
 
 def _program(job: Job) -> None:
     if job.script:
-        _run_script(Path(job.script), job.argv)
+        argv = [word.replace(LOCAL_RANK, str(job.local_rank)) for word in job.argv]
+        run_program(Path(job.script), job.module, argv)
     elif job.function:
         function = _import(job.function)
         args, kwargs = _Arguments(job.arguments, function.__module__).load()
@@ -366,14 +357,6 @@ class _Arguments(pickle.Unpickler):
             return super().find_class(module, name)
         except ModuleNotFoundError:
             return super().find_class(self._home, name)
-
-
-def _run_script(script: Path, argv: tuple[str, ...]) -> None:
-    sys.argv = [str(script), *argv]
-    sys.path.insert(0, str(script.resolve().parent))
-    if b"\0" in script.read_bytes():  # before Python 3.11.4 a ValueError without a place
-        raise SyntaxError("source code cannot contain null bytes")
-    runpy.run_path(str(script), run_name="__main__")
 
 
 def _import(reference: str) -> Callable[..., object]:

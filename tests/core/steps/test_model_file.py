@@ -184,8 +184,8 @@ def test_no_entry_says_how_to_mark_one(write):
     path = write("def step(x):\n    return x\n")
     marking = (
         "  help: mark the function that returns a flint.Step with "
-        '@flint.entry(axes=("data", "model")), or name a function and its arguments: '
-        "model.py:train_step --args model.py:abstract_args"
+        '@flint.entry(axes=("data", "model")), name a function and its arguments: '
+        "model.py:train_step --args model.py:abstract_args, or record a script with --world"
     )
     assert _error(path) == ["error[FL211]: model.py has no entry", marking]
     assert _error(path, "step") == [

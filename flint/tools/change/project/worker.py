@@ -80,7 +80,9 @@ def _versions(c: Capture, workload: Workload) -> dict[str, str]:
     """Versions of Flint and of the frameworks that took part."""
     from importlib.metadata import PackageNotFoundError, version
 
-    used = {"torch"} if c.world else set()  # it ran in a process of its own
+    used = (
+        {"torch"} if c.world or "torch" in workload.metadata else set()
+    )  # it ran in a process of its own
     found = {}
     for distribution, module in _DISTRIBUTIONS.items():
         if module in sys.modules or module in used:
