@@ -25,7 +25,7 @@ _MODULES = (
 )
 TRANSFORMER_ENGINE = _package(
     name=_TE,
-    version="2.6.0",
+    version="2.8.0",
     distribution="transformer-engine",
     namespace="te",
     stack="megatron",
@@ -41,6 +41,7 @@ TRANSFORMER_ENGINE = _package(
         f"{_PYTORCH}.attention.dot_product_attention": (f"{_TE}.attention",),
         f"{_PYTORCH}.permutation": (f"{_TE}.permutation",),
         f"{_PYTORCH}.cross_entropy": (f"{_TE}.cross_entropy",),
+        f"{_PYTORCH}.router": (f"{_TE}.router",),
         f"{_PYTORCH}.optimizers": ("multi_tensor", "optimizers"),
         f"{_PYTORCH}.ops": (f"{_TE}.activations",),
         f"{_PYTORCH}.module": _MODULES,
@@ -51,6 +52,7 @@ TRANSFORMER_ENGINE = _package(
         f"{_PYTORCH}.module.rmsnorm": (f"{_TE}.layers.norms",),
         f"{_PYTORCH}.module.grouped_linear": (f"{_TE}.layers.grouped",),
         f"{_PYTORCH}.tensor": (f"{_TE}.tensors",),
+        f"{_PYTORCH}.tensor.utils": (f"{_TE}.tensors",),
         f"{_PYTORCH}.tensor.float8_tensor": (f"{_TE}.tensors",),
         f"{_PYTORCH}.tensor.mxfp8_tensor": (f"{_TE}.tensors",),
         f"{_PYTORCH}.float8_tensor": (f"{_TE}.tensors",),

@@ -24,6 +24,7 @@ from flint.ir.program import CAUSAL, Collective, Flag, Kind, Phase, Program, Row
 from flint.tools.stand_ins.transformer_engine import attention
 
 MESH = Mesh(("data", "model"), (2, 2))
+ATTENDS = (OpClass.ATTENTION, OpClass.ATTENTION_BACKWARD)
 needs_no_engine = pytest.mark.skipif(
     importlib.util.find_spec("transformer_engine") is not None,
     reason="Transformer Engine is installed",
@@ -77,7 +78,7 @@ def rows_of(program: Program, *kinds: Kind) -> list[Row]:
 @pytest.mark.parametrize("fp8", [False, True])
 def test_a_split_layer_of_transformer_engine(tmp_path: Path, fp8: bool) -> None:
     program, warnings = recorded(tmp_path, LAYER.replace("FP8", str(fp8)))
-    assert any("stand-ins were recorded: transformer_engine 2.6.0" in w for w in warnings)
+    assert any("stand-ins were recorded: transformer_engine 2.8.0" in w for w in warnings)
     rows = rows_of(program, Kind.COMPUTE)
     m = 2 * 16 * 2  # rows of both ranks
     products = Counter((r.dims, r.flops) for r in rows if r.op is OpClass.MATMUL)
@@ -250,10 +251,55 @@ def test_a_ring_of_ranks_shares_a_sequence(tmp_path: Path) -> None:
     assert sent == [pair] * 3 + [pair, 2 * pair, 2 * pair, pair]
 
 
+OVER_HEADS = """
+    import torch, torch.distributed as dist
+    dist.init_process_group("nccl")
+    import transformer_engine.pytorch as te
+    from transformer_engine.common.recipe import DelayedScaling, NVFP4BlockScaling
+    recipe = RECIPE
+    with te.fp8_model_init(recipe=recipe):
+        layer = te.Linear(64, 64, bias=False, params_dtype=torch.bfloat16).requires_grad_(False)
+    attend = te.DotProductAttention(8, 8, cp_group=dist.group.WORLD, cp_comm_type="a2a")
+    x = torch.nn.Parameter(torch.empty(16, 32, 64, device="cuda", dtype=torch.bfloat16))
+    optimizer = torch.optim.SGD([x])
+    for _ in range(3):
+        with te.fp8_autocast(fp8_recipe=recipe):
+            q = layer(x).view(16, 32, 8, 8)
+            attend(q, q, q).sum().backward()
+        optimizer.step()
+"""
+
+
+@needs_no_engine
+@pytest.mark.parametrize(
+    ("recipe", "product", "scores", "item"),
+    [
+        ("DelayedScaling(fp8_dpa=True)", "float8_e4m3fn", "float8_e4m3fn", 1),
+        ("NVFP4BlockScaling()", "f4E2M1FN", "bfloat16", 2),
+    ],
+)
+def test_narrow_weights_and_a_sequence_that_is_exchanged_for_heads(
+    tmp_path: Path, recipe: str, product: str, scores: str, item: int
+) -> None:
+    """Frozen weights are never quantized again; all-to-alls carry what attention multiplies."""
+    program, _ = recorded(tmp_path, OVER_HEADS.replace("RECIPE", recipe))
+    rows = rows_of(program, Kind.COMPUTE)
+    products = [(r.product, r.dims) for r in rows if r.op is OpClass.MATMUL]
+    assert products[0] == (product, (1, 16 * 32, 64, 64))
+    assert [dims for _, dims in products] == [(1, 16 * 32, 64, 64)] * 2  # no weight's gradient
+    heads = 32 * 8 // 4
+    attention = {r.op: (r.product, r.dims) for r in rows if r.op in ATTENDS}
+    assert attention[OpClass.ATTENTION] == (scores, (heads, 64, 64, 8))
+    sent = [r.comm_bytes for r in rows_of(program, Kind.COLLECTIVE)]
+    assert sent == [16 * 32 * 64 * item] * 8
+    (quantized,) = [r for r in rows if r.opcode == "te.quantize" and r.phase is Phase.FORWARD][:1]
+    assert quantized.operand_bytes == 16 * 32 * 64 * 2  # what comes in, not the weight
+
+
 def test_what_cannot_be_recorded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "size_of", lambda group: 2)
-    with pytest.raises(FlintError, match="context parallelism by a2a") as caught:
-        attention.DotProductAttention(2, 16, cp_group="two ranks", cp_comm_type="a2a")
+    with pytest.raises(FlintError, match="context parallelism by all_gather") as caught:
+        attention.DotProductAttention(2, 16, cp_group="two ranks", cp_comm_type="all_gather")
     assert caught.value.code == "FL235"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,8 +16,15 @@ from flint.frontends.torch_world.packages.attention import (
     packed_square,
 )
 from flint.tools.stand_ins.transformer_engine.context import attend_in_ring
+from flint.tools.stand_ins.transformer_engine.fp8 import FP8GlobalStateManager
 from flint.tools.stand_ins.transformer_engine.groups import size_of
+from flint.tools.stand_ins.transformer_engine.heads import attend_over_heads
 from flint.tools.stand_ins.transformer_engine.layers.linear import refuse
+from flint.tools.stand_ins.transformer_engine.recipes import (
+    DelayedScaling,
+    Float8CurrentScaling,
+    Recipe,
+)
 
 __all__ = ["DotProductAttention", "_SplitAlongDim"]
 
@@ -49,20 +58,20 @@ class DotProductAttention(nn.Module):
         self.window_size = window_size
         self.attention_dropout = attention_dropout
         self.tp_group, self.tp_size = tp_group, tp_size
-        self.cp_comm_type = cp_comm_type
         self.set_context_parallel_group(cp_group, cp_global_ranks, cp_stream, cp_comm_type)
 
     def set_context_parallel_group(
         self, cp_group: Any, cp_global_ranks: Any, cp_stream: Any, cp_comm_type: str = "p2p"
     ) -> None:
-        """Ranks that share sequences. Raises FlintError FL235 except for a ring of them."""
+        """Ranks that share sequences. Raises FlintError FL235 for two groups of them at once."""
         groups = cp_group if isinstance(cp_group, list) else [cp_group]
         several = any(size_of(group) > 1 for group in groups)
-        if several and (len(groups) > 1 or cp_comm_type != "p2p"):
+        if several and (len(groups) > 1 or cp_comm_type not in ("p2p", "a2a")):
             raise refuse(
-                f"context parallelism by {cp_comm_type}", 'cp_comm_type="p2p" can be recorded'
+                f"context parallelism by {cp_comm_type}",
+                'cp_comm_type="p2p" or "a2a" can be recorded',
             )
-        self.cp_group = groups[0]
+        self.cp_group, self.cp_comm_type = groups[0], cp_comm_type
 
     def forward(
         self,
@@ -98,14 +107,36 @@ class DotProductAttention(nn.Module):
             s, b = (0, 1) if layout == "sbhd" else (1, 0)
             heads = q.shape[b] * q.shape[2]
             square = Square(heads, q.shape[s], k.shape[s], mask)
-        if size_of(self.cp_group) > 1:
-            if layout == "thd" or bias is not None or square.mask > 0:
-                raise refuse("context parallelism", "with causal or full masks it can be recorded")
-            along = 0 if layout == "sbhd" else 1
+        ranks, along = size_of(self.cp_group), 0 if layout == "sbhd" else 1
+        if ranks > 1 and (layout == "thd" or bias is not None or square.mask > 0):
+            raise refuse("context parallelism", "with causal or full masks it can be recorded")
+        recipe = _recipe() if bias is None and layout != "thd" else None
+        if ranks > 1 and self.cp_comm_type == "p2p":
             out = attend_in_ring(q, k, value_layer, square, along, self.cp_group)
+        elif ranks > 1 or recipe is not None:
+            whole = replace(
+                *(square,), heads=square.heads // ranks,
+                queries=square.queries * ranks, keys=square.keys * ranks,
+            )  # fmt: skip
+            how = (self.cp_group if ranks > 1 else None, recipe)
+            out = attend_over_heads(q, k, value_layer, whole, along, *how)
         else:
             out = attend(q, k, value_layer, square, of="te", bias=bias)[0]
         return out.reshape(*out.shape[:-2], -1)
+
+
+def _recipe() -> Recipe | None:
+    """How attention is quantized now: as the recipe says, or the variable of 4 bits' recipes."""
+    if not FP8GlobalStateManager.is_fp8_enabled():
+        return None
+    recipe = FP8GlobalStateManager.get_fp8_recipe()
+    if recipe.nvfp4():
+        named = os.environ.get("NVTE_DPA_FP8_RECIPE", "")
+        return {
+            "DelayedScaling": DelayedScaling(),
+            "Float8CurrentScaling": Float8CurrentScaling(),
+        }.get(named)
+    return recipe if recipe.fp8_dpa else None
 
 
 def _left(window: Any) -> int:

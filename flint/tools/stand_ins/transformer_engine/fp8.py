@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from flint.errors import FlintError
+import torch
+
 from flint.tools.stand_ins.transformer_engine.recipes import DelayedScaling, Recipe
 
 __all__ = [
@@ -24,6 +25,7 @@ class FP8GlobalStateManager:
     """The recipe in force."""
 
     _recipes: list[Recipe | None] = []  # noqa: RUF012
+    _weights: list[torch.dtype | None] = []  # noqa: RUF012
 
     @classmethod
     def is_fp8_enabled(cls) -> bool:
@@ -43,8 +45,13 @@ class FP8GlobalStateManager:
 
     @classmethod
     def with_fp8_parameters(cls) -> bool:
-        """Whether parameters are kept in fp8: never here."""
-        return False
+        """Whether parameters that are made now are kept in fp8 or fp4."""
+        return cls.type_of_parameters() is not None
+
+    @classmethod
+    def type_of_parameters(cls) -> torch.dtype | None:
+        """What weights that are made now are kept in, if not in their own type."""
+        return cls._weights[-1] if cls._weights else None
 
     @classmethod
     def reset(cls) -> None:
@@ -105,11 +112,10 @@ def fp8_model_init(
     recipe: Recipe | None = None,
     preserve_high_precision_init_val: bool = False,
 ) -> Iterator[None]:
-    """Parameters in fp8, which cannot be recorded. Raises FlintError FL235."""
-    if enabled:
-        raise FlintError(
-            "FL235",
-            "parameters that Transformer Engine keeps in fp8 (fp8_model_init) cannot be recorded",
-            help="keep them in bf16: products of fp8 (fp8_autocast) are recorded",
-        )
-    yield
+    """Weights of products that are made inside are kept in the recipe's type alone."""
+    dtype = (recipe or get_default_fp8_recipe()).fp8_format.value.fwd
+    FP8GlobalStateManager._weights.append(dtype if enabled else None)
+    try:
+        yield
+    finally:
+        FP8GlobalStateManager._weights.pop()

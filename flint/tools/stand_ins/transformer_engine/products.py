@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from flint.frontends.torch_world.packages.kernels import calculation, copies, kernel
+from flint.frontends.torch_world.packages.kernels import calculation, copies, kernel, per_element
 from flint.ir.op_class import OpClass
 from flint.ir.product_types import by_block, product_type
 from flint.passes.work import formulas
@@ -16,6 +16,7 @@ from flint.passes.work.work import Work
 
 __all__ = [
     "amax",
+    "dequantize",
     "dummy_gradient",
     "gemm",
     "input_gradient",
@@ -33,13 +34,20 @@ def _product(m: int, n: int, k: int, call: KernelCall, added: int, batch: int = 
 
 def multiplied(call: KernelCall) -> str:
     """What a product multiplies; `block` elements of an operand share a scale (0: all)."""
-    name = product_type([operand.dtype for operand in call.operands[:2]])
+    types = ["f4E2M1FN" if packed(o.dtype) > 1 else o.dtype for o in call.operands[:2]]
+    name = product_type(types)
     return by_block(name) if call.attributes.get("block") else name
+
+
+def packed(dtype: object) -> int:
+    """Numbers in an element: 2 of 4 bits."""
+    return 2 if str(dtype).endswith("_x2") else 1
 
 
 def _forward_cost(call: KernelCall) -> Work:
     """Rows (m, k) times the transposed weight (n, k); a bias is one more for each result."""
     (m, k), (n, _) = call.operands[0].shape, call.operands[1].shape
+    k *= packed(call.operands[0].dtype)
     biased = len(call.operands) > 2
     return _product(m, n, k, call, m * n if biased else 0)
 
@@ -76,6 +84,7 @@ def _weight_gradient_cost(call: KernelCall) -> Work:
     (m, n), (_, k) = call.operands[0].shape, call.operands[1].shape
     if call.attributes.get("turned"):
         (n, m), (k, _) = call.operands[0].shape, call.operands[1].shape
+        m *= packed(call.operands[0].dtype)
     adds = n * k if call.attributes.get("accumulate") else 0
     adds += m * n if call.attributes.get("bias") else 0
     return _product(n, k, m, call, adds)
@@ -156,7 +165,7 @@ def _sum_cost(call: KernelCall) -> Work:
     return replace(formulas.reduction(elements, rows), op=OpClass.REDUCE)
 
 
-# --- fp8 ------------------------------------------------------------------------------------------
+# --- fp8 and fp4 ------------------------------------------------------------------------------------------
 
 
 def _quantize_cost(call: KernelCall) -> Work:
@@ -172,12 +181,20 @@ def _quantize_cost(call: KernelCall) -> Work:
     _quantize_cost,
 )
 def quantize(x: Any, dtype: torch.dtype, rowwise: bool, columnwise: bool, block: int) -> Any:
-    """Rows in fp8, and their transpose, which products of gradients read; scales of blocks."""
-    rows = x.new_empty(x.shape if rowwise else (0,), dtype=dtype)
-    turned = x.new_empty((x.shape[1], x.shape[0]) if columnwise else (0,), dtype=dtype)
+    """Rows in fp8 or fp4, and their transpose, which products of gradients read; scales of blocks."""
+    pair = packed(dtype)
+    rows = x.new_empty((*x.shape[:-1], x.shape[-1] // pair) if rowwise else (0,), dtype=dtype)
+    turned = (x.shape[1], x.shape[0] // pair) if columnwise else (0,)
+    turned = x.new_empty(turned, dtype=dtype)
     ways = int(rowwise) + int(columnwise)
     scales = ways * (-(-x.numel() // block)) if block else ways
     return rows, turned, x.new_empty((scales,), dtype=torch.uint8 if block else torch.float32)
+
+
+@kernel("te::dequantize", "(Tensor x, ScalarType dtype) -> Tensor", per_element(1))
+def dequantize(x: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Numbers of 8 bits in a wider type."""
+    return torch.empty_like(x, dtype=dtype)
 
 
 @kernel("te::transpose", "(Tensor x) -> Tensor", copies)

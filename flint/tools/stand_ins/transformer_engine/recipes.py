@@ -1,4 +1,4 @@
-"""Recipes of fp8 training, by their public fields."""
+"""Recipes of training in fp8 and fp4, by their public fields."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ __all__ = [
     "Float8CurrentScaling",
     "Format",
     "MXFP8BlockScaling",
+    "NVFP4BlockScaling",
     "Recipe",
 ]
 
@@ -27,6 +28,7 @@ class Format(Enum):
 
     E4M3 = _Types(torch.float8_e4m3fn, torch.float8_e4m3fn)
     E5M2 = _Types(torch.float8_e5m2, torch.float8_e5m2)
+    E2M1 = _Types(torch.float4_e2m1fn_x2, torch.float4_e2m1fn_x2)
     HYBRID = _Types(torch.float8_e4m3fn, torch.float8_e5m2)
 
 
@@ -35,6 +37,7 @@ class Recipe:
 
     block = 0
     passes = 0
+    fp8_dpa = False
 
     def __init__(self, fp8_format: Format = Format.HYBRID, **options: Any) -> None:
         self.fp8_format = fp8_format
@@ -51,6 +54,10 @@ class Recipe:
     def mxfp8(self) -> bool:
         """Whether 32 elements share a scale."""
         return isinstance(self, MXFP8BlockScaling)
+
+    def nvfp4(self) -> bool:
+        """Whether 16 elements of 4 bits share a scale."""
+        return isinstance(self, NVFP4BlockScaling)
 
     def float8_block_scaling(self) -> bool:
         """Whether 128 elements share a scale."""
@@ -89,6 +96,16 @@ class MXFP8BlockScaling(Recipe):
 
     def __init__(self, fp8_format: Format = Format.E4M3, **options: Any) -> None:
         super().__init__(fp8_format, **options)
+
+
+class NVFP4BlockScaling(Recipe):
+    """One scale of 8 bits for 16 elements of 4 bits, below one for the tensor, from its maximum."""
+
+    block = 16
+    passes = 1
+
+    def __init__(self, fp4_format: Format = Format.E2M1, **options: Any) -> None:
+        super().__init__(fp4_format, **options)
 
 
 class Float8BlockScaling(Recipe):

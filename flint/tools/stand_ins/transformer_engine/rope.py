@@ -10,7 +10,7 @@ from flint.frontends.torch_world.packages.kernels import calculation, kernel
 from flint.passes.work.declared import KernelCall
 from flint.passes.work.work import Work
 
-__all__ = ["apply_rotary_pos_emb"]
+__all__ = ["apply_fused_qkv_rotary_pos_emb", "apply_rotary_pos_emb"]
 
 
 def _cost(call: KernelCall) -> Work:
@@ -54,3 +54,48 @@ def apply_rotary_pos_emb(
 ) -> Any:
     """Queries or keys turned by their positions; what `freqs` does not reach stays as it is."""
     return _Rope.apply(t, freqs)
+
+
+@kernel(
+    "te::fused_qkv_rope_forward",
+    "(Tensor qkv, Tensor freqs, int[] sizes) -> (Tensor, Tensor, Tensor)",
+    _cost,
+)
+def _split_and_turn(qkv: Any, freqs: Any, sizes: list[int]) -> Any:
+    width = sizes[1]
+    heads = [qkv.shape[-2] * size // width for size in sizes]
+    return tuple(qkv.new_empty((*qkv.shape[:-2], count, width)) for count in heads)
+
+
+@kernel(
+    "te::fused_qkv_rope_backward",
+    "(Tensor grad, Tensor freqs, Tensor of_keys, Tensor of_values, int groups) -> Tensor",
+    _cost,
+)
+def _turn_and_join(grad: Any, freqs: Any, of_keys: Any, of_values: Any, groups: int) -> Any:
+    heads = grad.shape[-2] + of_keys.shape[-2] + of_values.shape[-2]
+    return grad.new_empty((*grad.shape[:-2], groups, heads // groups * grad.shape[-1]))
+
+
+class _QkvRope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, qkv: Any, freqs: Any, sizes: list[int]) -> Any:
+        ctx.save_for_backward(freqs)
+        ctx.groups = qkv.shape[-2]
+        return _split_and_turn(qkv, freqs, sizes)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        q, k, v = (g.contiguous() for g in gradients)
+        return _turn_and_join(q, *ctx.saved_tensors, k, v, ctx.groups), None, None
+
+
+def apply_fused_qkv_rotary_pos_emb(
+    qkv: torch.Tensor,
+    q_freqs: torch.Tensor,
+    k_freqs: torch.Tensor,
+    qkv_split_arg_list: list[int],
+    **options: Any,
+) -> Any:
+    """Queries, keys and values of a product's result, split, and turned by their positions."""
+    return _QkvRope.apply(qkv, q_freqs, list(qkv_split_arg_list))

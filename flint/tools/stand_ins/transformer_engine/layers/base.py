@@ -9,6 +9,7 @@ from torch import nn
 
 from flint.tools.stand_ins.transformer_engine.fp8 import FP8GlobalStateManager
 from flint.tools.stand_ins.transformer_engine.groups import size_of
+from flint.tools.stand_ins.transformer_engine.products import packed
 from flint.tools.stand_ins.transformer_engine.recipes import Recipe
 
 __all__ = ["TransformerEngineBaseModule", "get_dummy_wgrad", "get_workspace"]
@@ -75,7 +76,12 @@ class TransformerEngineBaseModule(nn.Module):
         `split` is the dimension that ranks share, for Megatron, which asks parameters for it.
         """
         dtype, device, fill = given
+        narrow = FP8GlobalStateManager.type_of_parameters()
+        if narrow is not None and len(shape) > 1:
+            dtype, fill, shape = narrow, None, (*shape[:-1], shape[-1] // packed(narrow))
         made = nn.Parameter(torch.empty(shape, dtype=dtype, device=device_of(device)))
+        if narrow is not None and len(shape) > 1:  # to a program it is a tensor of bf16
+            vars(made)["type"] = lambda: "torch.cuda.BFloat16Tensor"
         if fill is not None and made.device.type != "meta":
             with torch.no_grad():
                 fill(made)

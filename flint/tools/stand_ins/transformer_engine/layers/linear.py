@@ -21,6 +21,7 @@ from flint.tools.stand_ins.transformer_engine.products import (
     amax,
     gemm,
     input_gradient,
+    packed,
     quantize,
     transpose,
     weight_gradient,
@@ -68,7 +69,7 @@ class LinearFunction(torch.autograd.Function):
     def forward(ctx: Any, x: Any, weight: Any, bias: Any, call: LinearCall) -> Any:
         rows = rows_of(x)
         ctx.call, ctx.shape, ctx.dtype = call, x.shape, x.dtype
-        ctx.biased = bias is not None
+        ctx.biased, ctx.turned = bias is not None, ""
         if call.recipe is None:
             whole = gather_rows(rows, call.group)[0] if call.gathers_input else rows
             out = gemm(whole, weight, bias, rows.dtype)
@@ -96,26 +97,29 @@ class LinearFunction(torch.autograd.Function):
             gathered, work = gather_rows(rows, call.group, asynchronous=True)
         of_input, reduced = None, None
         if needs_input:
-            if quantized is None:
-                of_input = input_gradient(grad, weight, ctx.dtype)
-            else:
-                left = grad if call.scatters_result else quantized.rows
+            left = grad if quantized is None or call.scatters_result else quantized.rows
+            if ctx.turned:
+                weight = transpose(weight) if ctx.turned == "late" else weight
                 of_input = gemm(left, weight, None, ctx.dtype, call.recipe.block)
+            else:
+                of_input = input_gradient(left, weight, ctx.dtype)
             of_input, reduced = _reduce_input_gradient(of_input, call)
         if work is not None:
             work.wait()
         of_weight = of_bias = None
         if needs_weight:
             right = gathered
-            if quantized is not None:
+            if quantized is not None and ctx.turned:
                 grad = transpose(grad) if call.scatters_result else quantized.turned
                 right = transpose(gathered) if call.gathers_input else gathered
+            elif quantized is not None and not call.scatters_result:
+                grad = quantized.rows
             of_weight, of_bias = weight_gradient(
                 *(grad, right, ctx.weight),
                 fuses=call.fuses,
                 bias=ctx.biased and ctx.needs_input_grad[2],
                 dtype=ctx.dtype,
-                turned=in_fp8,
+                turned=bool(ctx.turned),
                 block=call.recipe.block if in_fp8 else 0,
             )
         if reduced is not None:
@@ -135,7 +139,7 @@ def _reduce_input_gradient(gradient: Any, call: LinearCall) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Quantized:
-    """A matrix in fp8, and its transpose."""
+    """A matrix in fp8, and its transpose where products of gradients need that."""
 
     rows: Any
     turned: Any
@@ -146,7 +150,7 @@ def _quantized(
 ) -> Quantized:
     if recipe.passes:
         amax(x)
-    types = recipe.fp8_format.value
+    types, turned = recipe.fp8_format.value, turned and needs_transposes(recipe)
     found = quantize(x, types.bwd if backward else types.fwd, rows, turned, recipe.block)
     return Quantized(found[0], found[1])
 
@@ -157,12 +161,31 @@ def _forward_in_fp8(ctx: Any, rows: Any, weight: Any, bias: Any, call: LinearCal
     turned = ctx.needs_input_grad[1] and not call.gathers_input
     x = _quantized(rows, call.recipe, turned=turned)
     kept = call.cache.get("weight")
-    if kept is None:
+    if kept is None and weight.dtype in (torch.float8_e4m3fn, torch.float4_e2m1fn_x2):
+        pair = packed(weight.dtype)
+        across = weight.new_empty((pair * weight.shape[1], weight.shape[0] // pair))
+        kept = Quantized(weight, weight if pair == 1 else across)  # in fp4 both are kept
+    elif kept is None:
         kept = call.cache["weight"] = _quantized(weight, call.recipe)
+    if needs_transposes(call.recipe):
+        ctx.turned = "late" if kept.turned is weight else "saved"
     whole = gather_rows(x.rows, call.group)[0] if call.gathers_input else x.rows
     out = gemm(whole, kept.rows, bias, rows.dtype, call.recipe.block)
-    ctx.save_for_backward(x.rows if call.gathers_input else x.turned, kept.turned)
+    row_wise = call.gathers_input or not ctx.turned
+    ctx.save_for_backward(
+        x.rows if row_wise else x.turned, kept.turned if ctx.turned else kept.rows
+    )
     return out
+
+
+def needs_transposes(recipe: Recipe) -> bool:
+    """Whether products read both operands along the dimension that they sum over.
+
+    With one scale for a tensor, data centers' chips from Blackwell on multiply in any layout
+    (Transformer Engine's `is_non_tn_fp8_gemm_supported`).
+    """
+    major = torch.cuda.get_device_capability()[0]
+    return bool(recipe.block) or major < 10 or major == 12
 
 
 def refuse(what: str, help: str) -> FlintError:
@@ -262,7 +285,9 @@ class Linear(TransformerEngineBaseModule):
         """The product, its collectives and what is done with the bias."""
         call = self.linear_call(is_first_microbatch)
         dtype = _autocast_type(inp)
-        x, weight = inp.to(dtype), self.weight.to(dtype)
+        x, weight = inp.to(dtype), self.weight
+        if call.recipe is None or weight.dtype.itemsize > 1:  # not kept in fp8
+            weight = weight.to(dtype)
         if weight is not self.weight and call.fuses:
             raise refuse("fuse_wgrad_accumulation under autocast", "use parameters of one type")
         bias = self.bias.to(dtype) if self.use_bias else None

@@ -37,14 +37,16 @@ class LayerNormLinear(Linear):
         self.eps, self.normalization = eps, normalization
         self.zero_centered_gamma = zero_centered_gamma
         self.return_layernorm_output = return_layernorm_output
-        self._norm_parameter("layer_norm_weight", in_features, kwargs.get("device", "cuda"))
+        self._norm_parameter("layer_norm_weight", in_features, kwargs)
         if normalization == "RMSNorm":
             self.layer_norm_bias = None
         else:
-            self._norm_parameter("layer_norm_bias", in_features, kwargs.get("device", "cuda"))
+            self._norm_parameter("layer_norm_bias", in_features, kwargs)
 
-    def _norm_parameter(self, name: str, size: int, device: Any) -> None:
-        made = nn.Parameter(torch.ones(size, dtype=self.weight.dtype, device=device_of(device)))
+    def _norm_parameter(self, name: str, size: int, given: dict[str, Any]) -> None:
+        dtype = given.get("params_dtype") or torch.get_default_dtype()
+        device = device_of(given.get("device", "cuda"))
+        made = nn.Parameter(torch.ones(size, dtype=dtype, device=device))
         made.sequence_parallel = self.sequence_parallel
         self.register_parameter(name, made)
 
