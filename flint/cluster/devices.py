@@ -22,6 +22,7 @@ _PRESETS = (
     ("Instinct MI300X", "mi300x"),
     ("MI300X", "mi300x"),
     ("Instinct MI325X", "mi325x"),
+    ("Instinct MI350X", "mi350x"),
     ("Instinct MI355X", "mi355x"),
     ("TPU7x", "v7"),
     ("TPU v7", "v7"),

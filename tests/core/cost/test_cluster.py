@@ -41,6 +41,7 @@ PRESET_NAMES = [
     "l40s",
     "mi300x",
     "mi325x",
+    "mi350x",
     "mi355x",
     "rtx-pro-6000",
     "trn2",
@@ -128,18 +129,29 @@ def test_the_peak_of_systolic_arrays_is_that_of_their_cells(name):
     "name",
     [
         *("a100-80-dgx", "h100-dgx", "h100-500w", "h200-dgx", "b200-dgx", "b300-hgx"),
-        *("gb200-nvl72", "gb300-nvl72", "l40s", "rtx-pro-6000", "mi300x", "mi325x"),
+        *("gb200-nvl72", "gb300-nvl72", "l40s", "rtx-pro-6000", "mi300x", "mi325x", "mi350x"),
     ],
 )
 def test_the_peak_of_tensor_cores_is_that_of_their_clock(name):
     """FLOP per SM and cycle are a power of two.
 
-    1,024 (L40S, RTX PRO 6000), 2,048 (A100, MI300X), 4,096 (H100), 8,192 (B200).
+    1,024 (L40S, RTX PRO 6000), 2,048 (A100, MI300X), 4,096 (H100, MI355X), 8,192 (B200).
     """
     chip = Cluster.load(name).chip
     per_cycle = chip.peak_flops_per_s["bf16"].value / chip.gpu.sms.value / chip.gpu.clock_hz.value
-    generation = {"A": 2048, "H": 4096, "B": 8192, "G": 8192, "M": 2048, "L": 1024, "R": 1024}
-    assert per_cycle == pytest.approx(generation[chip.name[0]], rel=0.015)
+    generation = {
+        "A": 2048,
+        "MI35": 4096,
+        "H": 4096,
+        "B": 8192,
+        "G": 8192,
+        "M": 2048,
+        "L": 1024,
+        "R": 1024,
+    }
+    assert per_cycle == pytest.approx(
+        generation.get(chip.name[:4], generation[chip.name[0]]), rel=0.015
+    )
 
 
 def test_aliases_name_one_preset_each():

@@ -88,7 +88,7 @@ METADATA_VALUES: frozenset[str] = _words(
     gpipe 1f1b interleaved-1f1b zb-h1 zb-v dualpipev forward
     xla-gpu xla-tpu xla-cpu xla-gpu-cycles xla-tpu-cycles recorded
     kineto xplane nsight chakra profile megatron composer torchtitan deepspeed
-    a100 a100-40 a100-80 b200 b300 gb200 gb300 h100 h200 l40s mi300x mi325x mi355x trn2 v4 v5e v5p v6e v7
+    a100 a100-40 a100-80 b200 b300 gb200 gb300 h100 h200 l40s mi300x mi325x mi350x mi355x trn2 v4 v5e v5p v6e v7
     """
 )
 #: A number, a version or a topology: digits and what stands between them.
