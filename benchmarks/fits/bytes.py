@@ -51,6 +51,8 @@ AMPERE = ("a100-80-dgx", "a100-40-dgx")
 SAME_DIE = {"gb200-nvl72": "b200-dgx"}
 #: The preset of a maker whose chips have nothing of NeuSight's.
 OTHER_MAKER = "mi300x"
+#: What only norms of that maker's PyTorch were seen to have.
+ELEMENT_CYCLES = "norm.element_cycles"
 #: How much a kernel of a profile counts alike, of 1; the rest is by its time.
 EACH = 0.1
 #: A half with a smaller share of the time of its class says too little.
@@ -92,7 +94,7 @@ STARTS = Part("norms", memory.norm_ns, {"norm.launch_ns": _LAUNCH})
 NORMS = Part(
     "norms", memory.norm_ns,
     {"norm.launch_ns": (1500.0, 20000.0, 2500.0), "norm.row_cycles": (0.0, 4000.0, 300.0),
-     "norm.element_cycles": (0.0, 8.0, 2.0)}, power=1,
+     ELEMENT_CYCLES: (0.0, 8.0, 2.0)}, power=1,
 )  # fmt: skip
 REDUCTIONS = Part("reductions", memory.reduction_ns, {"reduction.launch_ns": _LAUNCH})
 LOOK_UPS = Part(
@@ -346,6 +348,8 @@ def norms_of(library: str, preset: str) -> dict[str, Constant]:
     found = _assumed(norms.made(library, lender), lender)
     if preset != OTHER_MAKER:
         return found
+    # PyTorch's own norms have some there, which would stand for any library's
+    found[ELEMENT_CYCLES] = (0.0, "assumed", "its kernels have none")
     theirs, ours = (of_profiles(p)["elementwise.launch_ns"][0] for p in (TRACED, preset))
     for name in ("norm.launch_ns", "norm.backward_launch_ns"):
         value, kind, source = found[name]
@@ -425,7 +429,9 @@ def fits() -> list[Fit]:
 def _fit(preset: str, table: str) -> Fit:
     make, names = TABLES[table]
     if preset == OTHER_MAKER and make is aten:
-        names = (*(n for n in names if n in BASE or n not in norms.NAMES), "norm.element_cycles")
+        names = tuple(n for n in names if n in BASE or n not in norms.NAMES)
+    if preset == OTHER_MAKER and make is not base:
+        names += (ELEMENT_CYCLES,)
     count = len(rows.row_kernels("ln", A100))
     if preset in PARTS:
         count = len(trace_kernels.kernels_on(preset)[0]) or count

@@ -255,4 +255,6 @@ def _engines(preset: str) -> Fit:
 
     count = len(measured(preset)) if preset in KERNELS else sum(len(measured(p)) for p in KERNELS)
     bounds = _ENGINES if preset in KERNELS else {}
-    return Fit("engines", preset, _SERVING, (LAUNCH, *norms.NAMES), count, made, bounds, quick=True)
+    own = (bytes.ELEMENT_CYCLES,) if preset == bytes.OTHER_MAKER else ()
+    names = (LAUNCH, *norms.NAMES, *own)
+    return Fit("engines", preset, _SERVING, names, count, made, bounds, quick=True)
