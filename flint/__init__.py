@@ -32,6 +32,8 @@ if _TYPE_CHECKING:
     from flint.tools.change.diff.difference import Difference as Difference
     from flint.tools.explore.api import Answer as Answer
     from flint.tools.explore.api import explore as explore
+    from flint.tools.hints.hint import Hint as Hint
+    from flint.tools.hints.hint import StepHints as StepHints
     from flint.tools.measure.calibration.calibrate import calibrate as calibrate
     from flint.tools.measure.calibration.result import Calibration as Calibration
     from flint.tools.measure.comparison.result import MeasuredComparison as MeasuredComparison

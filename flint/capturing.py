@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 #: A context that the user's code runs in.
 Guard: TypeAlias = Callable[[], AbstractContextManager[None]]
 
-#: Sees a step before it is captured, and the mesh that it is for.
-Check: TypeAlias = "Callable[[AnyStep, Mesh], None]"
+#: Sees a step before it is captured, and the mesh that it is for; may give another to capture.
+Check: TypeAlias = "Callable[[AnyStep, Mesh], AnyStep | None]"
 
 
 def capture(options: CaptureRequest, guard: Guard = contained) -> Trace:
@@ -224,6 +224,6 @@ def _trace_step_of(
     loaded = file.step(_required(o.mesh), args=given, settings=values, offered=offered)
     step = o.pipeline.applied_to(loaded.step)
     if check is not None:
-        check(step, loaded.mesh)
+        step = check(step, loaded.mesh) or step
     about = {"name": loaded.name, "source": loaded.source}
     return trace_step(step, loaded.mesh, **about, shared=shared, **lowered)

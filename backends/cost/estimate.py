@@ -46,15 +46,17 @@ from flint.errors import FlintError
 from flint.io.documents import as_object
 from flint.ir.program import PERHAPS_A_WINDOW
 from flint.ir.workload import Workload
-from flint.plugins import API, drawn, load
+from flint.plugins import API, drawn, load, registered
 from flint.requests.estimate import EstimateRequest
 from flint.requests.option import as_text
 from flint.text import warning_lines
 
 if TYPE_CHECKING:
+    import flint
     from flint.backends.cost.memory.memory import MemoryUse
     from flint.backends.cost.replay.facts import MeasuredFacts
     from flint.backends.cost.uncertainty import Interval
+    from flint.requests.capture import CaptureRequest
 
 _log = logging.getLogger(__name__)
 
@@ -99,6 +101,21 @@ class Estimate(EstimateNumbers):
         from flint.backends.cost.estimate_text import estimate_text
 
         return estimate_text(self, self.interval, verbose=verbose)
+
+    def hints(
+        self, captured: CaptureRequest | None = None, *, thorough: bool | None = None
+    ) -> flint.StepHints | None:
+        """What to change next: at most three changes, each of which was estimated.
+
+        With the request that it was `captured` by, changes of it are captured again, in this process.
+        `thorough` also tries what takes longer than a second; False, or no tool for it: None.
+        """
+        if thorough is False or "Estimate.hints" not in registered(API):
+            return None
+        found: flint.StepHints = load(API, "Estimate.hints")(
+            self, captured, thorough=bool(thorough)
+        )
+        return found
 
     def to_html(
         self,
@@ -158,7 +175,7 @@ def estimate(workload: Workload, request: EstimateRequest) -> Estimate:
         *_all_notes(setting, timed, found.measured),
         *_idle_option_notes(read, lambda others: _says_the_same(found, workload, others)),
     )
-    return replace(found, notes=notes)
+    return replace(found, notes=notes, request=read)
 
 
 def _idle_option_notes(

@@ -29,6 +29,7 @@ from flint.passes.base import run_passes
 from flint.passes.fusion.attention import FuseAttention
 from flint.passes.rewrites.dead_code import DropDeadCode
 from flint.passes.work.totals import matmul_flops, one_product_flops, total
+from flint.requests.estimate import EstimateRequest
 
 if TYPE_CHECKING:
     from flint.backends.cost.memory.memory import MemoryUse
@@ -94,6 +95,8 @@ class EstimateNumbers:
     placement: NetworkPlacement = field(repr=False)
     #: How tokens are spread over experts.
     routing: str = BALANCED
+    #: What was asked for; without a cluster where a study asked.
+    request: EstimateRequest = field(default_factory=EstimateRequest, repr=False)
 
     @property
     def mfu(self) -> float:

@@ -35,7 +35,17 @@ _NAMES = {
     "Measurements": ("calibrate", "Calibration"),
     "Sharing": ("anonymize", "Anonymized", "grow", "Grown", "synth", "Synthetic", "learn"),
     "What comes out": (
-        *("Workload", "Program", "Estimate", "OpClass", "Mesh", "Cluster", "FlintError"),
+        *(
+            "Workload",
+            "Program",
+            "Estimate",
+            "Hint",
+            "StepHints",
+            "OpClass",
+            "Mesh",
+            "Cluster",
+            "FlintError",
+        ),
     ),
 }
 

@@ -109,6 +109,10 @@ def _paths(value: Any) -> Iterator[Path]:
             yield from _paths(each)
 
 
+HintsChoice = Annotated[
+    bool | None,
+    typer.Option("--hints/--no-hints", help="Try all changes that may help, or none."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print only results and errors: no progress.")

@@ -54,7 +54,7 @@ def regathered(program: Program) -> list[Regathered]:
 def regathered_warnings(program: Program) -> tuple[str, ...]:
     """A sentence for each of the largest, of at least LEAST_BYTES in a step."""
     found = [f for f in regathered(program) if f.num_bytes * f.times >= LEAST_BYTES]
-    said = [_sentence(program, f) for f in found[:_SHOWN]]
+    said = [sentence(program, f) for f in found[:_SHOWN]]
     if len(found) > _SHOWN:
         said.append(f"{plural(len(found) - _SHOWN, 'smaller gather')} of this kind")
     return tuple(dict.fromkeys(said))
@@ -176,7 +176,8 @@ class _Search:
         return OpClass(int(self.program.op[row]))
 
 
-def _sentence(program: Program, f: Regathered) -> str:
+def sentence(program: Program, f: Regathered) -> str:
+    """What is gathered, and behind the last colon what to do."""
     gather, axes = program.row(f.row), " and ".join(f.axes)
     shape = f"{gather.dtype}[{','.join(map(str, gather.shape))}]"
     place = gather.location or gather.scope or "the step"

@@ -16,6 +16,7 @@ from flint.cli.options import (
     GranularityChoice,
     GroupForm,
     GroupsChoice,
+    HintsChoice,
     Json,
     Link,
     Output,
@@ -27,6 +28,7 @@ from flint.cli.options import (
 )
 from flint.cli.progress import stages_shown
 from flint.cli.requests import Without, takes_requests
+from flint.errors import FlintError
 from flint.log import stage
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
@@ -58,6 +60,7 @@ def capture(
     tensor_size: TensorSizeChoice = TensorSize.TOTAL,
     groups: GroupsChoice = GroupForm.NAMES,
     link: Link = False,
+    what_now: HintsChoice = None,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -73,10 +76,11 @@ def capture(
     _refuse_clusters(output, request.clusters, estimated, quiet=quiet)
     capturing.require_profile(request.profile)
     remove_leftovers()
-    hardware = _loaded(request.clusters)
+    hardware = _loaded(request.clusters, hints=bool(what_now))
     with stages_shown(quiet=quiet or json_):
         trace = capturing.capture(request, user_process)
         trace, estimates = _estimated(trace, hardware, estimated)
+        each = [(e, e.hints(request, thorough=what_now)) for e in estimates]
     files: FilesDocument | None = None
     written: Workload | None = None
     if output is not None:
@@ -91,20 +95,26 @@ def capture(
         began = time.perf_counter()
         report = _write(trace, output, quiet=quiet or json_, ranks=ranks, **options)
         files, written = files_document(report, output), report.written
-        trace = replace(trace, timings={**trace.timings, "write_seconds": _since(began)})
+        trace = replace(
+            trace, timings={**trace.timings, "write_seconds": time.perf_counter() - began}
+        )
     for warning in trace.warnings:
         print_note(f"warning: {warning}", quiet=quiet)
-    seconds = {**trace.timings, "total_seconds": _since(started)}
+    seconds = {**trace.timings, "total_seconds": time.perf_counter() - started}
     if json_:
-        print_json(_document(trace, written, estimates, files, seconds))
+        said = [h.added_to(e.to_json()) if h else e.to_json() for e, h in each]
+        print_json(_document(trace, written, said, files, seconds))
         return
     tail = _tail(files, seconds, verbose > 0)
     below = [trace.cross_check.to_text()] if trace.cross_check else []
-    below += [e.to_text(verbose=verbose > 0) for e in estimates]
+    for e, h in each:
+        below += filter(None, [e.to_text(verbose=verbose > 0), h.to_text() if h else ""])
     _print(trace.recorded, trace.summary(written), below, tail)
 
 
-def _loaded(clusters: Sequence[str]) -> list[Cluster]:
+def _loaded(clusters: Sequence[str], *, hints: bool) -> list[Cluster]:
+    if hints and not clusters:
+        raise FlintError("FL218", "--hints needs --cluster", help="add --cluster NAME")
     if not clusters:
         return []  # and nothing that reads cluster files is imported
     from flint.cluster.named import load_cluster
@@ -132,8 +142,6 @@ def _refuse_clusters(
 
     Say which options traces do not have.
     """
-    from flint.errors import FlintError
-
     if output is not None and len(clusters) > 1:
         raise FlintError(
             "FL218",
@@ -147,10 +155,6 @@ def _refuse_clusters(
         if output is not None and name not in _OF_TRACES:
             said = f"warning: {flag} affects only the estimate, not the traces"
             print_note(said, quiet=quiet)
-
-
-def _since(started: float) -> float:
-    return time.perf_counter() - started
 
 
 def _write(trace: Trace, output: Path, *, quiet: bool, **options: Any) -> WriteReport:
@@ -173,7 +177,7 @@ def files_document(report: WriteReport, output: Path) -> FilesDocument:
 def _document(
     trace: Trace,
     written: Workload | None,
-    estimates: list[Estimate],
+    estimates: list[dict[str, Any]],
     files: FilesDocument | None,
     seconds: dict[str, float],
 ) -> CaptureDocument:
@@ -181,7 +185,7 @@ def _document(
         "schema": "flint.capture/1",
         "summary": trace.summary(written),
         "files": files,
-        "estimates": [cast("EstimateDocument", e.to_json()) for e in estimates],
+        "estimates": cast("list[EstimateDocument]", estimates),
         "warnings": list(trace.warnings),
         "timings": {stage: round(s, 6) for stage, s in seconds.items()},
     }
@@ -197,9 +201,12 @@ def _print(recorded: str, summary: Summary, parts: list[str], tail: list[tuple[s
 
     def rich_form() -> RenderableType:
         from rich.console import Group
+
         from rich.text import Text
 
-        return Group(Text(above), summary.to_rich(), Text(below))
+        from flint.cli.commands.estimate import with_verdicts
+
+        return Group(Text(above), summary.to_rich(), with_verdicts(below))
 
     print_result(f"{above}{summary.to_text()}\n\n{below}", rich_form)
 

@@ -10,7 +10,7 @@ import typer
 
 from flint.backends.chakra.reading.captured import load_workload
 from flint.cli.console import print_json, print_note, print_result
-from flint.cli.options import READS, Force, Json, Quiet, Verbose, Writes
+from flint.cli.options import READS, Force, HintsChoice, Json, Quiet, Verbose, Writes
 from flint.cli.progress import stages_shown
 from flint.cli.requests import refuse, takes_requests
 from flint.errors import FlintError
@@ -20,8 +20,9 @@ from flint.requests.estimate import EstimateRequest
 from flint.text import warning_lines
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.text import Text
 
+    import flint
     from flint.backends.cost.estimate import Estimate
 
 #: The policy that is not one of ours: a simulator's rules, for traces.
@@ -87,6 +88,7 @@ def estimate(
     views: Views = None,
     compare: Compare = None,
     binary: Binary = None,
+    what_now: HintsChoice = None,
     force: Force = False,
     json_: Json = False,
     quiet: Quiet = False,
@@ -102,14 +104,14 @@ def estimate(
     A workload that flint import made from profiles is replayed with its measured times. On another
     cluster than its device's, models scale each of them.
     """
-    looks = (("--perfetto", perfetto), ("--class", class_), ("--window", window), ("--view", views))
+    looks = (
+        *(("--perfetto", perfetto), ("--class", class_), ("--window", window), ("--view", views)),
+        ("--hints", what_now or None),
+    )
     if compare is not None:
         _refuse(looks, "--compare, which is a table")
-        refuse(request, ("scale", "replace", "measured", "routing"), "--compare, which is a table")
-        refuse(request, ("timing",), "--compare, which has a fidelity 'cycles'")
         with stages_shown(quiet=quiet or json_):
-            fidelities = load(API, "Estimate.fidelities")
-            table = fidelities(compare, path, _with_cluster(request), binary)
+            table = _compared(compare, path, request, binary)
         _print_document(table, as_json=json_)
         return
     if binary is not None:
@@ -127,12 +129,22 @@ def estimate(
         from flint.backends.cost.estimate import estimate as estimated
 
         found = estimated(load_workload(path), request)
+        hints = found.hints(thorough=what_now)
     if view is not None:
         _write_perfetto(found, view, quiet=quiet or json_, force=force)
     if json_:
-        print_json(found.to_json(views=views or (), rank_class=class_))
+        document = found.to_json(views=views or (), rank_class=class_)
+        print_json(hints.added_to(document) if hints else document)
     else:
-        _print(found, quiet=quiet, verbose=verbose > 0)
+        _warn(found, quiet=quiet)
+        _print_text("\n\n".join(filter(None, (found.to_text(verbose=verbose > 0), _said(hints)))))
+
+
+def _compared(names: str, path: Path, request: EstimateRequest, binary: str | None) -> Any:
+    """Several fidelities side by side. Raises FlintError FL218 for options that they do not have."""
+    refuse(request, ("scale", "replace", "measured", "routing"), "--compare, which is a table")
+    refuse(request, ("timing",), "--compare, which has a fidelity 'cycles'")
+    return load(API, "Estimate.fidelities")(names, path, _with_cluster(request), binary)
 
 
 def _with_cluster(request: EstimateRequest) -> EstimateRequest:
@@ -142,21 +154,29 @@ def _with_cluster(request: EstimateRequest) -> EstimateRequest:
     return request
 
 
-def _print(found: Estimate, *, quiet: bool, verbose: bool) -> None:
+def _said(hints: flint.StepHints | None) -> str:
+    return hints.to_text() if hints else ""
+
+
+def _warn(found: Estimate, *, quiet: bool) -> None:
     if found.is_lower_bound:
         print_note("warning: operations without a price count as zero", quiet=quiet)
     for line in warning_lines(found.workload.warnings):
         print_note(line, quiet=quiet)
-    _print_text(found.to_text(verbose=verbose))
 
 
 def _print_text(text: str) -> None:
-    def rich_form() -> RenderableType:
-        from rich.text import Text
+    print_result(text, lambda: with_verdicts(text))
 
-        return Text(text)
 
-    print_result(text, rich_form)
+def with_verdicts(text: str) -> Text:
+    """Text for a terminal in which what does not fit is seen at once."""
+    from rich.text import Text
+
+    shown = Text(text)
+    shown.highlight_words(["DOES NOT FIT"], "bold red")
+    shown.highlight_words(["may not fit"], "yellow")
+    return shown
 
 
 def _refuse(options: tuple[tuple[str, object], ...], reason: str, help_: str = "omit it") -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NotRequired
 from flint.backends.cost.estimate_json import ClassEstimateDocument, EstimateDocument
 from flint.cli.documents import CaptureDocument
 from flint.errors import FlintError, nearest
+from flint.tools.hints.hint import Hint
 from flint.tools.report.views.breakdown import ScopeTime, scope_tree
 from flint.tools.report.views.communication import CommunicationRow, communication
 from flint.tools.report.views.pipeline import PipelineTimeline, pipeline_schedule
@@ -50,6 +51,10 @@ class ViewedEstimate(EstimateDocument):
 
     classes: list[ViewedClass]  # type: ignore[misc]
     """One entry for each rank class."""
+    hints: NotRequired[list[Hint]]
+    """What to change next, the best first; only where hints were looked for."""
+    hints_not_tried: NotRequired[list[str]]
+    """Changes that would have taken long to estimate; `--hints` tries them, too."""
     pipeline: NotRequired[PipelineTimeline | None]
     """What the classes of a pipeline run when (--view pipeline); null for what is not a pipeline."""
 

@@ -20,7 +20,7 @@ from tests.program_rows import ProgramBuilder
 OPTIONS = {
     "calibrate": "--base --check --collect --force --framework --json --output --quiet --residuals --stack --verbose "
     "-o -q -v [DATA...]",
-    "capture": "--args --chip --chunks --compiler --cross-check --cut --granularity --groups --hint --json "
+    "capture": "--args --chip --chunks --compiler --cross-check --cut --granularity --groups --hint --hints --json "
     "--link --mesh --microbatches --output --partitioner --quiet --ranks --schedule --set --step --steps --tensor-size "
     "--trip-count --verbose --world -m -o -q -v MODEL[:NAME] [-- ARGS]",
     "anonymize": "--force --json --keep --leaks --level --output --quiet --seed --verbose -o -q -v IN",
@@ -31,7 +31,7 @@ OPTIONS = {
     "compare": "--json --quiet --rank --step --verbose -q -v MEASURED CAPTURED",
     "diff": "--exit-code --fail-over --json --markdown --mesh --quiet --rev --set --verbose -m -q -v BEFORE "
     "[AFTER]",
-    "estimate": "--binary --class --compare --force --json --perfetto --quiet --verbose --view --window -q -v PATH",
+    "estimate": "--binary --class --compare --force --hints --json --perfetto --quiet --verbose --view --window -q -v PATH",
     "explain": "--collective --json --list --quiet --rank --scope --verbose -q -v PATH",
     "explore": "--against --args --binary --budget --chunks --compiler --cut --dask --devices --explain "
     "--export --force --hint --html --jobs --json --keep-infeasible --machine --mesh --microbatches "

@@ -1,0 +1,1 @@
+"""What now: changes of a step that are estimated before they are proposed."""
