@@ -201,7 +201,6 @@ def _print(recorded: str, summary: Summary, parts: list[str], tail: list[tuple[s
 
     def rich_form() -> RenderableType:
         from rich.console import Group
-
         from rich.text import Text
 
         from flint.cli.commands.estimate import with_verdicts
