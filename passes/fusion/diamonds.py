@@ -167,7 +167,8 @@ class Diamonds:
             for read in self._wide_operands(pending.pop(), self._elements[row]):
                 if self._turns[read]:
                     return True
-                if self._role[read] in (ELEMENT, VIEW) and read not in seen:
+                near = self._region[read] == self._region[row]
+                if near and self._role[read] in (ELEMENT, VIEW) and read not in seen:
                     seen.add(read)
                     pending.append(read)
         return False

@@ -265,6 +265,18 @@ def test_rows_xla_parts_a_softmax_of_transposed_scores() -> None:
         assert launched(kernels(b, rules))[1:] == expected, rules.blocks
 
 
+def test_rows_xla_looks_for_a_transpose_where_the_kernel_is() -> None:
+    """Not in the loop before it (jax-cuda12-plugin 0.10.2): a kernel is one computation's."""
+    b = Table()
+    x = b.argument()
+    b.begin_region(RegionKind.LOOP, 3)
+    carried = b.wide("while.carry", x, kind=Kind.VALUE, alias=x, flops=0, operand_bytes=0)
+    made = b.wide("multiply", b.wide("transpose", carried, flops=0))
+    b.end_region(carries=((carried, made),))
+    b.result(softmax(b, made, scaled=False))
+    assert launched(kernels(b))[-1] == "fusion.softmax"
+
+
 def test_rows_another_reader_of_the_reduction_parts_the_kernel_in_xla() -> None:
     b = Table()
     x = b.argument()
