@@ -13,6 +13,7 @@ from flint.errors import FlintError
 from flint.frontends.contained import contained
 from flint.requests.capture import LOWERED, CaptureRequest
 from flint.requests.option import OnlyFor
+from flint.steps.input_kind import holds_program
 from flint.steps.lowering import AUTO
 
 if TYPE_CHECKING:
@@ -123,6 +124,10 @@ def _refuse_other_kind(o: CaptureRequest) -> None:
             "FL218",
             "--args, --set and pipeline options are for model files with an entry",
             help="omit --world, or give a script's arguments after --",
+        )
+    if o.world and os.path.isfile(o.model) and holds_program(Path(o.model)):
+        raise FlintError(
+            "FL218", f"{o.model} is a program, and --world is for scripts", help="omit --world"
         )
     if not o.world and any(option.only_for is OnlyFor.SCRIPTS for option in given):
         raise FlintError(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flint.text import printable
+
+#: Where an object lies in memory, in what Python prints for objects that have no text.
+_ADDRESS = re.compile(r"(?: object)? at 0x[0-9a-fA-F]+")
 
 
 class FlintError(Exception):
@@ -22,6 +26,7 @@ class FlintError(Exception):
     def __init__(
         self, code: str, message: str, *, place: str | None = None, help: str | None = None
     ) -> None:
+        message = _ADDRESS.sub("", message)
         super().__init__(message)
         self.code = code
         self.message = message

@@ -7,6 +7,7 @@ and convolutions in TF32 (docs.pytorch.org, "CUDA semantics").
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flint.ir.product_types import SETTING
@@ -18,6 +19,27 @@ if TYPE_CHECKING:
 
 IEEE, TF32 = "ieee", "tf32"
 _PRODUCTS = frozenset({"stablehlo.dot_general", "chlo.ragged_dot"})
+
+
+_ALIKE = {
+    **dict.fromkeys(("mm", "bmm", "mv", "dot", "matmul", "linear", "convolution"), (0, 1)),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), (0, 1)),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv", "addbmm"), (1, 2)),
+}
+
+
+def require_one_type(name: str, args: Sequence[Any]) -> None:
+    """Raise RuntimeError for a product `aten::mm`, ... of tensors that have two types.
+
+    PyTorch's kernels raise it; its functions that find out shapes only do not.
+    """
+    places = _ALIKE.get(name.removeprefix("aten::"), ())
+    inputs = [args[i].dtype for i in places if i < len(args) and hasattr(args[i], "dtype")]
+    if len(set(inputs)) > 1:
+        types = " != ".join(map(str, inputs))
+        raise RuntimeError(
+            f"expected both inputs of {name} to have the same dtype, but got {types}"
+        )
 
 
 def matmul_precision() -> str:

@@ -22,10 +22,21 @@ _MISSING = (
 _TWICE = re.compile(r"but (?P<where>P\(.*\)) has duplicate entries for `(?P<axis>[^`]+)`")
 
 
+_INDIVISIBLE = re.compile(
+    r"spec=(?P<where>P\(.*?\))[,)].*?axis (?P<dimension>\d+) is partitioned (?P<ways>\d+) times, "
+    r"but the dimension size is (?P<size>\d+)",
+    re.DOTALL,
+)
+_RANK = re.compile(
+    r"spec=(?P<where>P\(.*?\))\) is only valid for values of rank at least (?P<least>\d+), "
+    r"but was applied to a value of rank (?P<rank>\d+)"
+)
+
+
 def user_error(error: BaseException, doing: str, place: str | None = None) -> FlintError:
     """FlintError FL203: what the user's code raised, and where; `place` if no frame of it did.
 
-    FL102 or FL106 for what JAX says of axes.
+    FL102, FL103 or FL106 for what JAX says of axes.
     """
     place = user_place(error) or place
     if found := axis_error(error, place):
@@ -41,8 +52,14 @@ def user_error(error: BaseException, doing: str, place: str | None = None) -> Fl
 
 
 def axis_error(error: BaseException, place: str | None) -> FlintError | None:
-    """FlintError FL102 or FL106 for what JAX raised about an axis; None for all else."""
+    """FlintError FL102, FL103 or FL106 for what JAX raised about an axis; None for all else."""
     message = str(error)
+    if found := _INDIVISIBLE.search(message):
+        said = "{where} splits dimension {dimension} ({size}) into {ways}, which do not divide it"
+        return FlintError("FL103", said.format(**found.groupdict()), place=place)
+    if found := _RANK.search(message):
+        said = "{where} is for {least} dimensions, but the array has {rank}"
+        return FlintError("FL103", said.format(**found.groupdict()), place=place)
     for pattern in _MISSING:
         if found := pattern.search(message):
             return _missing(found["axis"], found["where"], found["known"], place)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import signal
 import sys
 import traceback
@@ -114,13 +113,15 @@ def what_happened(error: BaseException) -> str:
 def _told(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"exited with {error.code}"
-    text = _ADDRESS.sub("", str(error)).strip()
-    first = text.splitlines()[0] if text else "no message"
-    return f"raised {type(error).__name__}: {first}"
+    text = str(error).strip()
+    first = f": {text.splitlines()[0]}" if text else ""
+    return f"raised {type(error).__name__}{first}"
 
 
-#: Where an object lies in memory, in what Python prints for objects that have no text.
-_ADDRESS = re.compile(r"(?: object)? at 0x[0-9a-fA-F]+")
+def help_of(error: BaseException, usual: str) -> str:
+    """What to do: a program whose parser of arguments ends it wants others."""
+    ended = isinstance(error, SystemExit) and error.code == 2
+    return f"give its arguments after --; {usual}" if ended else usual
 
 
 def place_of(

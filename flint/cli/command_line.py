@@ -6,6 +6,7 @@ Help texts name what there is (profiles, passes); that is read only when help is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -45,8 +46,27 @@ def filled(text: str) -> str:
     return text
 
 
+_UsageError: Any = typer.BadParameter.__base__
+_NOT_OURS = (
+    "Options of a script go after --, those of its launcher stay with it: "
+    "flint capture -- torchrun --nproc_per_node 8 train.py --lr 1"
+)
+
+
 class CommandWithTables(TyperCommand):
     """A command whose options' help may name one of `TABLES`, and that may end with one of `LISTS`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse; an unknown option may be one of the script, or of what starts it."""
+        try:
+            return super().parse_args(ctx, args)
+        except _UsageError as error:
+            unknown = getattr(error, "option_name", None)
+            if unknown and any(p.name == "script_arguments" for p in self.params):
+                likely = getattr(error, "possibilities", None) or ()
+                error.possibilities = get_close_matches(unknown, likely, cutoff=0.75)
+                error.message += f" of flint {self.name}. {_NOT_OURS}"
+            raise
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the list of this command."""

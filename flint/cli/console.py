@@ -90,15 +90,34 @@ def print_result(text: str, rich_form: Callable[[], RenderableType]) -> None:
         console.print(Segments(safe), end="")
 
 
-def print_error(error: FlintError) -> None:
-    """Print a user error on stderr in the form of `str(error)`."""
+#: So many characters of an error are shown without -v, and of the user's line in it.
+_SHOWN, _SHOWN_LINE, _SHOWN_LEAST = 300, 72, 100
+
+
+def brief(error: FlintError) -> str:
+    """The error in at most 300 characters, as far as its help allows: what is cut ends in "..."."""
+    place = _cut(error.place or "", _SHOWN_LINE) or None
+    made = FlintError(error.code, error.message, place=place, help=error.help)
+    over = len(str(made)) - _SHOWN
+    if over > 0:
+        made.message = _cut(made.message, max(len(made.message) - over, _SHOWN_LEAST))
+    return str(made)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 4].rstrip()} ..."
+
+
+def print_error(error: FlintError, *, whole: bool = True) -> None:
+    """Print a user error on stderr in the form of `str(error)`, or not the `whole` of it."""
+    said = str(error) if whole else brief(error)
     if not has_colour(sys.stderr):
-        _tell(str(error))
+        _tell(said)
         return
     from rich.console import Console
     from rich.text import Text
 
-    head, *rest = str(error).split("\n")
+    head, *rest = said.split("\n")
     label, _, message = head.partition(": ")
     text = Text(label, "bold red").append(f": {message}", "bold")
     for line in rest:

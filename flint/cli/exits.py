@@ -44,7 +44,7 @@ def guarded(command: C) -> C:
         except FlintError as error:
             if kwargs.get("verbose") and error.__cause__ is not None:
                 print_traceback(error.__cause__)
-            print_error(error)
+            print_error(error, whole=bool(kwargs.get("verbose")))
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)

@@ -40,12 +40,14 @@ def find_cluster_file(name_or_path: str | Path) -> Path:
     aliases = {a: name for name in preset_names() for a in preset_aliases(name)}
     if text in aliases:
         return PRESETS / f"{aliases[text]}.toml"
-    help_ = f"one of {', '.join(preset_names())}, or the path of a TOML file"
+    close = nearest(text, [*preset_names(), *aliases])
+    listed = "`flint clusters` lists them" if close else f"one of {', '.join(preset_names())}"
+    help_ = f"{listed}, or give the path of a TOML file"
     if text.lower().endswith((".yml", ".yaml")):
         help_ = "flint.cluster.models.load_cluster reads ASTRA-sim's files"
     raise FlintError(
         "FL702",
-        f"no cluster is called '{text}'{nearest(text, [*preset_names(), *aliases])}",
+        f"no cluster is called '{text}'{close}",
         help=help_,
     )
 

@@ -63,6 +63,11 @@ def marks_entry(path: Path) -> bool:
     return b"flint" in b"".join(_IMPORT.findall(head)) and _MARK.search(head) is not None
 
 
+def holds_program(path: Path) -> bool:
+    """Whether a file is StableHLO or XLA HLO by its content. Raises FlintError FL301."""
+    return _by_content(_read_head(path)) is not None
+
+
 def _read_head(path: Path) -> bytes:
     try:
         with open_regular(path) as file:

@@ -7,9 +7,12 @@ import sys
 from flint.frontends.jax_world.job import Job
 from flint.frontends.jax_world.run import run
 from flint.frontends.jax_world.values.places import raising_place
+from flint.frontends.user_code import axis_error
 from flint.frontends.user_process import (
     Failure,
+    chain_of,
     flint_error_in,
+    help_of,
     place_of,
     run_child,
     traceback_of,
@@ -34,12 +37,11 @@ def _raised(job: Job, error: BaseException) -> Outcome:
     if cause is not None:
         place = cause.place or raising_place(error)
         return Failure(cause.code, cause.message, place, cause.help, trace)
-    help_ = (
-        "it runs without data on virtual devices; --step NAME captures a function that it "
-        "called before; -v shows the whole traceback"
-    )
-    message, place = f"{job.name} {what_happened(error)}", place_of(error, job.name, raising_place)
-    return Failure("FL230", message, place, help_, trace)
+    place = place_of(error, job.name, raising_place)
+    if found := axis_error(chain_of(error)[0], place):
+        return Failure(found.code, found.message, place, found.help, trace)
+    message = f"{job.name} {what_happened(error)}"
+    return Failure("FL230", message, place, help_of(error, "-v shows the whole traceback"), trace)
 
 
 if __name__ == "__main__":

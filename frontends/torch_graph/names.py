@@ -13,6 +13,7 @@ from functools import cache
 import torch
 
 from flint.errors import FlintError
+from flint.frontends.torch_precision import require_one_type
 from flint.io.user_places import is_users
 from flint.passes.locations import file_name
 
@@ -75,16 +76,40 @@ def _place(stack_trace: str) -> str:
     return ""
 
 
+def refuse_impossible(graph: torch.fx.Graph) -> None:
+    """Raise FlintError FL228 for a tensor whose size depends on data (a mask as an index), and FL223
+    for a product of two types, which export lets pass."""
+    for node in graph.nodes:
+        try:
+            values = [getattr(a, "meta", {}).get("val") for a in node.args]
+            require_one_type(getattr(getattr(node.target, "_schema", None), "name", ""), values)
+        except RuntimeError as error:
+            raise export_failure(error, place_of(node)) from error
+        if torch.Tag.dynamic_output_shape in getattr(node.target, "tags", ()) and _is_open(node):
+            raise FlintError(
+                "FL228",
+                f"{node.target}: the size of the result depends on numbers that are not known before a run",
+                place=place_of(node) or None,
+                help="use where, masks of a fixed size, or torch.nonzero_static",
+            )
+
+
+def _is_open(node: torch.fx.Node) -> bool:
+    shape = getattr(node.meta.get("val"), "shape", ())
+    return not all(isinstance(n, int) for n in shape)
+
+
 def export_failure(error: BaseException, place: str | None) -> FlintError:
     """FlintError FL223: what the module raised while it was exported, and where."""
     from flint.io.user_places import user_place
 
     lines = [ln.strip() for ln in str(error).strip().splitlines() if ln.strip()]
     reason = lines[0] if lines else "no message"
-    return FlintError(
-        "FL223",
-        f"the module cannot be exported: {type(error).__name__}: {reason}",
-        place=user_place(error) or _place(str(error)) or place,
-        help="the forward pass must not depend on values of tensors; capture a distributed or "
-        "data-dependent script with --world",
-    )
+    kind, where = type(error).__name__, user_place(error) or _place(str(error)) or place
+    if kind.startswith(("GuardOnDataDependent", "DataDependent", "DynamicOutputShape")):
+        message = "the module cannot be exported: it decides by the value of a tensor"
+        help_ = "decide without it (torch.where), or capture the training script with --world"
+    else:
+        message = f"the module cannot be exported: {kind}: {reason}"
+        help_ = "-v shows the traceback; a script that distributes itself takes --world"
+    return FlintError("FL223", message, place=where, help=help_)

@@ -11,7 +11,7 @@ from flint.frontends.torch_graph.block_calls import block_functions, blocks_as_o
 from flint.frontends.torch_graph.export import Input, export_step
 from flint.frontends.torch_graph.interpreter import Interpreter, refuse_unknown
 from flint.frontends.torch_graph.joint import Joint, trace_joint
-from flint.frontends.torch_graph.names import scope_of_parameter
+from flint.frontends.torch_graph.names import refuse_impossible, scope_of_parameter
 from flint.frontends.torch_graph.optimizer.update import Update, optimizer_update
 from flint.frontends.torch_graph.partition import Parts, partition
 from flint.frontends.torch_graph.shardings.annotations import annotate, tensors_of
@@ -57,6 +57,7 @@ def torch_program(step: TorchStep, mesh: Mesh, *, blocks: bool = True) -> TorchP
     """
     load_table()
     exported = export_step(step)
+    refuse_impossible(exported.graph_module.graph)
     shardings = plan_shardings(step, mesh, **tensors_of(exported))
     moved = split_by_shards(exported.graph_module, shardings.packed)
     annotate(exported, shardings)

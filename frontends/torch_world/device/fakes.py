@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from flint.frontends.torch_precision import require_one_type
 from flint.frontends.torch_private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -198,6 +199,7 @@ _NOT_KNOWN = _Result(-2, False)
 
 def _inferred(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
     """What PyTorch makes of an operator on fake tensors, or its refusal by name."""
+    require_one_type(schema_of(func).name, args)
     try:
         result = func(*args, **kwargs)
     except (DynamicOutputShapeException, DataDependentOutputException) as error:

@@ -30,6 +30,7 @@ from flint.frontends.user_process import (
     Failure,
     StepMissing,
     flint_error_in,
+    help_of,
     place_of,
     traceback_of,
     what_happened,
@@ -85,7 +86,7 @@ def _raised(job: Job, error: BaseException) -> Outcome:
     place = place_of(error, job.name, user_place)
     if place is None and not isinstance(error, SystemExit):
         return Bug(trace)
-    help_ = "it runs on tensors without data as one rank of the mesh; -v shows the whole traceback"
+    help_ = help_of(error, f"it ran as rank {job.rank} of the mesh; -v shows the whole traceback")
     library = library_place(error)
     where = f" (in {library})" if library else ""
     happened = said_of_cuda(what_happened(error))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flint.errors import FlintError
 from flint.frontends.torch_world.record.refusals import said_of_cuda
 from flint.frontends.user_process import place_of, what_happened
 
@@ -83,5 +84,5 @@ def _exits() -> None:
 def test_the_first_exception_is_told(run: Callable[[], Any], said: str, line: str) -> None:
     with pytest.raises(BaseException) as caught:
         run()
-    assert what_happened(caught.value) == said
+    assert FlintError("FL230", what_happened(caught.value)).message == said
     assert str(place_of(caught.value, "x.py", lambda error: None)).endswith(line)

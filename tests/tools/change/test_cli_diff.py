@@ -119,6 +119,10 @@ def test_a_revision_is_captured_with_its_own_modules(
     result = flint("model.py", "--rev", "HEAD", "--mesh", "4x2")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines()[1].startswith("shape: 128 -> 256 in w, x")
+    monkeypatch.chdir(tmp_path.parent)
+    again = flint(str(tmp_path / "model.py"), "--rev", "HEAD", "--mesh", "4x2")
+    assert again.stdout.splitlines()[1:] == result.stdout.splitlines()[1:], again.stderr
+    monkeypatch.chdir(tmp_path)
     assert Path("sizes.py").read_text() == "HIDDEN = 256\n"
     assert sorted(p.name for p in tmp_path.iterdir() if p.name != "__pycache__") == [
         *(".git", "model.py", "sizes.py")

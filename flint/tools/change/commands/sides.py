@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,7 +86,10 @@ def _captured(text: str, revision: str | None, request: Request) -> Side:
     found = _REVISION.fullmatch(text)
     if found and not is_file(Path(text.rpartition(":")[0])) and _is_model(found["model"]):
         text, revision = found["model"], found["revision"]
-    capture, folder, request = _capture(text, request)
+    root = Path.cwd()
+    if revision is not None and _is_model(text):
+        text, root = _in_its_repository(text)
+    capture, folder, request = _capture(text, request, root)
     if revision is None:
         made, name = capture_once(folder, capture), text
     else:
@@ -95,11 +99,28 @@ def _captured(text: str, revision: str | None, request: Request) -> Side:
     return _estimated(Workload.from_bytes(made.workload, name), request)
 
 
+def _in_its_repository(text: str) -> tuple[str, Path]:
+    """A model of a revision by its path from a folder of its own repository, and that folder.
+
+    It is this folder if that is in the repository, else the file's. An absolute path would be the file
+    as it is now.
+    """
+    from flint.tools.change.project.revisions import top_of
+
+    file, colon, entry = text.partition(":")
+    here, there = Path.cwd(), Path(file).resolve()
+    if not there.parent.is_dir():  # it may have been there in the revision
+        return text, here
+    inside = here.resolve().is_relative_to(top_of(there.parent))
+    folder = here if inside else there.parent
+    return f"{os.path.relpath(there, folder.resolve())}{colon}{entry}", folder
+
+
 def _is_model(text: str) -> bool:
     return Path(text.partition(":")[0]).suffix in _MODELS
 
 
-def _capture(text: str, request: Request) -> tuple[Capture, Path, Request]:
+def _capture(text: str, request: Request, here: Path) -> tuple[Capture, Path, Request]:
     """The options of a capture, the folder in which its model is, and how it is estimated."""
     from flint.tools.change.project.config import Capture, find_project, load_project
 
@@ -108,9 +129,9 @@ def _capture(text: str, request: Request) -> tuple[Capture, Path, Request]:
         for pair in request.settings:
             name, _, value = pair.partition("=")
             settings[name] = value
-        return Capture(model=text, mesh=request.mesh, set=settings), Path.cwd(), request
+        return Capture(model=text, mesh=request.mesh, set=settings), here, request
     try:
-        project = load_project(find_project(Path.cwd()))
+        project = load_project(find_project(here))
         capture = project.chosen([text])[text]
     except FlintError as error:
         raise FlintError(

@@ -35,7 +35,7 @@ def checkout(revision: str, directory: Path) -> Iterator[Checkout]:
 
     Raises FlintError FL724 if `directory` is in no repository, or that has no such revision.
     """
-    top = Path(_git(directory, "rev-parse", "--show-toplevel").strip())
+    top = top_of(directory)
     found = _git(directory, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     with scratch_folder() as scratch:
         folder, index = scratch / "files", {"GIT_INDEX_FILE": str(scratch / "index")}
@@ -44,6 +44,11 @@ def checkout(revision: str, directory: Path) -> Iterator[Checkout]:
         inside = directory.resolve().relative_to(top.resolve())
         (folder / inside).mkdir(parents=True, exist_ok=True)  # it may be younger than the revision
         yield Checkout(revision, folder / inside, tuple(_paths(top.resolve(), folder)))
+
+
+def top_of(directory: Path) -> Path:
+    """The folder of the repository that a directory is in. Raises FlintError FL724 if it is in none."""
+    return Path(_git(directory, "rev-parse", "--show-toplevel").strip())
 
 
 def _paths(top: Path, folder: Path) -> Iterator[str]:
