@@ -83,6 +83,7 @@ class HintCandidate:
     rows: int
     make: Callable[[], StepOutcome | None]
     place: str = ""
+    where: Callable[[], str] = str  #: The place, where only the change tells it.
     devices: int = 0  #: That the changed step runs on; 0: as many as before.
 
 
@@ -193,7 +194,7 @@ def best(
 
 def _hint(before: StepOutcome, c: HintCandidate, after: StepOutcome, devices: int) -> Hint:
     return Hint(
-        *(c.kind, c.change, c.attempt, c.place, c.checked_by),
+        *(c.kind, c.change, c.attempt, c.place or c.where(), c.checked_by),
         gain_ns=round(before.step_time_ns - after.step_time_ns, 3),
         gain_bytes=before.memory_bytes - after.memory_bytes,
         makes_it_fit=after.fits and not before.fits,

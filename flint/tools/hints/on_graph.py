@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +16,14 @@ from flint.ir.program import Collective, Kind, Program
 from flint.passes.base import run_passes
 from flint.passes.fusion.attention import FuseAttention
 from flint.passes.partition.regathered import Regathered, regathered, sentence
-from flint.passes.profiles import PROFILES
-from flint.tools.hints.hint import CheckedBy, HintCandidate, HintKind, StepOutcome, estimated
+from flint.tools.hints.hint import (
+    LEAST_SHARE,
+    CheckedBy,
+    HintCandidate,
+    HintKind,
+    StepOutcome,
+    estimated,
+)
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
@@ -74,30 +80,29 @@ def _placements(e: Estimate, request: EstimateRequest) -> Iterator[HintCandidate
     )
 
 
-# Kernels that wait for their host.
+# Kernels that a framework launches one by one.
 
 
 def _host(e: Estimate, request: EstimateRequest, rows: int) -> Iterator[HintCandidate]:
-    if not exposed_ns(e, kind="host"):
-        return
-    if e.profile in ("eager", "torch") and "inductor" in PROFILES:
+    if e.profile in ("eager", "torch"):
         yield HintCandidate(
             HintKind.HOST,
-            "compile the model: fewer kernels for the host to launch",
+            "compile the model: chains of operators become one kernel, for one launch",
             "model = torch.compile(model)   (flint estimate --profile inductor)",
             CheckedBy.REQUEST,
             rows,
             partial(estimated, e.workload, request.but(profile="inductor")),
         )
-    yield HintCandidate(
-        HintKind.HOST,
-        "launch the step as a CUDA graph",
-        'torch.cuda.CUDAGraph, or torch.compile(model, mode="reduce-overhead")   '
-        "(flint estimate --replace host=none)",
-        CheckedBy.REQUEST,
-        sum(map(len, e.kernels.programs)),
-        partial(estimated, e.workload, request.but(replace=(*request.replace, "host=none"))),
-    )
+    if exposed_ns(e, kind="host") >= LEAST_SHARE * e.step_time_ns:
+        yield HintCandidate(
+            HintKind.HOST,
+            "launch the step as a CUDA graph: kernels wait for their host",
+            'torch.cuda.CUDAGraph, or torch.compile(model, mode="reduce-overhead")   '
+            "(flint estimate --replace host=none)",
+            CheckedBy.REQUEST,
+            sum(map(len, e.kernels.programs)),
+            partial(estimated, e.workload, request.but(replace=(*request.replace, "host=none"))),
+        )
 
 
 # Attention that is written out.
@@ -110,15 +115,15 @@ def _attention(e: Estimate, request: EstimateRequest, rows: int) -> Iterator[Hin
     if e.profile not in ("xla-gpu", "eager", "torch") or not softmax:
         return
 
+    @cache
+    def fused() -> Workload:
+        return changed(e.workload, partial(run_passes, passes=(FuseAttention(named=True),)))
+
     def make() -> StepOutcome | None:
-        fused = changed(e.workload, partial(run_passes, passes=(FuseAttention(named=True),)))
-        if not any(map(_has_flash, fused.programs)):
+        if not any(len(_flash(p)) for p in fused().programs):
             return None
-        return (
-            estimated(e.workload, request.but(profile="xla-gpu+flash"))
-            if is_jax
-            else estimated(fused, request)
-        )
+        flash = request.but(profile="xla-gpu+flash")
+        return estimated(e.workload, flash) if is_jax else estimated(fused(), request)
 
     yield HintCandidate(
         HintKind.ATTENTION,
@@ -127,7 +132,7 @@ def _attention(e: Estimate, request: EstimateRequest, rows: int) -> Iterator[Hin
         CheckedBy.GRAPH,
         2 * rows,
         make,
-        _scores(e.workload),
+        where=lambda: next(p.row(r).location for p in fused().programs for r in _flash(p)),
     )
 
 
@@ -136,20 +141,12 @@ def _has_softmax(program: Program) -> bool:
     return bool(is_any(program, _SOFTMAX).any() and is_any(program, PRODUCT).any())
 
 
-def _has_flash(program: Program) -> bool:
-    """Whether there is attention that a library's kernel can do: in 16 bits, of heads that are not larger."""
-    rows = is_any(program, MERGED & ATTENTION) & (program.dims[:, 3] <= MOST_OF_HEAD)
-    return any(program.dtypes[n] in NARROW for n in np.unique(program.dtype[rows]).tolist())
-
-
-def _scores(workload: Workload) -> str:
-    """Where the largest softmax stands."""
-    found = [
-        (int(p.result_bytes[row]), p.row(row).location)
-        for p in workload.programs
-        for row in np.flatnonzero(is_any(p, _SOFTMAX)).tolist()
-    ]
-    return max(found, default=(0, ""))[1]
+def _flash(program: Program) -> list[int]:
+    """Attention that a library's kernel can do: in 16 bits, of heads that are not larger."""
+    rows = np.flatnonzero(
+        is_any(program, MERGED & ATTENTION) & (program.dims[:, 3] <= MOST_OF_HEAD)
+    )
+    return [int(row) for row in rows if program.dtypes[program.dtype[row]] in NARROW]
 
 
 # Collectives that need not be.

@@ -172,7 +172,7 @@ def test_traces_have_hints_of_the_graph_and_fewer_devices_take_as_long(folder):
     estimate = ("estimate", "@traces", "-c", "h100-dgx")
     text = _flint(folder, *estimate)
     assert text == _flint(folder, *estimate)
-    assert "what now\n1  call fused attention instead of writing it out (model.py:12):" in text
+    assert "what now\n1  call fused attention instead of writing it out (model.py:13):" in text
     assert "over axis 'data' (8 devices do the same)" in text and "as long on 8 devices" in text
     assert "what now" not in _flint(folder, *estimate, "--no-hints")
 
