@@ -80,6 +80,10 @@ class EstimateDocument(TypedDict):
     """Model flops utilization, 0 to 1: products that the model needs, over what chips could do."""
     hfu: float
     """Hardware flops utilization, 0 to 1: products that are executed, repeated ones included."""
+    tokens: NotRequired[int]  #: Of a training step on all devices, where its arguments tell.
+    tokens_per_second: NotRequired[float]  #: The same in a second.
+    cost_per_million_tokens: NotRequired[float]
+    """US dollars by the cluster's price of a chip and hour, where it has one."""
     dtype: str  #: Element type of most products, in whose peak mfu and hfu are.
     lower_bound: bool
     """Whether operations without a price counted nothing: then all times are lower bounds."""
@@ -118,6 +122,10 @@ def estimate_json(e: EstimateNumbers, interval: Interval | None) -> EstimateDocu
         "critical_path": e.critical_path,
         "notes": list(e.notes),
     }
+    if e.tokens:
+        found["tokens"], found["tokens_per_second"] = e.tokens, round(e.tokens_per_second, 3)
+    if e.cost_per_million_tokens:
+        found["cost_per_million_tokens"] = round(e.cost_per_million_tokens, 6)
     if e.workload.warnings:
         found["warnings"] = list(e.workload.warnings)
     if interval:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,8 +24,9 @@ from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack
 from flint.errors import FlintError, nearest
 from flint.ir.columns import is_any
+from flint.ir.mesh import AxisRef
 from flint.ir.op_class import OpClass
-from flint.ir.program import Int64s, Phase, Program
+from flint.ir.program import Int64s, Kind, Phase, Program
 from flint.ir.workload import Workload
 from flint.passes.base import run_passes
 from flint.passes.fusion.attention import FuseAttention
@@ -36,6 +39,11 @@ if TYPE_CHECKING:
     from flint.backends.cost.replay.facts import MeasuredFacts
     from flint.backends.cost.serving import Serving
     from flint.backends.cost.simulate.critical_path import Segment
+
+
+#: Types that indices of tokens have, and the axes in what an argument says of its sharding.
+_INDICES = ("i32", "i64", "ui32", "ui64", "int32", "int64", "uint32", "uint64", "s32", "s64", "u32")
+_AXIS = re.compile(r'"([^"]+)"')
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,37 @@ class EstimateNumbers:
         ranks = sum(c.ranks for c in self.classes)
         possible = self.peak_flops_per_s * self.step_time_ns * 1e-9 * ranks
         return flops / possible if possible else 0.0
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of a training step on all devices; 0 where its arguments do not tell.
+
+        They are the elements of the largest argument of indices with two dimensions or more, where every rank
+        runs one program whose arguments say how they are sharded.
+        """
+        (program, *others), mesh = self.workload.programs, self.workload.mesh
+        if others or not (program.phase == Phase.BACKWARD).any():
+            return 0
+        arguments = map(program.row, np.flatnonzero(program.kind == Kind.PARAMETER).tolist())
+        found = [a for a in arguments if a.dtype in _INDICES and len(a.shape) > 1 and a.cause]
+        sizes = (
+            math.prod(a.shape) * mesh.group_size(map(AxisRef, set(_AXIS.findall(a.cause))))
+            for a in found
+            if ":" not in a.cause
+        )
+        return max(sizes, default=0)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of all devices in a second; 0 where they are not known."""
+        return self.tokens / self.step_time_ns * 1e9 if self.step_time_ns else 0.0
+
+    @property
+    def cost_per_million_tokens(self) -> float:
+        """US dollars by the cluster's price of a chip and hour; 0 where that or the tokens are not known."""
+        price, rate = self.cluster.price_per_hour, self.tokens_per_second
+        ranks = sum(c.ranks for c in self.classes)
+        return price.value * ranks / 3600 / rate * 1e6 if price and rate else 0.0
 
     @property
     def is_lower_bound(self) -> bool:

@@ -62,6 +62,7 @@ def estimate_text(e: EstimateNumbers, interval: Interval | None, *, verbose: boo
         *_tokens(e.serving),
         ("MFU", f"{e.mfu:.1%} of {e.peak_flops_per_s / 1e12:,.0f} TFLOP/s {e.dtype}"),
         ("HFU", f"{e.hfu:.1%}{_beyond_the_model(e)}"),
+        *_throughput(e),
         *(("memory", text) for text in _memories(e.classes)),
         *_by_compiler(e.workload),
     ]
@@ -103,6 +104,18 @@ def _sure(interval: Interval | None) -> str:
         return ""
     low, high = format_duration(interval.low_ns), format_duration(interval.high_ns)
     return f" ({PROBABILITY:.0%}: {low} to {high})"
+
+
+def _throughput(e: EstimateNumbers) -> Iterator[tuple[str, str]]:
+    """Tokens per second, and what a million costs where somebody lists a price."""
+    price, cost = e.cluster.price_per_hour, e.cost_per_million_tokens
+    if e.tokens:
+        by = (
+            f", ${cost:.3g} a million at ${price.value:g} a chip and hour ({price.kind})"
+            if price
+            else ""
+        )
+        yield "tokens", f"{e.tokens:,} a step, {e.tokens_per_second:,.0f} a second{by}"
 
 
 def _stack(e: EstimateNumbers) -> str:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from flint.backends.cost.estimate import estimate as estimated
 from flint.cli import app
 from flint.errors import FlintError
+from flint.requests.estimate import EstimateRequest
 from flint.tools.hints.hint import (
     CheckedBy,
     HintCandidate,
@@ -181,3 +183,23 @@ def test_hints_need_a_cluster(folder):
     words = ["capture", f"{folder}/model.py:train", "--mesh=8x8", "--hints"]
     done = CliRunner().invoke(app, words)
     assert (done.exit_code, "FL218" in done.output or "FL218" in done.stderr) == (2, True)
+
+
+def test_a_page_begins_with_what_does_not_fit_and_says_what_now(folder):
+    """The first tile is the verdict; tokens and their price are those of the arguments."""
+    from flint.backends.chakra.reading.captured import load_workload
+    from flint.cluster.models import Cluster
+
+    chip = Cluster.load("h100-dgx").chip
+    small = chip.model_copy(
+        update={"memory_bytes": chip.memory_bytes.model_copy(update={"value": 8 << 30})}
+    )
+    cluster = Cluster.load("h100-dgx").model_copy(update={"chip": small})
+    found = estimated(load_workload(folder / "traces"), EstimateRequest(cluster=cluster))
+    page = found.to_html()
+    assert page.index("DOES NOT FIT") < page.index("step time")
+    assert "What now" in page and "call fused attention" in page
+    assert found.tokens == 64 * 2048  # the sharding of the argument splits nothing
+    assert found.cost_per_million_tokens == pytest.approx(
+        10 * 64 / 3600 * found.step_time_ns / 1e9 / found.tokens * 1e6
+    )

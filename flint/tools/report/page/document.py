@@ -137,6 +137,7 @@ def _sections(e: Estimate, number: int) -> list[Section]:
     memory = memory_over_time(e, fullest)
     beside = memory if fullest == number else memory_over_time(e, number)
     found = [
+        facts.hints(e.hints()),
         facts.notes(e),
         facts.measured(e),
         time_sections.where_the_time_goes(e, number),

@@ -14,19 +14,27 @@ from flint.tools.report.page.section import Section, share
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
+    from flint.backends.cost.memory.memory import MemoryUse
     from flint.cluster.models import Cluster
+    from flint.tools.hints.hint import StepHints
 
 
 def cards(e: Estimate) -> Markup:
     """The numbers that are looked at first."""
     slowest = max(e.classes, key=lambda c: c.end_ns)
-    fullest = max(e.classes, key=lambda c: c.memory.peak_bytes)
+    fullest = max(e.classes, key=lambda c: c.memory.total_bytes)
     memory, ranks = fullest.memory, sum(c.ranks for c in e.classes)
     bound = "a lower bound: some operations have no price" if e.is_lower_bound else ""
     capacity = known_capacity(memory.capacity_bytes)
     held = f"of {format_bytes(capacity)}, {memory.verdict}" if capacity else ""
     unknown = memory.recorded and not memory.peak_bytes
+    does_not = (
+        "memory",
+        tag("span", memory.verdict, cls="bad"),
+        f"{fullest.name}: {_in_all(memory)}",
+    )
     shown = (
+        *(() if all(c.memory.fits for c in e.classes) else (does_not,)),
         ("step time", format_duration(e.step_time_ns), bound or _sure(e)),
         ("MFU", f"{e.mfu:.1%}", f"of {e.peak_flops_per_s / 1e12:,.0f} TFLOP/s {e.dtype}"),
         ("HFU", f"{e.hfu:.1%}", "all executed products"),
@@ -45,6 +53,10 @@ def cards(e: Estimate) -> Markup:
     return tag("dl", *(summary_card(*card) for card in shown), cls="cards")
 
 
+def _in_all(memory: MemoryUse) -> str:
+    return f"{format_bytes(memory.total_bytes)} of {format_bytes(memory.capacity_bytes)}"
+
+
 def _sure(e: Estimate) -> str:
     interval = e.interval
     if interval is None:
@@ -61,7 +73,7 @@ def _mesh(e: Estimate) -> str:
     return " x ".join(f"{n}={s}" for n, s in e.workload.mesh.shape.items())
 
 
-def summary_card(name: str, value: str, small: str) -> Markup:
+def summary_card(name: str, value: str | Markup, small: str) -> Markup:
     """A number of the step with its name, and what is said below it."""
     below = tag("span", small, cls="small") if small else ""
     return tag("div", tag("dt", name), tag("dd", value, below), cls="card")
@@ -107,6 +119,23 @@ def notes(e: Estimate) -> Section:
     if not said:
         return Section("notes", "Notes", tag("p", "The estimate has no notes."))
     return Section("notes", "Notes", tag("ul", *(tag("li", s) for s in said), cls="notes"))
+
+
+def hints(found: StepHints | None) -> Section | None:
+    """What to change next, with its gain; None where nothing was found."""
+    if found is None or not found.hints:
+        return None
+    said = (
+        tag(
+            "li",
+            tag("b", h.gain_text()),
+            f": {h.change}{f' ({h.place})' if h.place else ''}. ",
+            tag("code", h.attempt),
+            tag("span", f" {h.checked_by}", cls="small"),
+        )
+        for h in found.hints
+    )
+    return Section("hints", "What now", tag("ol", *said, cls="notes"))
 
 
 def constants(cluster: Cluster) -> Section:
