@@ -97,12 +97,12 @@ class OptDocument(TypedDict):
 
 
 class ExportDocument(TypedDict):
-    """A graph that was written to a file."""
+    """A graph that was written to a file, or traces to a directory."""
 
     schema: Literal["flint.export/1"]  #: Kind and version of this document.
-    file: str  #: The file.
-    format: str  #: json, graphml or dot.
-    nodes: int  #: Nodes of the graph: rows of the program.
+    file: str  #: The file or directory.
+    format: str  #: json, graphml, dot or chakra.
+    nodes: int  #: Nodes of the graph: rows of the program; of traces those of one rank.
     dependencies: int  #: Edges of the graph but those that loops carry.
 
 

@@ -30,7 +30,8 @@ class Reads:
 class Writes:
     """A file of a kind; with None a directory.
 
-    `or_traces`: a name without .flint is a directory of traces, which is replaced as a whole.
+    `or_traces`: a name without .flint is a directory of traces, which is replaced as a whole; where
+    graphs are written, the name of a directory.
     `or_workload`: a name with .flint is a workload. `adds`: what is there is added to, not replaced.
     """
 
@@ -43,7 +44,8 @@ class Writes:
         """The kind of the file at `path`; None for a directory."""
         if path.suffix == ".flint" and (self.or_traces or self.or_workload):
             return self.kind and OutputKind.WORKLOAD
-        return None if self.or_traces else self.kind
+        in_folder = self.kind in (None, OutputKind.WORKLOAD) or os.path.isdir(path)
+        return None if self.or_traces and in_folder else self.kind
 
 
 READS = Reads()

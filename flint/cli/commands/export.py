@@ -1,4 +1,4 @@
-"""`flint export`: the program of a rank as a graph file."""
+"""`flint export`: the program of a rank as a graph file, or all ranks as traces."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from flint.io.outputs import OutputKind, write_output
 
 if TYPE_CHECKING:
     from flint.cli.documents import ExportDocument
+    from flint.ir.workload import Workload
 
 
 class Format(StrEnum):
-    """Graph formats (the keys of `flint.backends.summary.graph.FORMATS`)."""
+    """Graph formats (the keys of `flint.backends.summary.graph.FORMATS`), and traces."""
 
     JSON = "json"
     GRAPHML = "graphml"
     DOT = "dot"
+    CHAKRA = "chakra"
 
 
 def export(
@@ -30,8 +32,13 @@ def export(
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="File to write (default: stdout)."),
-        Writes(OutputKind.GRAPH),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE|DIR",
+            help="File to write (default: stdout), or directory.",
+        ),
+        Writes(OutputKind.GRAPH, or_traces=True),
     ] = None,
     format_: Annotated[Format, typer.Option("--format", "-f", help="Graph format.")] = Format.JSON,
     rank: Rank = 0,
@@ -42,34 +49,48 @@ def export(
 ) -> None:
     """Export the program of a rank as a graph.
 
-    Formats are json, graphml (networkx, Gephi, yEd) and dot (Graphviz).
+    Formats are json, graphml (networkx, Gephi, yEd) and dot (Graphviz). chakra writes traces of all
+    ranks into a directory, as flint capture does.
     """
     from flint.backends.summary.graph import FORMATS
     from flint.cli.inputs import load_workload, program_of_rank
     from flint.errors import FlintError
 
-    if json_ and output is None:
+    if output is None and (json_ or format_ is Format.CHAKRA):
+        report = "--json prints a report on stdout, so the graph needs a file"
         raise FlintError(
-            "FL218",
-            "--json prints a report on stdout, so the graph needs a file",
-            help="add -o FILE",
+            "FL218", report if json_ else "traces need a directory", help="add -o FILE"
         )
-    program = program_of_rank(load_workload(path), rank)
-    text = FORMATS[format_.value](program)
+    workload = load_workload(path)
     if output is None:
-        print_text(text, end="")
+        print_text(FORMATS[format_.value](program_of_rank(workload, rank)), end="")
         return
-    write_output(output, text.encode(), OutputKind.GRAPH, force=force)
-    edges = len(program.deps)
+    if format_ is Format.CHAKRA:
+        nodes, edges = _write_traces(workload, rank, output)
+    else:
+        program = program_of_rank(workload, rank)
+        nodes, edges = len(program), len(program.deps)
+        text = FORMATS[format_.value](program)
+        write_output(output, text.encode(), OutputKind.GRAPH, force=force)
     if json_:
         document: ExportDocument = {
             "schema": "flint.export/1",
             "file": str(output),
             "format": format_.value,
-            "nodes": len(program),
+            "nodes": nodes,
             "dependencies": edges,
         }
         print_json(document)
     else:
-        note = f"{output}: {len(program):,} nodes, {edges:,} dependencies"
-        print_note(note, quiet=quiet)
+        print_note(f"{output}: {nodes:,} nodes, {edges:,} dependencies", quiet=quiet)
+
+
+def _write_traces(workload: Workload, rank: int, folder: Path) -> tuple[int, int]:
+    """Traces of all ranks; nodes and dependencies of one."""
+    from flint.backends.chakra.writing.expand import expand
+    from flint.backends.cost.simulate.layers import untimed_nodes
+    from flint.tracing import Trace
+
+    Trace(workload).save(folder, link=True)
+    nodes = expand(untimed_nodes(workload, "kernel").program_of(rank))
+    return len(nodes), len(nodes.deps)
