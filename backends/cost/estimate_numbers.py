@@ -35,9 +35,9 @@ from flint.passes.work.totals import matmul_flops, one_product_flops, total
 from flint.requests.estimate import EstimateRequest
 
 if TYPE_CHECKING:
+    from flint.backends.cost.estimate_json import Serving
     from flint.backends.cost.memory.memory import MemoryUse
     from flint.backends.cost.replay.facts import MeasuredFacts
-    from flint.backends.cost.serving import Serving
     from flint.backends.cost.simulate.critical_path import Segment
 
 
@@ -167,6 +167,10 @@ class EstimateNumbers:
     @cached_property
     def serving(self) -> Serving | None:
         """Times to the first and to each further token, of steps that prefill and decode."""
+        if "pools" not in self.workload.metadata and not any(
+            (p.phase >= Phase.PREFILL).any() for p in self.workload.programs
+        ):
+            return None
         from flint.backends.cost.serving import serving_of
 
         return serving_of(self.workload, self.timeline, [c.shares for c in self.classes])

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from typing_extensions import TypedDict
+from typing import TYPE_CHECKING
 
 from flint.backends.cost.simulate.exposure import IDLE, Share
 from flint.backends.cost.simulate.timeline import Timeline
 from flint.ir.program import Phase, Program
 from flint.ir.workload import Workload
 
-
-class Serving(TypedDict):
-    """What users of an inference service feel, without queues."""
-
-    ttft_ns: float  #: Time to the first token of a batch of prompts, in ns.
-    tpot_ns: float  #: Time per output token after it: of a pass that decodes, on average, in ns.
-    decode_passes: int  #: How many of these the step has; 1 of pools.
+if TYPE_CHECKING:
+    from flint.backends.cost.estimate_json import Serving
 
 
 def serving_of(
@@ -43,7 +37,11 @@ def serving_of(
 
 
 def _serving(ttft_ns: float, tpot_ns: float, passes: int = 1) -> Serving:
-    return Serving(ttft_ns=round(ttft_ns, 3), tpot_ns=round(tpot_ns, 3), decode_passes=passes)
+    return {
+        "ttft_ns": round(ttft_ns, 3),
+        "tpot_ns": round(tpot_ns, 3),
+        "decode_passes": passes,
+    }
 
 
 def _decode_passes(program: Program) -> int:

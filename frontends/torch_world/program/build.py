@@ -27,7 +27,7 @@ from flint.frontends.torch_world.record.recording import (
     CommKind,
     Event,
     HostCopy,
-    Loop,
+    PassLoop,
     Recording,
     TensorInfo,
     with_known_sources,
@@ -122,7 +122,7 @@ class _Build:
     ends: list[int] = field(default_factory=list)
     last_work: dict[int, int] = field(default_factory=dict)
     arguments: dict[int, int] = field(default_factory=dict)
-    loop: Loop | None = None
+    loop: PassLoop | None = None
     carried: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -162,7 +162,7 @@ class _Build:
         if rows:
             self.builder.add("torch.gradients", Kind.VALUE, op=OpClass.RESULT, deps=sorted(rows))
 
-    def begin_loop(self, loop: Loop) -> None:
+    def begin_loop(self, loop: PassLoop) -> None:
         """Passes that are alike: a loop, which begins with what each has of the one before."""
         self.builder.begin_region(RegionKind.LOOP, loop.trips, name="decode")
         self.loop, self.carried = loop, []
@@ -179,7 +179,7 @@ class _Build:
             self.carried.append(row)
             self.memory.provide(storage, row, next_one.num_bytes)
 
-    def end_loop(self, loop: Loop) -> None:
+    def end_loop(self, loop: PassLoop) -> None:
         """What the passes make, the next ones begin with."""
         produced = [self.memory.writer(t) for _, t in loop.carries]
         self.builder.end_region(list(zip(self.carried, produced, strict=True)))

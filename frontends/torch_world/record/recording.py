@@ -204,7 +204,7 @@ class RankQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class PassLoop:
     """Events `start:stop`, run `trips` times. What they make in tensor `carries[k][1]`, they read the
     next time in storage `carries[k][0]`."""
 
@@ -240,7 +240,7 @@ class Recording:
     assumed: Mapping[str, bytes] = field(default_factory=dict)
     asks: tuple[RankQuestion, ...] = ()
     shares: tuple[str, ...] = ()
-    loops: tuple[Loop, ...] = ()
+    loops: tuple[PassLoop, ...] = ()
 
 
 def with_known_sources(recording: Recording) -> Iterator[Event]:

@@ -16,7 +16,7 @@ from itertools import groupby, pairwise
 from flint.errors import FlintError
 from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.work import work_of
-from flint.frontends.torch_world.record.recording import Event, Loop, Recording, TensorInfo
+from flint.frontends.torch_world.record.recording import Event, PassLoop, Recording, TensorInfo
 from flint.ir.op_class import ATTENTION, PRODUCT
 from flint.ir.program import Phase
 
@@ -150,7 +150,7 @@ class _Kept:
     """
 
     events: list[Event] = field(default_factory=list)
-    loops: list[Loop] = field(default_factory=list)
+    loops: list[PassLoop] = field(default_factory=list)
     _numbers: dict[int, int] = field(default_factory=dict)
     _same: dict[int, int] = field(default_factory=dict)
 
@@ -185,7 +185,7 @@ class _Kept:
                 carries.setdefault(self._same.get(before, before), made[at])
         start = len(self.events)
         self.add(body, Phase.DECODE, names)
-        self.loops.append(Loop(start, len(self.events), len(run), tuple(carries.items())))
+        self.loops.append(PassLoop(start, len(self.events), len(run), tuple(carries.items())))
         for one in run:
             self._same.update((s, made[at].storage) for s, at in one.fresh.items() if at in made)
 

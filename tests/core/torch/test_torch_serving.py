@@ -18,7 +18,7 @@ from flint.ir.program import Phase
 from flint.ir.workload import Workload
 from flint.passes.work.totals import matmul_flops, total
 from flint.requests.estimate import EstimateRequest
-from tests.recordings import event, recording, tensor, update
+from tests.recordings import event, recording, tensor
 
 #: Passes by (rows, length of the cache that they read): a product, attention by products, a cache that grows.
 GENERATES = [(64, 0), (1, 64), (1, 65), (1, 66), (1, 67), (1, 68)]
@@ -93,21 +93,6 @@ def test_the_body_of_a_loop_reads_what_the_pass_before_made() -> None:
     with pytest.raises(FlintError) as error:
         serving.condensed(*passes([(8, 0)] * 3, cached=False), "decode")
     assert error.value.code == "FL729"
-
-
-def test_events_of_caches_in_place_and_of_training_stay() -> None:
-    x, weight, cache = tensor(2, 8, 8), tensor(1, 8, 8), tensor(3, 16, 8)
-    events = [
-        e
-        for rows in (8, 1, 1)
-        for e in (
-            event("aten.mm", [x, weight], [tensor(40 + rows, rows, 8)]),
-            update("aten.add_", [cache, x]),
-        )
-    ]
-    calls = [(7, 0), (7, 2), (7, 4)]
-    training = recording(*(replace(e, phase=Phase.BACKWARD) for e in events))
-    assert serving.condensed(training, calls) is training
 
 
 SCRIPT = """
