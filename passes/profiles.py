@@ -7,11 +7,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from flint.errors import FlintError, nearest
+from flint.ir.edit import kept
+from flint.ir.op_class import OpClass
 from flint.ir.workload import Workload
 from flint.passes.base import Pass
 from flint.passes.pass_list import parse_passes
 
 if TYPE_CHECKING:
+    from flint.ir.program import Program
     from flint.passes.base import Pass
 
 
@@ -156,9 +159,15 @@ def rewrite(workload: Workload, *, profile: str = "none", granularity: str = "op
         chosen["profile"] = profile
     return replace(
         workload,
-        programs=tuple(run_passes(p, passes) for p in workload.programs),
+        programs=tuple(run_passes(_held(p), passes) if passes else p for p in workload.programs),
         metadata={**workload.metadata, **chosen},
     )
+
+
+def _held(program: Program) -> Program:
+    """The program without rows that let go of memory: kernels are not made around them."""
+    freed = program.op == OpClass.FREED
+    return kept(program, ~freed) if freed.any() else program
 
 
 def kernels_for(workload: Workload, profile: str) -> Workload:

@@ -9,7 +9,6 @@ from flint.backends.cost.simulate.timeline import POLICIES, Policy
 from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack, shipped_stacks
 from flint.errors import FlintError, nearest
-from flint.ir.program import Flag
 from flint.ir.workload import Workload
 from flint.passes.profiles import RECORDED as RECORDED_PROFILE
 
@@ -138,7 +137,6 @@ def default_profile(workload: Workload, cluster: Cluster) -> str:
     if workload.compiled_by:
         return workload.compiled_by.profile
     captured = str(workload.metadata.get("profile", ""))
-    recorded = any((p.flags & Flag.LAUNCHED).any() for p in workload.programs)
-    found = model_of(cluster.chip).profile(captured, recorded)
+    found = model_of(cluster.chip).profile(captured, workload.is_launched)
     compiles = any(p.compiled.any() for p in workload.programs)
     return "torch" if compiles and found == "eager" and not captured else found

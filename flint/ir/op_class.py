@@ -30,6 +30,7 @@ class OpClass(IntEnum):
     ACCUMULATOR = 9  #: gradients of microbatches, added up
     HOST_VALUE = 10  #: an argument in the host's memory, or a value there as it is seen from a row
     PART = 11  #: one of several results of the row that it is a view of
+    FREED = 12  #: a program lets go of what this reads: its memory is free from here on
     # made from nothing, or from a few scalars ------------------------------------------------------
     CONSTANT = 16
     IOTA = 17

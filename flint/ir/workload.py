@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flint.io.bounded import FileKind, read_bounded
 from flint.ir.mesh import Mesh
-from flint.ir.program import Program
+from flint.ir.program import Flag, Program
 from flint.ir.rank_class import RankClass
 from flint.ir.verify import groups_fit_the_mesh, hold
 from flint.log import stage
@@ -92,6 +92,11 @@ class Workload:
     def warnings(self) -> tuple[str, ...]:
         """What could not be captured as asked for, and what was made up: sentences."""
         return tuple(map(str, self.metadata.get("warnings", ())))
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether a framework launched its operators, one by one: it was recorded."""
+        return any((p.flags & Flag.LAUNCHED).any() for p in self.programs)
 
     @property
     def stood_in(self) -> StoodIn:

@@ -150,13 +150,20 @@ class _Layout:
         alive = (program.trips > 0).tolist()
         owners, targets = program.dep_owner.tolist(), program.deps.tolist()
         reads = self.eager.reads.tolist()
+        frees = (program.op == OpClass.FREED).tolist()
+        freed: dict[int, int] = {}
         for row, target, used in zip(owners, targets, reads, strict=True):
             if not used or not alive[row] or values.of_row[row] != row or self.maker[row] != row:
                 continue  # to see a value in another way, or a part of it, is no use of it
             value = values.read(target, self._reads_in(row))
+            if frees[row]:
+                freed[value] = row
+                continue
             moment = self._last_moment(row, value)
             if moment >= last[value]:
                 last[value], reader[value] = moment, row
+        for value, row in freed.items():
+            last[value], reader[value] = 2 * row, row
         for carry in values.changing:
             made = values.read(carry.produced, carry.region)
             if self._end(carry) > last[made]:

@@ -23,7 +23,7 @@ from flint.cluster.models import Chip
 from flint.cluster.stack import Stack
 from flint.ir.made_by import CompilerMemory
 from flint.ir.op_class import OpClass
-from flint.ir.program import Collective, Kind, Phase, Program, RegionKind
+from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
 from flint.ir.workload import Workload
 from flint.passes.base import run_passes
 from flint.passes.pass_list import parse_passes
@@ -54,7 +54,8 @@ def kinds(program: Program, buffers: Buffers) -> NDArray[np.object_]:
     first, phase = buffers.first, program.phase
     backward = np.isin(phase[first], (Phase.BACKWARD, Phase.REMAT))
     forward = np.isin(phase[first], (Phase.FORWARD, Phase.UNKNOWN))
-    found[reads.returned] = MemoryKind.OUTPUTS
+    launched = bool(((program.flags & Flag.LAUNCHED) != 0).any())  # then nothing else is returned
+    found[reads.returned] = MemoryKind.GRADIENTS if launched else MemoryKind.OUTPUTS
     found[forward & (reads.by[Phase.BACKWARD] | reads.by[Phase.REMAT])] = (
         MemoryKind.SAVED_ACTIVATIONS
     )
@@ -359,8 +360,10 @@ def stored_programs(workload: Workload) -> tuple[Program, ...]:
     Rows are merged by rules that compilers share. Kernels of a target
     profile can have several results, and a row does not say which of them a reader still needs: all would
     stay until the last one is read. What repeats a constant is not an array that waits outside the
-    loops that read it.
+    loops that read it. What a framework launched is as it launched it, and says what it freed when.
     """
+    if workload.is_launched:
+        return workload.programs
     passes = parse_passes("sink-fills,drop-dead-code,fuse-kernels")
     return workload.kept.get(
         "stored", None, lambda: tuple(run_passes(p, passes) for p in workload.programs)

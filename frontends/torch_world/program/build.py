@@ -108,7 +108,7 @@ def build_program(recording: Recording, mesh: Mesh, channels: Channels | None = 
         work.add(event)
         if work.loop and work.loop.stop == number + 1:
             work.end_loop(work.loop)
-    work.keep_gradients()
+    work.end()
     return Built(work.builder.build(), tuple(work.rows), work.arguments)
 
 
@@ -132,6 +132,14 @@ class _Build:
         self.streams = stream_names(self.recording.streams)
         self.order = StreamOrder()
         self.groups: dict[str, Group] = {}
+        self.last_row = -1
+        named = self.recording.storages
+        self.gradients = {s for s, info in named.items() if info.role == "gradient"}
+        self.freed: dict[int, list[int]] = {}
+        self.freed_at: dict[int, int] = {}
+        for storage, events in self.recording.freed:
+            self.freed.setdefault(events, []).append(storage)
+            self.freed_at[storage] = events
 
     def add_arguments(self) -> None:
         """PARAMETER rows for memory with a role, and for what is read before it is written."""
@@ -155,10 +163,10 @@ class _Build:
             self.arguments[storage] = row
             self.memory.provide(storage, row, tensor.num_bytes)
 
-    def keep_gradients(self) -> None:
-        """A row that reads what optimizers read: it stays until gradients are reset, after the step."""
-        kept = [s for s, info in self.recording.storages.items() if info.role == "gradient"]
-        rows = {r for s in kept if s not in self.arguments for r in self.memory.writers(s)}
+    def end(self) -> None:
+        """The step is over. Gradients stay until they are reset, and what else the program holds."""
+        self._free(Phase.UNKNOWN)
+        rows = {r for s in self.gradients - set(self.arguments) for r in self.memory.writers(s)}
         if rows:
             self.builder.add("torch.gradients", Kind.VALUE, op=OpClass.RESULT, deps=sorted(rows))
 
@@ -185,6 +193,7 @@ class _Build:
         self.builder.end_region(list(zip(self.carried, produced, strict=True)))
 
     def add(self, event: Event) -> None:
+        self._free(event.phase)
         if event.comm is not None:
             row = self._communication(event, event.comm)
         elif event.host is not HostCopy.NONE:
@@ -198,6 +207,20 @@ class _Build:
             row = self._compute(event)
         self.rows.append(row)
         self.ends.append(self.last_work.get(event.stream, -1))
+
+    def _free(self, phase: Phase) -> None:
+        """A row for memory that the program let go of now, but not at its last use."""
+        late: set[int] = set()
+        for storage in self.freed.get(len(self.rows), ()):
+            if storage in self.arguments or storage in self.gradients:
+                continue
+            if self.memory.last_use(storage) < self.last_row:
+                late |= self.memory.writers(storage)
+            self.memory.forget(storage)
+        if late:
+            self.builder.add(
+                "torch.free", Kind.VALUE, op=OpClass.FREED, deps=sorted(late), phase=phase
+            )
 
     def _sources(self, tensors: Sequence[TensorInfo]) -> list[int]:
         """The rows that made what a reader of `tensors` reads."""
@@ -382,8 +405,27 @@ class _Build:
             self.memory.was_written(tensor, row)
         for tensor in stored:
             if tensor.storage not in event.writes:
-                self.memory.provide(tensor.storage, row, tensor.num_bytes)
+                self.memory.provide(
+                    tensor.storage, self._part(event, row, tensor, stored[0]), tensor.num_bytes
+                )
         return row
+
+    def _part(self, event: Event, row: int, tensor: TensorInfo, first: TensorInfo) -> int:
+        """The row of one of several results: of its own if it is let go of when the first is not."""
+        ends = self.freed_at
+        if event.call.number or ends.get(tensor.storage) == ends.get(first.storage):
+            return row
+        return self.builder.add(
+            "torch.result",
+            Kind.VALUE,
+            op=OpClass.PART,
+            deps=[row],
+            alias=row,
+            dtype=dtype_name(tensor.dtype),
+            shape=tensor.shape,
+            result_bytes=tensor.num_bytes,
+            flags=Flag.VIEW,
+        )
 
     def _row(
         self,
@@ -415,6 +457,7 @@ class _Build:
             **columns,
         )
         self.order.placed(row, deps)
+        self.last_row = row
         return row
 
 

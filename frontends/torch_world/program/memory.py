@@ -98,6 +98,16 @@ class Memory:
         found = self._storages.get(storage)
         return {part.writer for part in found.parts} if found else set()
 
+    def last_use(self, storage: int) -> int:
+        """The last row that wrote or read a storage, -1 if none did."""
+        found = self._storages.get(storage)
+        parts = found.parts if found else ()
+        return max((max(part.writer, *part.readers, -1) for part in parts), default=-1)
+
+    def forget(self, storage: int) -> None:
+        """Nothing is in a storage any more."""
+        self._storages.pop(storage, None)
+
     def rows_of(self, tensor: TensorInfo) -> list[int]:
         """The rows whose results a reader of `tensor` reads: a view since the last write, or all
         that wrote bytes of it."""

@@ -62,6 +62,7 @@ class States:
         """Name storages now: trainers clean up when they are left, and move models to the host."""
         with without_modes():
             self._named = self._find()
+            self._recorder.storages.settle()
 
     def _find(self) -> dict[int, StorageInfo]:
         for mesh in self._meshes:

@@ -77,7 +77,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.session = session
         self.events: list[Event] = []
-        self.storages = Storages()
+        self.storages = Storages(lambda: len(self.events))
         self.groups = GroupsByName()
         self.places = Places()
         #: Storages of the device that were copied from the host, as a batch is.
@@ -96,6 +96,7 @@ class Recorder(TorchDispatchMode):
         self._messages: dict[int, Phase] = {}
         self._device = virtual_device()
         session.on_replay = self.events.append
+        session.on_emptied = self.storages.emptied
 
     # --- the recorded step ----------------------------------------------------------------------
 
@@ -103,6 +104,7 @@ class Recorder(TorchDispatchMode):
         """The recorded step starts here, unless another start follows."""
         self.events.clear()
         self.calls.clear()
+        self.storages.restart()
         self._works.clear()
         self.host_sources.clear()
         self._offloaded.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from flint.frontends.torch_world.record.compiled import EAGER, CompiledCall
 from flint.ir.program import Collective, Phase
@@ -177,6 +177,13 @@ class StorageInfo:
     on_host: bool = False
 
 
+class Freed(NamedTuple):
+    """Memory that the program let go of after as many events."""
+
+    storage: int
+    events: int
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceMeshInfo:
     """A `DeviceMesh` that the program made: dimension names, sizes and the ranks, row-major."""
@@ -224,7 +231,8 @@ class Recording:
     `found` and `assumed` are for the processes of other ranks, see `Handover`. `asks` are the lines
     that make the work of a rank depend on its number, as far as their text shows. `shares` are lines
     at which no data said how many rows each part (expert) has, but the policy or a hint. `loops` are
-    passes of inference that are alike.
+    passes of inference that are alike. `freed` is the memory that the program let go of in the step,
+    in that order; where there are loops, nothing is known of it.
     """
 
     rank: int
@@ -241,6 +249,7 @@ class Recording:
     asks: tuple[RankQuestion, ...] = ()
     shares: tuple[str, ...] = ()
     loops: tuple[PassLoop, ...] = ()
+    freed: tuple[Freed, ...] = ()
 
 
 def with_known_sources(recording: Recording) -> Iterator[Event]:

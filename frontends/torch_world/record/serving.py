@@ -101,7 +101,7 @@ def condensed(recording: Recording, calls: Sequence[tuple[int, int]], part: str 
             kept.add(one, Phase.PREFILL, {})
     for run in runs if not part else ():
         kept.add_loop(run)
-    return replace(recording, events=tuple(kept.events), loops=tuple(kept.loops))
+    return replace(recording, events=tuple(kept.events), loops=tuple(kept.loops), freed=())
 
 
 def _middle(run: Sequence[_Pass]) -> _Pass:

@@ -46,6 +46,7 @@ class Session:
     on_work: Callable[[Any], None] = lambda work: None
     on_message: Callable[[Any, Phase], None] = lambda tensor, phase: None
     on_replay: Callable[[Any], None] = lambda event: None
+    on_emptied: Callable[[Any], None] = lambda storage: None
 
     @property
     def device(self) -> Any:

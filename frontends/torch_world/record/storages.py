@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from flint.frontends.torch_private import storage_address
-from flint.frontends.torch_world.record.recording import TensorInfo, extent_of, order_of
+from flint.frontends.torch_world.record.recording import Freed, TensorInfo, extent_of, order_of
 
 #: PyTorch's types under StableHLO's names.
 DTYPES = {
@@ -38,12 +43,17 @@ _Key = tuple[int, tuple[int, ...], tuple[int, ...], int, torch.dtype]
 class Storages:
     """Gives every storage a number that is never used again.
 
-    A weak reference to each keeps its address from being given to another.
+    A weak reference to each keeps its address from being given to another. `freed` is what the
+    program let go of, with what `now` was then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], int]) -> None:
+        self.freed: list[Freed] = []
+        self._known: tuple[Freed, ...] | None = None
+        self._now = now
         self._numbers: dict[int, int] = {}
         self._references: list[StorageWeakRef] = []
+        self._watched: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._infos: dict[_Key, TensorInfo] = {}
 
     def number(self, tensor: torch.Tensor) -> int:
@@ -52,7 +62,41 @@ class Storages:
         if found is None:
             self._references.append(StorageWeakRef(storage))
             found = self._numbers[storage_address(storage)] = len(self._references) - 1
+            self._watched[found] = weakref.ref(storage, partial(self._let_go, found))
         return found
+
+    def restart(self) -> None:
+        """The recorded step starts here, unless another start follows."""
+        self.freed.clear()
+        self._known = None
+
+    def emptied(self, storage: torch.UntypedStorage) -> None:
+        """A storage has no bytes now, until the program gives it some again."""
+        number = self._numbers.get(storage_address(storage))
+        if number is not None:
+            self.freed.append(Freed(number, self._now()))
+
+    def settle(self) -> None:
+        """The step is over: what the program still holds is there to its end.
+
+        What only a cycle of references holds is not, and when it goes nobody knows.
+        """
+        if self._known is None:
+            found = list(self.freed)
+            gc.collect()
+            self._known = (
+                *found,
+                *(Freed(number, self._now()) for number in sorted(self._watched)),
+            )
+
+    def freed_in(self, events: int) -> tuple[Freed, ...]:
+        """What the program let go of in a step of so many events, or held when it was over."""
+        self.settle()
+        return tuple(Freed(f.storage, min(f.events, events)) for f in self._known or ())
+
+    def _let_go(self, number: int, _: object) -> None:
+        self.freed.append(Freed(number, self._now()))
+        del self._watched[number]
 
     def info(self, tensor: torch.Tensor) -> TensorInfo:
         shape, strides, dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype

@@ -67,6 +67,18 @@ def no_initial_values(session: Session, original: object) -> Function:
     return lambda tensor, *args, **kwargs: tensor
 
 
+@PRIVATE.replaces("torch:UntypedStorage.resize_")
+def freed_by_size(session: Session, original: Function) -> Function:
+    """FSDP frees what it gathered by giving its storage no bytes."""
+
+    def resize(storage: torch.UntypedStorage, size: int) -> object:
+        if size == 0:
+            session.on_emptied(storage)
+        return original(storage, size)
+
+    return resize
+
+
 # --- autograd and optimizers ----------------------------------------------------------------------
 
 

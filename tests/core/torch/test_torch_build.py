@@ -5,16 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 
 from flint.backends.chakra import check, write
 from flint.backends.chakra.writing.expand import expand
+from flint.backends.cost.memory.liveness import buffers
 from flint.backends.summary.explain import explain_collective, explain_scope
 from flint.backends.summary.summary import summarize
 from flint.errors import FlintError
 from flint.frontends.torch_world.program.build import build_program
 from flint.frontends.torch_world.program.groups import Channels, group_of, mesh_of
-from flint.frontends.torch_world.record.recording import Comm, CommKind, DeviceMeshInfo, GroupInfo
+from flint.frontends.torch_world.record.recording import (
+    Comm,
+    CommKind,
+    DeviceMeshInfo,
+    Freed,
+    GroupInfo,
+)
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase
@@ -471,6 +479,52 @@ def test_any_order_that_dependencies_allow_computes_the_same(seed):
         del waits[row]
         order += [event_of[row]] if row in event_of else []
     assert run(events, order) == run(events, range(len(events)))
+
+
+MIB = 1 << 18  # elements
+
+
+@pytest.mark.parametrize(
+    ("freed", "peak"),
+    [
+        ((), 3),  # each is there until it was read last
+        ((Freed(2, 4),), 4),  # it is held while the next ones are made
+        ((Freed(2, 2), Freed(3, 3)), 3),
+        ((Freed(2, 4), Freed(3, 4), Freed(4, 4)), 5),  # held when the step was over
+    ],
+)
+def test_memory_is_there_until_the_program_lets_go_of_it(freed, peak):
+    a, b, c, d, e = (tensor(n, MIB) for n in range(1, 6))
+    steps = [event("aten.relu", [x], [y]) for x, y in ((a, b), (b, c), (c, d), (d, e))]
+    program = build(*steps, freed=freed)
+    assert buffers(program).live_bytes.max() == peak << 20
+    kernels = rewrite(Workload.single(program), profile="inductor", granularity="kernel")
+    assert OpClass.FREED not in kernels.programs[0].op
+
+
+def test_one_of_several_results_goes_before_the_other():
+    x, y, small, z = tensor(1, MIB), tensor(2, MIB), tensor(3, 64), tensor(4, MIB)
+    steps = [
+        event("aten.native_layer_norm", [x], [y, small]),
+        event("aten.relu", [x], [z]),
+        event("aten.add.Tensor", [z, small], [tensor(5, MIB)]),
+    ]
+    frees = [(Freed(2, end), Freed(3, 3)) for end in (1, 3)]
+    assert [buffers(build(*steps, freed=f)).live_bytes.max() >> 20 for f in frees] == [3, 4]
+
+
+def test_what_was_emptied_is_made_anew_and_waits_for_no_reader_from_before():
+    x, y, z = tensor(1, MIB), tensor(2, MIB), tensor(3, MIB)
+    fill = event("aten.zero_", [y], [y], writes=(2,))
+    steps = [
+        fill,
+        event("aten.add.Tensor", [x, y], [z]),
+        fill,
+        event("aten.relu", [y], [tensor(4, MIB)]),
+    ]
+    again = [build(*steps, freed=freed) for freed in ((), (Freed(2, 2),))]
+    rows = [np.flatnonzero(p.flags & Flag.IN_PLACE).tolist() for p in again]
+    assert len(rows[0]) == len(rows[1]) + 1
 
 
 def test_listed_groups_are_entered_by_all_their_members(tmp_path):

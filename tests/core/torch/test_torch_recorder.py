@@ -29,7 +29,7 @@ from flint.frontends.torch_world.record.modules import ModulePaths, clean_path
 from flint.frontends.torch_world.record.phases import Phases, StepDone
 from flint.frontends.torch_world.record.process import record
 from flint.frontends.torch_world.record.recording import Event as Recorded
-from flint.frontends.torch_world.record.recording import HostCopy, Recording
+from flint.frontends.torch_world.record.recording import Freed, HostCopy, Recording
 from flint.frontends.torch_world.record.storages import Storages
 from flint.frontends.torch_world.runtime.files import SafeTensors
 from flint.frontends.user_process import ProgramError
@@ -205,12 +205,28 @@ def test_remembered_results_are_those_of_fake_tensors() -> None:
 
 
 def test_a_storage_number_is_never_used_again() -> None:
-    storages, numbers = Storages(), []
+    storages, numbers = Storages(lambda: 0), []
     for _ in range(50):
         numbers.append(storages.number(torch.empty(3)))
     assert numbers == list(range(50))
     tensor = torch.empty(2, 3)
     assert storages.number(tensor) == storages.number(tensor.t())
+
+
+def test_what_the_program_lets_go_of_is_known_and_what_it_holds() -> None:
+    now = 0
+    storages = Storages(lambda: now)
+    first, emptied, held, cyclic = (torch.empty(3) for _ in range(4))
+    cycle: list[object] = [cyclic]
+    cycle.append(cycle)
+    numbers = [storages.number(t) for t in (first, emptied, held, cyclic)]
+    now, first = 1, held
+    now = 2
+    storages.emptied(emptied.untyped_storage())
+    del cyclic, cycle
+    now = 7  # the step had five events
+    assert storages.freed_in(5) == (Freed(0, 1), Freed(1, 2), Freed(1, 5), Freed(2, 5))
+    assert numbers == [0, 1, 2, 3] and first is held
 
 
 # --- programs -------------------------------------------------------------------------------------

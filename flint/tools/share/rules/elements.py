@@ -211,7 +211,7 @@ SEVERAL_RESULTS = (
 #: Classes of rows that may write a part of an array.
 IN_PART = frozenset({OpClass.UPDATE_SLICE, OpClass.SCATTER})
 #: Rows without a value of their own.
-NO_VALUE = frozenset({OpClass.RESULT, OpClass.TURN, OpClass.EFFECT, OpClass.HOST})
+NO_VALUE = frozenset({OpClass.RESULT, OpClass.TURN, OpClass.FREED, OpClass.EFFECT, OpClass.HOST})
 
 
 def _types(view: ProgramView) -> Told:
