@@ -16,6 +16,7 @@ from flint.passes.partition.as_xla.zeros import (
     pad_with_constants,
 )
 from flint.passes.partition.prepare.inline import inline_calls
+from flint.passes.partition.prepare.move_reshapes import move_reshapes
 from flint.passes.partition.prepare.scans import scans_as_windows
 from flint.passes.partition.prepare.single_index import expand_single_indices
 from flint.passes.partition.prepare.transposed import exchange_operands
@@ -35,6 +36,8 @@ def simplified(bytecode: bytes) -> bytes:
             return bytecode
         inline_calls(module)
         simplify(module, bytecode)
+        move_reshapes(module)
+        join_reshapes(module)
         exchange_operands(module)
         _call_searches(module)
         return write_bytecode(module)

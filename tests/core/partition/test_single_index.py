@@ -15,8 +15,13 @@ import numpy as np
 from jax import lax
 
 from flint.passes.mlir import functions_of, make_context, operations_named, write_bytecode
-from flint.passes.partition.as_xla.zeros import drop_empty_results, pad_with_constants
+from flint.passes.partition.as_xla.zeros import (
+    drop_empty_results,
+    join_reshapes,
+    pad_with_constants,
+)
 from flint.passes.partition.prepare.inline import inline_calls
+from flint.passes.partition.prepare.move_reshapes import move_reshapes
 from flint.passes.partition.prepare.single_index import expand_single_indices
 from flint.passes.partition.prepare.transposed import exchange_operands
 
@@ -123,6 +128,25 @@ def test_slices_hold_the_same_values(name: str) -> None:
         expected = np.asarray(jax.jit(step)(X, update, jnp.int32(place)))
         found = run(module, [X, update, np.int32(place)])
         np.testing.assert_array_equal(found, expected)
+
+
+#: Name to the step, and how many reshapes are left (ReshapeMover, jaxlib 0.10.2).
+MOVED: dict[str, tuple[Callable[[Any], Any], int]] = {
+    "there and back": (lambda x: jnp.tanh(x.reshape(96) * 2).reshape(8, 12), 0),
+    "two of one shape": (lambda x: (x.reshape(96) + (-x).reshape(96)).reshape(8, 12), 0),
+    "one of two": (lambda x: x.reshape(96) * jnp.arange(96.0), 1),
+    "one read elsewhere": (lambda x: (jnp.sin(r := x.reshape(96)) + r.sum()).reshape(8, 12), 2),
+    "another shape": (lambda x: x.reshape(4, 24) + x[:2].reshape(1, 24), 2),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_reshapes_move_behind_operations_on_elements(name: str) -> None:
+    step, left = MOVED[name]
+    with rewritten(step, (X,), move_reshapes, join_reshapes) as module:
+        assert left_in(module, "stablehlo.reshape") == left
+        made = write_bytecode(module)
+    np.testing.assert_array_equal(run(made, [X]), np.asarray(jax.jit(step)(X)))
 
 
 # products -------------------------------------------------------------------------------------------
