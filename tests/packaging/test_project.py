@@ -78,7 +78,7 @@ def test_every_dependency_is_imported_and_every_import_is_declared() -> None:
     required = {requirement_name(r) for r in PROJECT["dependencies"]}
     assert {IMPORT_NAMES.get(r, r) for r in required} <= used
     # The last ones are found where they are installed.
-    optional = {"jax", "jaxlib", "torch", "scalesim", "zstandard"}
+    optional = {"accelerate", "jax", "jaxlib", "torch", "scalesim", "zstandard"}
     # What exploration needs beyond its search and workers is asked for where it is used.
     optional |= {"mcp", "anyio"}  # the second comes with the first
     optional |= {"dask", "distributed", "optuna", "pyarrow", "pandas", "polars"}
