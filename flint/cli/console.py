@@ -96,10 +96,10 @@ _SHOWN, _SHOWN_LINE, _SHOWN_LEAST = 300, 72, 100
 
 def brief(error: FlintError) -> str:
     """The error in at most 300 characters, as far as its help allows: what is cut ends in "..."."""
-    place = _cut(error.place or "", _SHOWN_LINE) or None
-    made = FlintError(error.code, error.message, place=place, help=error.help)
-    over = len(str(made)) - _SHOWN
-    if over > 0:
+    made = FlintError(error.code, error.message, place=error.place, help=error.help)
+    if (over := len(str(made)) - _SHOWN) > 0 and made.place:
+        made.place = _cut(made.place, max(len(made.place) - over, _SHOWN_LINE))
+    if (over := len(str(made)) - _SHOWN) > 0:
         made.message = _cut(made.message, max(len(made.message) - over, _SHOWN_LEAST))
     return str(made)
 
