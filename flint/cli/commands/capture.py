@@ -80,7 +80,8 @@ def capture(
     with stages_shown(quiet=quiet or json_):
         trace = capturing.capture(request, user_process)
         trace, estimates = _estimated(trace, hardware, estimated)
-        each = [(e, e.hints(request, thorough=what_now)) for e in estimates]
+        again = None if trace.recorded else request  # a script is not recorded again for hints
+        each = [(e, e.hints(again, thorough=what_now)) for e in estimates]
     files: FilesDocument | None = None
     written: Workload | None = None
     if output is not None:
