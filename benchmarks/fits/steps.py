@@ -27,7 +27,7 @@ from benchmarks.accuracy_steps import captured
 from benchmarks.fits.fit import Constant, Fit, borrowed
 from benchmarks.step_rows import DATA, Case, all_cases
 from flint.backends.cost.estimate import estimate
-from flint.cluster.models import Cluster
+from flint.cluster.models import Chip, Cluster
 from flint.cluster.stack import Stack
 from flint.cluster.tables import Quantity, SourceKind
 from flint.ir.arrays import Float64s
@@ -72,8 +72,8 @@ TWINS = {
     "a100-80-dgx": ("a100-40-dgx", "the same die and power"),
     "h200-dgx": ("h100-dgx", "the same die and power"),
 }
-#: Presets without data of training, and whose loss from bursts to steps they are taken to have.
-LOSE_AS = {"gb200-nvl72": "b200-dgx", "gb300-nvl72": "b200-dgx"}
+#: Presets without data of training, and whose products a watt sustains as many of on them.
+LIMITED_AS = {"gb200-nvl72": "b200-dgx", "gb300-nvl72": "b200-dgx", "b300-hgx": "b200-dgx"}
 #: Profiles of eager PyTorch, of models and not of engines.
 PROFILES = (
     "h100_qwen1.5-0.5b", "h100_bert-small", "h100_vit", "mi300x_qwen1.5-0.5b", "mi300x_bert-small",
@@ -88,7 +88,7 @@ def fits() -> list[Fit]:
             borrowed("steps-as", preset, like, TABLE, ("gemm.sustained", "gemm.power_ns"), why)
             for preset, (like, why) in TWINS.items()
         ),
-        *(_loss_fit(preset, like) for preset, like in LOSE_AS.items()),
+        *(_power_fit(preset, like) for preset, like in LIMITED_AS.items()),
         _launch_fit(),
         _eager_fit(),
     ]
@@ -181,23 +181,33 @@ def _level_fits(level: Level) -> Iterator[Fit]:
         yield Fit("steps", level.preset, table, names, rows, run, {name: bounds})
 
 
-def _loss_fit(preset: str, like: str) -> Fit:
-    """Sustained rates of another chip, by what bursts of both sustain."""
+def _power_fit(preset: str, like: str) -> Fit:
+    """Sustained rates of another chip of a generation: what its power allows, no more than in bursts.
+
+    That more power sustains more, and bursts do not tell how much, show the audited steps that may be
+    looked at (benchmarks.accuracy_recorded).
+    """
 
     def run() -> dict[str, Constant]:
-        gpu, own = Cluster.load(like).chip.gpu, Cluster.load(preset).chip.gpu
-        assert gpu is not None and own is not None, "both are GPUs"
-        table = gpu.libraries["sustained"]
-        bursts = [g.constants["gemm.sustained"].value for g in (own, gpu)]
-        share = table["gemm.sustained"].value * bursts[0] / bursts[1]
-        why = f"of bursts, as much as on {like}"
+        there, chip = Cluster.load(like).chip, Cluster.load(preset).chip
+        assert there.gpu is not None and chip.gpu is not None, "both are GPUs"
+        table = there.gpu.libraries["sustained"]
+        share = table["gemm.sustained"].value * _flop_a_joule(there) / _flop_a_joule(chip)
+        share = min(share, chip.gpu.constants["gemm.sustained"].value)
+        why = f"as many FLOP a joule as on {like}"
         return {
             "gemm.sustained": (share, "assumed", why),
             "gemm.power_ns": (table["gemm.power_ns"].value, "assumed", f"as {like}"),
         }
 
     names = ("gemm.sustained", "gemm.power_ns")
-    return Fit("steps-loss", preset, TABLE, names, len(names), run, {}, quick=True)
+    return Fit("steps-power", preset, TABLE, names, len(names), run, {}, quick=True)
+
+
+def _flop_a_joule(chip: Chip) -> float:
+    """At the peak."""
+    assert chip.power_w is not None, f"{chip.name} says its power"
+    return chip.peak_flops_per_s["bf16"].value / chip.power_w.value
 
 
 def _launch_fit() -> Fit:
