@@ -1,1 +1,0 @@
-"""Workloads of public models to download: what they are, and what makes, checks and packs them."""
