@@ -133,6 +133,7 @@ class _Build:
         self.order = StreamOrder()
         self.groups: dict[str, Group] = {}
         self.last_row = -1
+        self.shown: set[int] = set()  # storages that are other names of a row's value
         named = self.recording.storages
         self.gradients = {s for s, info in named.items() if info.role == "gradient"}
         self.freed: dict[int, list[int]] = {}
@@ -214,7 +215,7 @@ class _Build:
         for storage in self.freed.get(len(self.rows), ()):
             if storage in self.arguments or storage in self.gradients:
                 continue
-            if self.memory.last_use(storage) < self.last_row:
+            if storage in self.shown or self.memory.last_use(storage) < self.last_row:
                 late |= self.memory.writers(storage)
             self.memory.forget(storage)
         if late:
@@ -257,6 +258,7 @@ class _Build:
         )
         for tensor in made(event):
             self.memory.provide(tensor.storage, row, tensor.num_bytes)
+            self.shown.add(tensor.storage)
         for tensor in event.outputs:
             self.memory.see(tensor, row)
         return row
@@ -360,6 +362,7 @@ class _Build:
                 self.memory.was_written(tensor, row)
             else:
                 self.memory.provide(tensor.storage, row, tensor.num_bytes)
+                self.shown.add(tensor.storage)
         return row
 
     def _group(self, key: str) -> Group:

@@ -513,6 +513,20 @@ def test_one_of_several_results_goes_before_the_other():
     assert [buffers(build(*steps, freed=f)).live_bytes.max() >> 20 for f in frees] == [3, 4]
 
 
+def test_a_value_with_two_names_is_there_until_both_are_let_go_of():
+    x, y, z = tensor(1, MIB), tensor(2, MIB), tensor(3, MIB)
+    comm = collective(Collective.ALL_REDUCE, "tp", 1 << 20)
+    steps = [
+        event("_c10d_functional.all_reduce", [x], [y], comm=comm),
+        event("_c10d_functional.wait_tensor", [y], [z]),
+        event("aten.relu", [x], [tensor(4, MIB)]),
+        event("aten.relu", [z], [tensor(5, MIB)]),
+    ]
+    program = build(*steps, freed=(Freed(2, 3), Freed(3, 4)))
+    last = int(np.flatnonzero(program.kind == Kind.COMPUTE)[-1])
+    assert buffers(program).live_bytes[2 * last] == 3 << 20
+
+
 def test_what_was_emptied_is_made_anew_and_waits_for_no_reader_from_before():
     x, y, z = tensor(1, MIB), tensor(2, MIB), tensor(3, MIB)
     fill = event("aten.zero_", [y], [y], writes=(2,))
