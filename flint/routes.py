@@ -305,8 +305,8 @@ def _warned(captured: Captured, *more: str) -> dict[str, Any]:
 
 
 def _prestart(lowering: Lowering) -> None:
-    """Let Shardy's process import MLIR while the frontend traces."""
-    if lowering.is_shardy:
+    """Let the process of the partitioners import MLIR while the frontend traces."""
+    if not lowering.compiler:
         from flint.passes.partition.worker import the_worker
 
         the_worker().prestart()

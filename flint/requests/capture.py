@@ -108,8 +108,8 @@ class CaptureRequest(Request):
         "--partitioner",
         default=AUTO,
         words=(AUTO, "xla", SHARDY),
-        help="Which partitioner splits the program over devices: auto takes Shardy's program, and XLA's where "
-        "XLA's own partitioner communicates otherwise.",
+        help="Which partitioner splits the program over devices: auto asks XLA's own, and Shardy where that "
+        "has no answer.",
     )
     compiler: str = option(
         "--compiler",

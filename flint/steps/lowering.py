@@ -9,7 +9,7 @@ from typing import Final
 
 from flint.errors import FlintError, nearest
 
-#: The partitioner that nobody has to name: Shardy's program, or XLA's where both communicate unlike.
+#: The partitioner that nobody has to name: XLA's own, or Shardy where that has no answer.
 AUTO: Final = "auto"
 SHARDY: Final = "shardy"
 #: Compilers by their names.
@@ -49,8 +49,3 @@ class Lowering:
     def family(self) -> str:
         """The compiler, however far it goes: "xla-gpu" or "xla-tpu"."""
         return self.compiler.removesuffix("-cycles")
-
-    @property
-    def is_shardy(self) -> bool:
-        """Whether Flint's own worker process does it."""
-        return self.partitioner in (AUTO, SHARDY) and not self.compiler

@@ -17,6 +17,7 @@ from flint.passes.compilers.plugins import installed
 from flint.passes.compilers.process import compile_in_child, flags
 from flint.passes.compilers.target import Target, find_target
 from flint.passes.hlo.arguments import argument_shardings
+from flint.passes.hlo.facts import CapturedFacts
 from flint.passes.hlo.module import HloModule, decode_module
 from flint.passes.hlo.walk import module_to_program
 from flint.passes.work.declared import declared_names
@@ -78,7 +79,10 @@ def _require_room(memory: CompilerMemory, target: Target) -> None:
 def program_of(compiled: OptimisedModule, captured: Captured) -> Program:
     """The compiled module as the program of one device. Raises FlintError FL403."""
     return module_to_program(
-        compiled.module, captured.mesh, captured.trip_counts, argument_shardings(captured)
+        compiled.module,
+        captured.mesh,
+        captured.trip_counts,
+        CapturedFacts(argument_shardings(captured)),
     )
 
 

@@ -58,19 +58,36 @@ _NONE = Flag(0)
 
 
 def turned_operands(o: Operation, deps: Sequence[int]) -> Flag:
-    """The operands of a product that must be copied into another order first, and its result.
+    """`turned_in_product` or `turned_in_convolution` of an operation; `deps` are the rows of its operands."""
+    from jaxlib.mlir.dialects import stablehlo
+
+    numbers: Any
+    if o.name == "stablehlo.convolution":
+        numbers = stablehlo.ConvDimensionNumbers(o.op.attributes["dimension_numbers"])
+        return turned_in_convolution(numbers, o.operands[1].shape, deps)
+    if o.name != "stablehlo.dot_general":
+        return _NONE
+    numbers = stablehlo.DotDimensionNumbers(o.op.attributes["dot_dimension_numbers"])
+    return turned_in_product(
+        (o.operands[0].shape, numbers.lhs_batching_dimensions, numbers.lhs_contracting_dimensions),
+        (o.operands[1].shape, numbers.rhs_batching_dimensions, numbers.rhs_contracting_dimensions),
+        deps,
+    )
+
+
+#: The shape of an operand of a product, its dimensions of the batch, and those that are summed.
+Multiplied = tuple[Sequence[int], Sequence[int], Sequence[int]]
+
+
+def turned_in_product(lhs: Multiplied, rhs: Multiplied, deps: Sequence[int]) -> Flag:
+    """The operands of a product that must be copied into another order first.
 
     A library that multiplies plain matrices reads (batch, m, k) or (batch, k, m), each of m and k
     one dimension, or several in their order where the other is behind it as it should be. What a
     compiled product can read has a flag more: batch, m and k are one stretch each, in any order, or
-    without a batch m and k two. A library for convolutions reads filters as (out, spatial, in). Dimensions of size one are anywhere. `deps` are
-    the rows of the operands.
+    without a batch m and k two. Dimensions of size one are anywhere. `deps` are the rows of the operands.
     """
-    if o.name == "stablehlo.convolution":
-        return _convolution_flags(o, deps)
-    if o.name != "stablehlo.dot_general":
-        return _NONE
-    orders = dict(zip(deps, _orders(o), strict=False))
+    orders = dict(zip(deps, _orders(lhs, rhs), strict=False))
     first, last = min(deps[:2]), max(deps[:2])
     found = _flags(orders[first], Flag.TURNED_FIRST, Flag.SEEN_FIRST)
     return (
@@ -89,17 +106,18 @@ def _flags(order: int, turned: Flag, seen: Flag) -> Flag:
     return turned | seen if order == _SEEN else turned
 
 
-def _convolution_flags(o: Operation, deps: Sequence[int]) -> Flag:
-    """A gradient of a filter has a turned result, and no filter as operand."""
-    from jaxlib.mlir.dialects import stablehlo
+def turned_in_convolution(numbers: Any, shape: Sequence[int], deps: Sequence[int]) -> Flag:
+    """Whether the filter of a convolution, which has `shape`, or its result is to be copied into another order.
 
-    numbers: Any = stablehlo.ConvDimensionNumbers(o.op.attributes["dimension_numbers"])
+    A library reads filters as (out, spatial, in). A gradient of a filter has a turned result, and no
+    filter as operand. `numbers` are ConvDimensionNumbers of StableHLO, or HLO's.
+    """
     spatial, batch = list(numbers.output_spatial_dimensions), numbers.output_batch_dimension
     features = numbers.output_feature_dimension
     orders = ([batch, *spatial, features], [batch, features, *spatial])
     if not any(order == sorted(order) for order in orders):
         return Flag.TURNED_RESULT
-    filters, shape = list(numbers.kernel_spatial_dimensions), o.operands[1].shape
+    filters = list(numbers.kernel_spatial_dimensions)
     order = [
         numbers.kernel_output_feature_dimension,
         *filters,
@@ -111,20 +129,15 @@ def _convolution_flags(o: Operation, deps: Sequence[int]) -> Flag:
     return Flag.TURNED_LAST if deps[1] == max(deps[:2]) else Flag.TURNED_FIRST
 
 
-def _orders(o: Operation) -> tuple[int, int]:
-    from jaxlib.mlir.dialects import stablehlo
-
-    numbers: Any = stablehlo.DotDimensionNumbers(o.op.attributes["dot_dimension_numbers"])
-    lhs, rhs = o.operands[0].shape, o.operands[1].shape
-    lhs_batch, lhs_k = numbers.lhs_batching_dimensions, numbers.lhs_contracting_dimensions
-    rhs_batch, rhs_k = numbers.rhs_batching_dimensions, numbers.rhs_contracting_dimensions
+def _orders(left: Multiplied, right: Multiplied) -> tuple[int, int]:
+    (lhs, lhs_batch, lhs_k), (rhs, rhs_batch, rhs_k) = left, right
     rows = [d for d in range(len(lhs)) if d not in lhs_batch and d not in lhs_k]
     columns = [d for d in range(len(rhs)) if d not in rhs_batch and d not in rhs_k]
     return (_order(lhs, lhs_batch, rows, lhs_k), _order(rhs, rhs_batch, rhs_k, columns))
 
 
 def _order(
-    shape: tuple[int, ...], batch: Sequence[int], front: Sequence[int], behind: Sequence[int]
+    shape: Sequence[int], batch: Sequence[int], front: Sequence[int], behind: Sequence[int]
 ) -> int:
     """Whether the dimensions are in that order, a matrix seen from its other side, or neither."""
     first, second, third = ([d for d in part if shape[d] > 1] for part in (batch, front, behind))

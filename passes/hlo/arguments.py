@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from flint.passes.extract.tensors import Tensors, show
 from flint.passes.mlir import functions_of, make_context
 from flint.steps.captured import Captured
 
-_ARGUMENTS, _SHARDING = "arg_attrs", "sdy.sharding"
+_ARGUMENTS, _SHARDING, _MEMORY = "arg_attrs", "sdy.sharding", "mhlo.memory_kind"
 
 
-def argument_shardings(captured: Captured) -> list[str]:
-    """In Shardy's spelling, `[{"data"}, {}]`, one for each argument; "" where none is given.
+class GivenArgument(NamedTuple):
+    """Its sharding in Shardy's spelling, `[{"data"}, {}]` ("": none), and whether the host holds it."""
+
+    sharding: str
+    on_host: bool
+
+
+def given_arguments(captured: Captured) -> list[GivenArgument]:
+    """What a program says of each of its arguments; nothing if it says nothing of any.
 
     XLA's modules have the parts that a device holds, and say no more of the whole.
     """
@@ -22,5 +31,15 @@ def argument_shardings(captured: Captured) -> list[str]:
         if _ARGUMENTS not in main.attributes:
             return []
         tensors = Tensors(captured.mesh)
-        given = (ir.DictAttr(a) for a in ir.ArrayAttr(main.attributes[_ARGUMENTS]))
-        return [show(tensors.parse(a[_SHARDING])) if _SHARDING in a else "" for a in given]
+
+        def given(a: Any) -> GivenArgument:
+            has_sharding = _SHARDING in a and not captured.is_gspmd
+            sharding = show(tensors.parse(a[_SHARDING])) if has_sharding else ""
+            return GivenArgument(sharding, _MEMORY in a and "host" in a[_MEMORY].value)
+
+        return list(map(given, map(ir.DictAttr, ir.ArrayAttr(main.attributes[_ARGUMENTS]))))
+
+
+def argument_shardings(captured: Captured) -> list[str]:
+    """The sharding of each argument, "" where none is given."""
+    return [argument.sharding for argument in given_arguments(captured)]

@@ -9,6 +9,7 @@ from typing import Any
 
 from flint.errors import Malformed
 from flint.ir.op_class import OpClass
+from flint.ir.product_types import by_block
 from flint.passes.hlo import shapes
 from flint.passes.hlo.instruction_work import (
     HloOperation,
@@ -23,16 +24,29 @@ from flint.passes.work import formulas
 from flint.passes.work.declared import ArrayType, KernelCall, declared_in
 from flint.passes.work.formulas import FACTORIZATIONS
 from flint.passes.work.hand_written import PALLAS_TARGETS, work_of_call, work_of_kernel
+from flint.passes.work.host_copies import (
+    CALLBACK,
+    CALLBACK_TARGET,
+    LOAD,
+    MOVES,
+    OPCODES,
+    PLACEMENTS,
+    STORE,
+)
 from flint.passes.work.work import Work
 
 #: Custom calls that are annotations, or (`ConcatBitcast`) name slices that were copied side by side,
 #: and do not run.
 FREE_TARGETS = frozenset(
-    {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement",
+    {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape",
      "LayoutConstraint", "AllocateBuffer", "CreateBuffer", "AssumeGatherIndicesInBound",
      "GatherScatterIndicesBitpacked", "PrepareAsyncCallStart", "PrepareAsyncCallDone",
      "ConcatBitcast"}
 )  # fmt: skip
+_PLACED = {
+    **dict.fromkeys((STORE, "MoveToHost", MOVES[OpClass.TO_HOST]), OpClass.TO_HOST),
+    **dict.fromkeys((LOAD, "MoveToDevice", MOVES[OpClass.FROM_HOST]), OpClass.FROM_HOST),
+}
 #: What TPUs do with integers of 64 bits: the two halves are arrays of their own.
 _HALVES = frozenset({"X64SplitHigh", "X64SplitLow", "X64Combine"})
 
@@ -56,7 +70,11 @@ def custom_call(o: HloOperation) -> Work:
     target, config = o.instruction.custom_call_target, backend_config(o.instruction)
     if target in FREE_TARGETS:
         return Work(operand_bytes=0, result_bytes=0)
-    called = f"custom_call.{target}"
+    placed, called = _placement(o.instruction), f"custom_call.{target}"
+    if placed is not None:
+        return Work(op=placed, called=OPCODES[placed])
+    if target.startswith(CALLBACK_TARGET):
+        return Work(op=OpClass.HOST_VALUE, called=CALLBACK, operand_bytes=0, result_bytes=0)
     if target in _HALVES:
         return Work(op=OpClass.COPY, called=called)
     if target in FACTORIZATIONS and o.operands and len(o.operands[0].shape.dimensions) > 1:
@@ -65,6 +83,8 @@ def custom_call(o: HloOperation) -> Work:
     operands, op, work_of = _LIKE_OPERATIONS.get(target, (0, None, None))
     if work_of and len(o.operands) >= operands:
         return replace(work_of(o), op=op, called=called)
+    if target == formulas.SCALED_DOT and len(o.operands) > 1:
+        return replace(_scaled_product(o), called=called)
     gemm = _table(config, "gemm_backend_config") or config
     if "dot_dimension_numbers" in gemm and len(o.operands) > 1:
         work = product_with(o, _JsonDims(gemm["dot_dimension_numbers"], o.operands[0]))
@@ -81,6 +101,23 @@ def custom_call(o: HloOperation) -> Work:
     if target in PALLAS_TARGETS:
         return work_of_kernel(_kernel_name(o, config), call, estimate)
     return work_of_call(target, call, estimate)
+
+
+def _scaled_product(o: HloOperation) -> Work:
+    """Operands are (batch, m, k) and (batch, n, k)."""
+    batch, m, k = o.operands[0].shape.dimensions
+    n = o.operands[1].shape.dimensions[1]
+    work = formulas.product(batch, m, n, k, product=by_block(product_of(o)))
+    return replace(work, op=OpClass.MATMUL)
+
+
+def _placement(i: Instruction) -> OpClass | None:
+    """What a call does that moves a value to the host or to the device; None of anything else."""
+    if i.custom_call_target != PLACEMENTS[0]:
+        return _PLACED.get(i.custom_call_target)
+    said = {a.key: a.value for a in i.frontend_attributes.map}
+    on_host = "host" in said.get("_xla_buffer_placement", "")
+    return OpClass.TO_HOST if on_host else OpClass.FROM_HOST
 
 
 def _arrays(instructions: list[Instruction]) -> tuple[ArrayType, ...]:
@@ -128,14 +165,17 @@ def _cudnn_convolution(o: HloOperation) -> Work:
 
 def _attention(o: HloOperation, *, backward: bool) -> Work:
     """Queries and keys are (batch, heads, sequence, size) in Flint's own calls. In cuDNN's they may
-    also be (batch, sequence, heads, size): the longer of the two middle dimensions of the keys is
-    taken for their sequence.
+    also be (batch, sequence, heads, size): the configuration says so, or the longer of the two middle
+    dimensions of the keys is taken for their sequence.
     """
     query, key, value = (v.shape.dimensions for v in o.operands[:3])
     if len(query) != 4 or len(key) != 4 or not value:
         return Work(unpriced=True, product=product_of(o))
-    ours = o.instruction.custom_call_target.startswith("flint.")
-    keys, queries = (s[2] if ours else max(s[1:3]) for s in (key, query))
+    config = _table(backend_config(o.instruction), "cudnn_fmha_backend_config")
+    batch = _table(config, "bmm1_dot_dimension_numbers").get("lhs_batch_dimensions")
+    heads_first = o.instruction.custom_call_target.startswith("flint.") or batch == ["0", "1"]
+    known = 2 if heads_first else 1 if batch else 0
+    keys, queries = (s[known] if known else max(s[1:3]) for s in (key, query))
     return formulas.attention(
         math.prod(query[:-1]) // max(queries, 1),
         queries,

@@ -18,6 +18,7 @@ from flint.passes.locations import file_name, split_name_stack
 
 #: Protobuf messages; the fields of `_MESSAGES` are the documentation.
 Instruction = Any
+OpSharding = Any
 Computation = Any
 _PACKAGE = "flint_hlo"
 #: Message name to its fields: (name, number, type), `*` for repeated, a capital for a message.
@@ -33,7 +34,7 @@ _MESSAGES: dict[str, str] = {
     "Window": "dimensions 1 WindowDimension*",
     "ConvolutionDimensions": "kernel_input_feature_dimension 3 int64, "
     "kernel_output_feature_dimension 4 int64, kernel_spatial_dimensions 6 int64*, "
-    "output_feature_dimension 10 int64, input_spatial_dimensions 11 int64*, "
+    "output_batch_dimension 9 int64, output_feature_dimension 10 int64, input_spatial_dimensions 11 int64*, "
     "output_spatial_dimensions 12 int64*",
     "DotDimensions": "lhs_contracting_dimensions 1 int64*, rhs_contracting_dimensions 2 int64*, "
     "lhs_batch_dimensions 3 int64*, rhs_batch_dimensions 4 int64*",
@@ -54,7 +55,10 @@ _MESSAGES: dict[str, str] = {
     "SourceTarget": "source 1 int64, target 2 int64",
     "Attribute": "key 1 string, value 2 string",
     "FrontendAttributes": "map 1 Attribute*",
-    "OpSharding": "type 1 int32",
+    "OpSharding": "type 1 int32, tile_assignment_dimensions 3 int64*, "
+    "tile_assignment_devices 4 int64*, tuple_shardings 5 OpSharding*, "
+    "replicate_on_last_tile_dim 6 bool, last_tile_dims 8 int32*, iota_reshape_dims 9 int64*, "
+    "iota_transpose_perm 10 int32*",
     "Instruction": "name 1 string, opcode 2 string, shape 3 Shape, metadata 7 OpMetadata, "
     "literal 8 Literal, parameter_number 9 int64, tuple_index 13 int64, dimensions 14 int64*, "
     "window 15 Window, convolution_dimension_numbers 16 ConvolutionDimensions, "

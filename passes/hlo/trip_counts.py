@@ -7,12 +7,15 @@ an element of the loop's tuple plus a known integer, a comparison of two such, o
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flint.errors import Malformed
+from flint.errors import FlintError, Malformed, nearest
 from flint.passes.hlo.calls import backend_config
+from flint.passes.hlo.collectives import collective_kind
 from flint.passes.hlo.module import Computation, HloModule, Instruction
+from flint.steps.trip_counts import TripCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,3 +188,57 @@ def _settle(value: Value, invariant: dict[int, Value]) -> Value:
     if isinstance(value, Carried) and isinstance(invariant.get(value.index), int):
         return invariant[value.index] + value.offset
     return value
+
+
+def compares_counters(condition: Computation) -> bool:
+    """Whether the condition of a loop does no more than that: it costs nothing."""
+    given = ("parameter", "get-tuple-element", "constant")
+    return not any(
+        collective_kind(i.opcode) or (i.shape.dimensions and i.opcode not in given)
+        for i in condition.instructions
+    )
+
+
+class AskedLoops:
+    """Loops whose count depends on data: they are numbered, and the user gives their counts.
+
+    `around` has a name for each loop that the walk is in: what gave its count, "" if nothing had to.
+    """
+
+    def __init__(self, given: TripCounts) -> None:
+        self._given = given
+        self._seen = 0
+        self.around: list[str] = []
+
+    def count(self, names: Sequence[str], scope: str, place: str) -> int:
+        """The count of the innermost loop, by any of its names or its number.
+
+        Raises FlintError FL403 for a loop without one, or with that of a loop around it.
+        """
+        numbered = f"loop{self._seen}"
+        self._seen += 1
+        known = [name for name in (*names, numbered) if name]
+        count = self._given.take(known)
+        if count is None:
+            raise self._unknown(known, scope, place)
+        used = next(name for name in known if name in self._given)
+        if used in self.around:
+            raise FlintError(
+                "FL403",
+                f"the trip count '{used}' matches both {numbered} and a loop around it",
+                place=place,
+                help=f"name them by number: --trip-count {numbered}=N, and likewise for the outer one",
+            )
+        self.around[-1] = used
+        return count
+
+    def _unknown(self, known: Sequence[str], scope: str, place: str) -> FlintError:
+        best = next((name for name in known if ":" in name), known[0])
+        given = next(iter(self._given), "")
+        return FlintError(
+            "FL403",
+            f"the trip count of loop {known[-1]} ({known[0]}){f' in {scope}' if scope else ''} depends on data"
+            + (nearest(given, list(known)) if given else ""),
+            place=place,
+            help=f'give its trip count with --trip-count {best}=N (in Python: trip_counts={{"{best}": N}})',
+        )

@@ -6,7 +6,7 @@ through a tuple is on the one row that is meant.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from flint.errors import FlintError, Malformed
@@ -29,6 +29,7 @@ from flint.passes.hlo.collectives import (
     reduction,
 )
 from flint.passes.hlo.cycles import estimated_cycles
+from flint.passes.hlo.facts import NOTHING, CapturedFacts, turned_operands
 from flint.passes.hlo.module import (
     Computation,
     HloModule,
@@ -42,16 +43,20 @@ from flint.passes.hlo.op_classes import class_of
 from flint.passes.hlo.places import KnownPlaces, kept_part
 from flint.passes.hlo.trees import Rows, flat, mapped, tree, zipped
 from flint.passes.hlo.trip_counts import (
+    AskedLoops,
     InstructionEvaluator,
     Value,
     body_arguments,
+    compares_counters,
     counted_trips,
     known_trip_count,
 )
-from flint.passes.hlo.work import work_of
+from flint.passes.hlo.work import ComputationFlops, work_of
+from flint.passes.work.host_copies import ARGUMENT
 from flint.passes.work.work import Work
 from flint.steps.trip_counts import TripCounts
 
+_BARRIERS = frozenset({"opt-barrier", "optimization-barrier"})
 NO_WORK = frozenset({"constant", "after-all", "partition-id", "replica-id", "add-dependency"})
 
 
@@ -59,41 +64,40 @@ def module_to_program(
     module: HloModule,
     mesh: Mesh,
     trip_counts: Mapping[str, int] | None = None,
-    shardings: Sequence[str] = (),
+    known: CapturedFacts = NOTHING,
 ) -> Program:
     """The Program of one device of `mesh` that runs a partitioned `module`.
 
-    `trip_counts` gives loops whose bound is not static, by instruction name or scope, `shardings`
-    those of the arguments where they are known, as `Program.cause` has them. Raises FlintError FL303 (a module that contradicts itself), FL102 (other mesh) or FL403 (unknown trip count).
+    `trip_counts` gives loops whose bound is not static, by instruction name or scope. Raises FlintError FL303 (a module that contradicts itself), FL102 (other mesh) or FL403 (unknown trip count).
     """
-    return with_phases(_walked(module, mesh, trip_counts, shardings, apart=False)[0])
+    return with_phases(_walked(module, mesh, trip_counts, known, apart=False)[0])
 
 
 def module_with_results(
     module: HloModule,
     mesh: Mesh,
     trip_counts: Mapping[str, int] | None = None,
-    shardings: Sequence[str] = (),
+    known: CapturedFacts = NOTHING,
 ) -> tuple[Program, tuple[int, ...]]:
     """As `module_to_program`, and for each result of the module a row of its own that holds it.
 
     Phases are those that instructions are tagged with: the module may be a part of a step.
     """
-    return _walked(module, mesh, trip_counts, shardings, apart=True)
+    return _walked(module, mesh, trip_counts, known, apart=True)
 
 
 def _walked(
     module: HloModule,
     mesh: Mesh,
     trip_counts: Mapping[str, int] | None,
-    shardings: Sequence[str],
+    known: CapturedFacts,
     *,
     apart: bool,
 ) -> tuple[Program, tuple[int, ...]]:
     _check_size(module, mesh)
     try:
         check_module(module)
-        walk = _HloWalk(module, mesh, TripCounts.of(trip_counts), shardings)
+        walk = _HloWalk(module, mesh, TripCounts.of(trip_counts), known)
         results = walk.run(apart=apart)
     except Malformed as error:
         raise malformed(module.source, str(error)) from error
@@ -114,17 +118,20 @@ class _HloWalk:
     """State of one walk: the rows so far, and the rows of every value in reach."""
 
     def __init__(
-        self, module: HloModule, mesh: Mesh, trip_counts: TripCounts, shardings: Sequence[str]
+        self,
+        module: HloModule,
+        mesh: Mesh,
+        trip_counts: TripCounts,
+        known: CapturedFacts,
     ) -> None:
         self.module = module
-        self.shardings = dict(enumerate(shardings))
+        self.known = known
         self.mesh = mesh
-        self.trip_counts = trip_counts
+        self.loops = AskedLoops(trip_counts)
         self.builder = ProgramBuilder(mesh)
         self._channels: dict[int, int] = {}
         self._choices = 0
-        self._unknown_loops = 0
-        self._flops: dict[int, int] = {}
+        self._flops = ComputationFlops(module)
 
     def run(self, *, apart: bool) -> tuple[int, ...]:
         """Add all rows of the entry computation and one that holds its results; returns those.
@@ -165,11 +172,13 @@ class _HloWalk:
 
     def _parameter(self, p: Instruction) -> Rows:
         flags = Flag.DONATED if p.parameter_number in self.module.donated else 0
+        on_host, cause = self.known.argument(p.parameter_number)
         return tree(p.shape, lambda part: self.builder.add(
-            "hlo.parameter", Kind.PARAMETER, dtype=shapes.first(part)[0],
+            ARGUMENT if on_host else "hlo.parameter", Kind.PARAMETER,
+            op=OpClass.HOST_VALUE if on_host else OpClass.VALUE, dtype=shapes.first(part)[0],
             shape=shapes.first(part)[1], result_bytes=shapes.num_bytes(part),
             name=p.metadata.op_name or p.name, location=location(p, self.module), flags=flags,
-            cause=self.shardings.get(p.parameter_number, ""),
+            cause=cause,
         ))  # fmt: skip
 
     def _instruction(self, i: Instruction, scope: _Scope) -> Rows:
@@ -207,6 +216,8 @@ class _HloWalk:
         return self._computation(_Scope(self.module, called, operands, known, asynchronous))
 
     def _compute(self, i: Instruction, scope: _Scope) -> Rows:
+        if i.opcode in _BARRIERS:
+            self.builder.barrier()
         work = work_of(i, scope.computation, self.module)
         if i.opcode in VIEWS or i.opcode in NO_WORK or i.custom_call_target in FREE_TARGETS:
             return self._value(i, scope, Flag.VIEW if i.opcode in VIEWS else Flag(0))
@@ -217,6 +228,10 @@ class _HloWalk:
             flags |= Flag.IN_PLACE
         if i.opcode.endswith("-start"):
             flags |= Flag.ASYNC
+        if self.known.captured:
+            flags |= turned_operands(
+                i, self._operands(i, scope), [*flat([scope.rows[o] for o in i.operand_ids])]
+            )
         part = None
         if i.opcode == "dynamic-slice":
             part = kept_part(i, self._operands(i, scope)[0], scope.places, self.mesh)
@@ -290,6 +305,7 @@ class _HloWalk:
             op = OpClass.VALUE
         elif part:
             op = OpClass.ALL_SLICE
+        made_for, told = self.known.cause(i)
         row = self.builder.add(
             opcode,
             kind,
@@ -311,8 +327,9 @@ class _HloWalk:
             scope=source,
             location=location(i, self.module),
             phase=phase,
-            flags=flags | (Flag.ASYNC if scope.asynchronous and not idle else Flag(0)),
+            flags=flags | told | (Flag.ASYNC if scope.asynchronous and not idle else Flag(0)),
             cycles=0 if idle else estimated_cycles(i),
+            cause=made_for,
         )
         whole = kind is Kind.VALUE or scope.asynchronous or i.opcode.endswith("-start")
         return tree(result, lambda _: row) if whole else self._parts(result, row)
@@ -364,12 +381,14 @@ class _HloWalk:
     def _loop(self, i: Instruction, initial: Rows, scope: _Scope) -> Rows:
         operand = self.module.operands(scope.computation, i)[0]
         value = scope.value(operand)
+        self.loops.around.append("")
         trips = self._trip_count(i, value)
         body = self.module.called(i)[0]
         source, phase = scope_and_phase(i)
         place = location(i, self.module)
         builder = self.builder
-        builder.begin_region(RegionKind.LOOP, trips, name=i.name, location=place)
+        name = source if self.known.captured else i.name
+        builder.begin_region(RegionKind.LOOP, trips, name=name, location=place)
         carried: list[int] = []
 
         def carry(part: Any, row: int) -> int:
@@ -382,6 +401,9 @@ class _HloWalk:
 
         inside = zipped(i.shape, initial, carry)
         known = body_arguments(i, value, self.module)
+        condition = self.module.called(i)[1]
+        if not compares_counters(condition):
+            self._computation(_Scope(self.module, condition, [inside], known, scope.asynchronous))
         result = self._computation(_Scope(self.module, body, [inside], known, scope.asynchronous))
         first = min(carried, default=len(builder))
 
@@ -394,6 +416,7 @@ class _HloWalk:
 
         produced = zipped(i.shape, result, inner)
         builder.end_region(tuple(zip(carried, flat(produced), strict=True)))
+        self.loops.around.pop()
         return produced
 
     def _trip_count(self, i: Instruction, initial: Value) -> int:
@@ -407,22 +430,12 @@ class _HloWalk:
             return count
         source, _ = scope_and_phase(i)
         place = location(i, self.module)
-        self._unknown_loops += 1
-        numbered = f"loop{self._unknown_loops - 1}"
-        names = (i.name, source, source.rsplit("/", 1)[-1], place, numbered)
-        count = self.trip_counts.take(names)
-        if count is not None:
-            return count
-        raise FlintError(
-            "FL403",
-            f"the trip count of loop '{i.name}'{f' in {source}' if source else ''} is not known",
-            place=place or self.module.source,
-            help=f'give its trip count with --trip-count {i.name}=N (in Python: trip_counts={{"{i.name}": N}})',
-        )
+        names = (i.name, source, source.rsplit("/", 1)[-1], place)
+        return self.loops.count(names, source, place or self.module.source)
 
     def _conditional(self, i: Instruction, operands: list[Rows], scope: _Scope) -> Rows:
         branches = self.module.called(i)
-        flops = [self._computation_flops(b) for b in branches]
+        flops = [self._flops.of(b) for b in branches]
         taken = flops.index(max(flops))
         choice, self._choices = self._choices, self._choices + 1
         known = [scope.value(o) for o in self._operands(i, scope)]
@@ -449,24 +462,6 @@ class _HloWalk:
             result_bytes=shapes.num_bytes(part), scope=source, phase=phase,
             location=location(i, self.module),
         )  # fmt: skip
-
-    def _computation_flops(self, computation: Computation) -> int:
-        """About how much a computation does, in flops; unknown loops count once."""
-        if computation.id not in self._flops:
-            self._flops[computation.id] = 0  # ends a module that calls itself
-            self._flops[computation.id] = sum(
-                self._flops_of(i, computation) for i in computation.instructions
-            )
-        return self._flops[computation.id]
-
-    def _flops_of(self, i: Instruction, computation: Computation) -> int:
-        if i.opcode == "while":
-            return self._computation_flops(self.module.called(i)[0]) * (known_trip_count(i) or 1)
-        if i.opcode in ("call", "async-start", "conditional"):
-            return max(self._computation_flops(c) for c in self.module.called(i))
-        work = work_of(i, computation, self.module)
-        # the unpriced may be the kernel that matters: one operation for each byte of its result
-        return work.flops + (shapes.num_bytes(i.shape) if work.unpriced else 0)
 
 
 class _Scope:

@@ -63,7 +63,7 @@ TASKS: dict[str, Callable[[dict[str, Any], bytes], Answer]] = {
     "shardy": _shardy,
     "result-shardings": _result_shardings,
     "import": _import,
-    "partition": lambda options, payload: ({}, xla_child.partition(options, payload)),
+    "partition": xla_child.partition,
     "parse-hlo": lambda _, payload: ({}, xla_child.parse_text(payload)),
     "import-hlo": lambda options, payload: ({}, xla_child.import_proto(options, payload)),
     "abort": _abort,
@@ -141,6 +141,10 @@ def main() -> None:
     from flint.passes.mlir import make_context
 
     make_context()  # imports MLIR while the parent is still busy
+    import flint.passes.partition.prepare.local_calls
+    import flint.passes.partition.prepare.simplify
+    import flint.passes.partition.shardy_pipeline  # noqa: F401
+
     jax_private.xla_client().make_cpu_client  # noqa: B018  and XLA, for all forks
     serve(sys.stdin.buffer, sink)
 

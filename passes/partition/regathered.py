@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from flint.ir.op_class import LAYOUT, OpClass
-from flint.ir.program import Collective, Kind, Program
+from flint.ir.program import Collective, Flag, Kind, Program
 from flint.text import format_bytes, plural
 
 #: Gathers of fewer bytes in a step are not told.
@@ -135,9 +135,18 @@ class _Search:
         return [str(axis) for axis in program.groups[program.group[gather]].axes]
 
     def _is_manual(self, row: int) -> bool:
-        """A gather of `shard_map`: Shardy's own have its names, those of HLO are XLA's."""
-        opcode = self.program.opcodes[self.program.opcode[row]]
-        return bool(opcode == "stablehlo.all_gather")
+        """A gather of `shard_map`. Of a program that a whole compiler made, nothing says which these are."""
+        program = self.program
+        if program.opcodes[program.opcode[row]] == "stablehlo.all_gather":
+            return True
+        told = (program.flags & Flag.PARTITIONED).any()
+        return bool(told and not program.flags[row] & Flag.PARTITIONED) and not self._is_implied(
+            row
+        )
+
+    def _is_implied(self, row: int) -> bool:
+        """One that Flint adds where Shardy's passes say nothing."""
+        return str(self.program.opcodes[self.program.opcode[row]]).startswith("implied.")
 
     def _is_gather(self, row: int) -> bool:
         return bool(self.program.collective[row] == Collective.ALL_GATHER)

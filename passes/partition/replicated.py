@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flint.ir.mesh import AxisRef, Mesh
-from flint.ir.program import Kind, Program
+from flint.ir.program import Program
 
 #: An axis is named when more than this share of the FLOPs is not split over it.
 MOST_REPLICATED = 0.5
 
 
-def replicated_work(program: Program, splits: Mapping[int, frozenset[str]]) -> str:
+def replicated_work(
+    program: Program, splits: Mapping[int, frozenset[str]], ways: Sequence[int] | None = None
+) -> str:
     """A sentence about the axes over which more than half of the FLOPs are not split, or "".
 
     `splits` has, for each row that computes, the names of the axes that shard something that it
     reads or writes: along the others all devices do the same. FLOPs are those of the whole program,
-    before it is split: what a device does, times the devices among which it is split. Loops count
-    as often as they run.
+    before it is split: what a device does, times the devices among which it is split, or `ways` where
+    these are given for each row of `splits`. Loops count as often as they run.
     """
     rows = np.fromiter(splits, dtype=np.int64, count=len(splits))
     devices = {axes: program.mesh.group_size(map(AxisRef, axes)) for axes in set(splits.values())}
-    shared = np.array([devices[axes] for axes in splits.values()], dtype=np.float64)
+    among = [devices[axes] for axes in splits.values()] if ways is None else ways
+    shared = np.array(among, dtype=np.float64)
     work = program.flops[rows] * shared * program.trips[rows]
     total = float(work.sum())
     if total <= 0:
@@ -41,16 +43,6 @@ def replicated_work(program: Program, splits: Mapping[int, frozenset[str]]) -> s
     worst = np.where(np.logical_and.reduce(list(idle.values())), work, 0.0)
     largest = int(np.argmax(worst))
     return _sentence(program, shares, int(rows[largest]), float(worst[largest]) / total)
-
-
-def never_split(program: Program, module_text: str) -> dict[int, frozenset[str]]:
-    """`splits` of a program as far as the text of its StableHLO module tells: axes that are named.
-
-    An axis that no sharding of the module names splits nothing; of others nothing is known.
-    """
-    shown = " ".join(re.findall(r"<@\w+, \[[^>]*>|manual_axes=\{[^}]*\}", module_text))
-    named = frozenset(a for a in program.mesh.names if f'"{a}"' in shown)
-    return {int(row): named for row in np.flatnonzero(program.kind == Kind.COMPUTE)}
 
 
 def _sentence(program: Program, shares: Mapping[str, float], row: int, part: float) -> str:

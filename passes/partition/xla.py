@@ -7,20 +7,29 @@ forgets the names of mesh axes; `flint.passes.axes` finds them again.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from flint.errors import FlintError
 from flint.io.scratch import scratch_folder
-from flint.ir.program import Program
-from flint.passes.hlo.arguments import argument_shardings
-from flint.passes.hlo.module import decode_module
+from flint.ir.program import Kind, Program
+from flint.passes.extract.host_memory import with_host_memory
+from flint.passes.hlo.arguments import given_arguments
+from flint.passes.hlo.causes import MARKS, causes_of
+from flint.passes.hlo.facts import CapturedFacts
+from flint.passes.hlo.module import HloModule, decode_module
+from flint.passes.hlo.program_order import restore
+from flint.passes.hlo.splits import splits_of
 from flint.passes.hlo.tidy import tidy
 from flint.passes.hlo.walk import module_to_program
-from flint.passes.mlir import make_context, module_text
+from flint.passes.mlir import make_context
 from flint.passes.partition import Partitioned
 from flint.passes.partition.prepare.sizes import refuse_huge_tensors
-from flint.passes.partition.replicated import never_split, replicated_work
+from flint.passes.partition.replicated import replicated_work
 from flint.passes.partition.worker import the_worker
+from flint.passes.rewrites.reduce_scatter import FormReduceScatter
 from flint.steps.captured import Captured
 
 #: Longest time that one request may take, in seconds.
@@ -35,18 +44,24 @@ def run_xla(
     Raises FlintError FL401 if XLA dies or takes longer than `timeout_seconds`, and the task's own
     FlintError (FL303, FL402) if it says why it cannot do it.
     """
+    return _asked(task, options, payload, timeout_seconds)[1]
+
+
+def _asked(
+    task: str, options: dict[str, Any], payload: bytes, timeout_seconds: float
+) -> tuple[dict[str, Any], bytes]:
     with scratch_folder() as scratch:
         asked = {"forked": True, "scratch": str(scratch), **options}
-        return the_worker().request(task, payload, asked, timeout_seconds)[1]
+        return the_worker().request(task, payload, asked, timeout_seconds)
 
 
 def partitioned(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) -> Partitioned:
-    """`partition_xla`, and what is said of axes that no sharding of the program names."""
-    program = partition_xla(captured, timeout_seconds)
-    if captured.is_gspmd:
-        return Partitioned(program)  # its shardings name no axes
-    splits = never_split(program, module_text(captured.module))
-    return Partitioned(program, replicated_work(program, splits))
+    """`partition_xla` with the reduce-scatters that all of XLA's compilers form, and what is said of axes over
+    which most of the work is not split.
+    """
+    both = divided(captured, timeout_seconds)
+    program = FormReduceScatter().apply(_program(captured, both))
+    return Partitioned(program, _replicated(captured, both.whole))
 
 
 def partition_xla(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) -> Program:
@@ -55,16 +70,54 @@ def partition_xla(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) 
     Raises FlintError FL401 if XLA dies or takes longer than `timeout_seconds`, FL402 if it refuses
     the module, FL403 for a loop whose trip count is not known, FL407 for tensors of 2^63 elements.
     """
+    return _program(captured, divided(captured, timeout_seconds))
+
+
+@dataclass(frozen=True)
+class Divided:
+    """A module before and after XLA's partitioner."""
+
+    whole: HloModule
+    part: HloModule
+
+
+def _program(captured: Captured, both: Divided) -> Program:
+    arguments = given_arguments(captured)
+    known = CapturedFacts(
+        [argument.sharding for argument in arguments],
+        {number for number, argument in enumerate(arguments) if argument.on_host},
+        causes_of(both.part, writes_own=any(mark in captured.module for mark in MARKS)),
+        captured=True,
+    )
+    program = module_to_program(both.part, captured.mesh, captured.trip_counts, known)
+    return with_host_memory(program)
+
+
+def _replicated(captured: Captured, whole: HloModule) -> str:
+    """Of the program before it is divided, whose rows say by their causes which instructions they are."""
+    splits = splits_of(whole, captured.mesh)
+    known = CapturedFacts(causes={number: str(number) for number in splits})
+    program = module_to_program(whole, captured.mesh, captured.trip_counts, known)
+    rows = np.flatnonzero((program.kind == Kind.COMPUTE) & (program.flops > 0)).tolist()
+    found = {row: splits[int(program.strings[program.cause[row]])] for row in rows}
+    axes = {row: split.axes for row, split in found.items()}
+    return replicated_work(program, axes, [split.ways for split in found.values()])
+
+
+def divided(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) -> Divided:
+    """Both modules of a program; raises as `partition_xla`."""
     options = {"num_devices": captured.mesh.size, "shardy": not captured.is_gspmd}
     try:
-        data = run_xla("partition", options, captured.module, timeout_seconds)
+        facts, data = _asked("partition", options, captured.module, timeout_seconds)
     except FlintError:
         _refuse_huge_tensors(captured.module)  # XLA aborts there
         raise
-    module = decode_module(data, captured.source)
-    tidy(module)
-    shardings = [] if captured.is_gspmd else argument_shardings(captured)
-    return module_to_program(module, captured.mesh, captured.trip_counts, shardings)
+    first = int(facts["first_bytes"])
+    whole, part = (decode_module(d, captured.source) for d in (data[:first], data[first:]))
+    restore(whole)
+    restore(part)
+    tidy(part)
+    return Divided(whole, part)
 
 
 def _refuse_huge_tensors(bytecode: bytes) -> None:

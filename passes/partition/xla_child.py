@@ -21,8 +21,8 @@ _POLL_SECONDS = 0.005
 
 def run_spmd(
     module_bytecode: bytes, num_devices: int, scratch: str, *, is_shardy: bool = True
-) -> bytes:
-    """Partition a StableHLO module with XLA's own partitioner; returns an HloProto.
+) -> tuple[bytes, bytes]:
+    """Partition a StableHLO module with XLA's own partitioner; returns an HloProto before and after.
 
     One CPU device stands for all `num_devices` of them: the device assignment is zeros, and the
     compilation is left behind once the partitioned module has been dumped into the empty folder
@@ -42,9 +42,9 @@ def run_spmd(
     compiling.start()
     while True:
         finished = not compiling.is_alive()
-        data = _dumped(Path(scratch))
+        data = _dumped(Path(scratch), "after")
         if data is not None:
-            return data
+            return _dumped(Path(scratch), "before") or b"", data
         if finished:
             break
         time.sleep(_POLL_SECONDS)
@@ -75,9 +75,9 @@ def _compile(
         refused.append(_first_lines(error))
 
 
-def _dumped(folder: Path) -> bytes | None:
-    """The dump after partitioning if it is whole: an HloProto says how long its module is."""
-    for path in folder.glob(f"*after_{_PASS}*.hlo.pb"):
+def _dumped(folder: Path, when: str) -> bytes | None:
+    """The dump before or after partitioning if it is whole: an HloProto says how long its module is."""
+    for path in folder.glob(f"*{when}_{_PASS}*.hlo.pb"):
         data = path.read_bytes()
         if data[:1] == b"\x0a":  # field 1, length-delimited
             length, start = _varint(data, 1)
@@ -111,19 +111,24 @@ def _first_lines(error: Exception) -> str:
     return " ".join(lines[:2])[:400]
 
 
-def partition(options: dict[str, Any], payload: bytes) -> bytes:
-    """A module as `run_spmd` partitions it once it is written as compilers simplify it."""
+def partition(options: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+    """A module as `run_spmd` partitions it once it is written as compilers simplify it.
+
+    `first_bytes` of the answer are the module before.
+    """
     from flint.passes.partition.prepare.local_calls import with_local_calls
     from flint.passes.partition.prepare.manual_names import with_whole_names
+    from flint.passes.partition.prepare.positions import marked
     from flint.passes.partition.prepare.simplify import simplified
 
-    module = with_whole_names(with_local_calls(simplified(payload)))
-    return run_spmd(
+    module = marked(with_whole_names(with_local_calls(simplified(payload))))
+    before, after = run_spmd(
         module,
         int(options["num_devices"]),
         str(options["scratch"]),
         is_shardy=bool(options.get("shardy", True)),
     )
+    return {"first_bytes": len(before)}, before + after
 
 
 def import_proto(options: dict[str, Any], payload: bytes) -> bytes:

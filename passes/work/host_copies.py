@@ -6,6 +6,8 @@ from flint.ir.op_class import OpClass
 
 #: Calls by which JAX (and XLA, in modules that it has read) move a value.
 PLACEMENTS = ("annotate_device_placement", "MoveToHost", "MoveToDevice")
+#: The same two as XLA is told of them, whose compiler for CPUs drops those that it knows.
+MOVES = {OpClass.TO_HOST: "flint.move_to_host", OpClass.FROM_HOST: "flint.move_to_device"}
 #: Calls that copy an operand to a call on the host, and a result of it to the device.
 STORE, LOAD = "flint.host_store", "flint.host_load"
 #: The target of a call on the host, and what follows it where each device calls for itself.

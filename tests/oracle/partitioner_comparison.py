@@ -12,6 +12,7 @@ from flint.ir.program import Collective, Kind, Program
 from flint.passes.base import run_passes
 from flint.passes.compilers.sides import Traffic, ring_factor
 from flint.passes.partition import partitioner
+from flint.passes.partition.xla import partition_xla
 from flint.passes.rewrites.dead_code import DropDeadCode
 from tests.zoo import Example
 
@@ -93,9 +94,9 @@ def compare(example: Example) -> Comparison:
     """Capture a program once and partition it twice."""
     captured = capture_jax(example.step(), example.mesh)
     found = []
-    for name in ("shardy", "xla"):
+    for name, partition in (("shardy", partitioner("shardy")), ("xla", partition_xla)):
         try:
-            program = partitioner(name)(captured)
+            program = partition(captured)
         except FlintError as error:
             raise AssertionError(f"{example.name} with {name}: {error}") from error
         found.append(communication(run_passes(program, [DropDeadCode()])))

@@ -15,6 +15,7 @@ from flint.passes.compilers.positions.cut_module import with_shardings
 from flint.passes.compilers.positions.one_position import on_all_positions, on_one_position
 from flint.passes.extract.phases import with_phases
 from flint.passes.hlo.arguments import argument_shardings
+from flint.passes.hlo.facts import CapturedFacts
 from flint.passes.hlo.walk import module_with_results
 from flint.passes.partition.worker import the_worker
 from flint.passes.pools.ports import PoolStep, pool_step
@@ -40,9 +41,9 @@ class PositionCompiler:
         self.by = replace(compiled.by, memory=None)
         if compiled.warning:
             self.warnings[compiled.warning] = None
-        shardings = argument_shardings(alone)
+        known = CapturedFacts(argument_shardings(alone))
         program, results = module_with_results(
-            compiled.module, alone.mesh, alone.trip_counts, shardings
+            compiled.module, alone.mesh, alone.trip_counts, known
         )
         return on_all_positions(program, mesh, self.axis), results
 

@@ -10,8 +10,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from flint.ir.op_class import OpClass
+from flint.passes.extract.host_memory import placement
 from flint.passes.mlir import operations_named, target_of
-from flint.passes.work.host_copies import CALLBACK_TARGET, LOAD, ON_SHARDS, STORE
+from flint.passes.work.host_copies import (
+    CALLBACK_TARGET,
+    LOAD,
+    MOVES,
+    ON_SHARDS,
+    PLACEMENTS,
+    STORE,
+)
 
 #: Targets of JAX's callbacks; `partitioned` ones run on each device's own part.
 _CALLBACK = re.compile(
@@ -34,6 +43,16 @@ def take_host_calls_apart(module: Any, bytecode: bytes) -> None:
         for op in operations_named(module, name):
             if _is_of_the_host(op):
                 _take_apart(op, is_local=True)
+
+
+def rename_moves(module: Any) -> None:
+    """Give every call that moves a value to or from the host a name that XLA does not know."""
+    from jaxlib.mlir import ir
+
+    for op in operations_named(module, "stablehlo.custom_call"):
+        if target_of(op) in PLACEMENTS:
+            name = MOVES[placement(op) or OpClass.FROM_HOST]
+            op.attributes["call_target_name"] = ir.StringAttr.get(name)
 
 
 def _is_of_the_host(op: Any) -> bool:

@@ -3,22 +3,45 @@
 XLA knows nothing of a custom call that nobody registered a partitioner for: it gathers the operands,
 and every device computes all of it. Shardy's propagation knows better, by the rules of `rules.py`.
 So where these let a call be split, it becomes a `sdy.manual_computation` over the axes that they
-give it, with a call of local shapes inside.
+give it, with a call of local shapes inside, and sums of results of which each device has a part.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flint.passes.extract.op_classes import key_of
-from flint.passes.mlir import make_context, operations_named, write_bytecode
+from flint.passes.mlir import (
+    is_attention_backward,
+    make_context,
+    operations_named,
+    shape_of,
+    target_of,
+    write_bytecode,
+)
+from flint.passes.partition.as_xla.placed import manual_axes, sharding_of
 from flint.passes.partition.prepare.inline import inline_calls
-from flint.passes.partition.prepare.rules import KNOWN_CALLS, RULE, RULES, factors_of, rule_of
+from flint.passes.partition.prepare.rules import (
+    FACTORED,
+    KNOWN_CALLS,
+    RULE,
+    RULES,
+    factors_of,
+    rule_of,
+)
+from flint.passes.work.host_copies import CALLBACK_TARGET, MOVES
 
 _CALL, _TAG, _SHARDING = "stablehlo.custom_call", "flint.call", "sdy.sharding"
+#: For each operand or result the factors of each dimension.
+_Factors = list[list[list[int]]]
+#: Calls of which Flint has a rule and XLA has none.
+_OURS = {f"custom_call:{name}" for name in (*MOVES.values(), *FACTORED)}
 
 
 def with_local_calls(bytecode: bytes) -> bytes:
@@ -32,9 +55,10 @@ def with_local_calls(bytecode: bytes) -> bytes:
 
     with make_context():
         module = ir.Module.parse(bytecode)
-        if not any(_can_split(op) for op in operations_named(module, _CALL)):
+        if not any(_can_split(op) or _is_whole(op) for op in operations_named(module, _CALL)):
             return bytecode
         inline_calls(module)
+        _make_whole([op for op in operations_named(module, _CALL) if _is_whole(op)], module)
         calls = [op for op in operations_named(module, _CALL) if _can_split(op)]
         for number, op in enumerate(calls):
             op.attributes[_TAG] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
@@ -49,7 +73,8 @@ def with_local_calls(bytecode: bytes) -> bytes:
 def _can_split(op: Any) -> bool:
     """Whether a rule lets devices share the work of a call that XLA cannot split."""
     key = key_of(op)
-    if key in RULES or key in KNOWN_CALLS or not len(op.operands) or not len(op.results):
+    is_known = key in KNOWN_CALLS or (key in RULES and key not in _OURS)
+    if is_known or not len(op.operands) or not len(op.results):
         return False
     rule = _rule(op)
     return rule is not None and len(rule.need_replication_factors) < len(rule.factor_sizes)
@@ -64,11 +89,15 @@ def _rule(op: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """How a call is split: a mesh by name, and for each factor of its rule the axes that share it."""
+    """How a call is split: a mesh by name, and for each factor of its rule the axes that share it.
+
+    `sums` has the groups of devices that add up a result, by its number.
+    """
 
     mesh: str
     axes: Mapping[int, tuple[str, ...]]
     ways: Mapping[int, int]
+    sums: Mapping[int, NDArray[np.int64]]
 
 
 def _splits(bytecode: bytes) -> dict[int, _Split]:
@@ -97,18 +126,27 @@ def _mesh_sizes(module: Any) -> dict[str, dict[str, int]]:
 
 
 def _split_of(op: Any, meshes: Mapping[str, Mapping[str, int]]) -> _Split:
-    """From the shardings of a call's results: whole axes that divide what they split."""
+    """From the shardings of a call's results, and of what it sums: whole axes that divide both."""
     from jaxlib.mlir.dialects import sdy
 
     rule = sdy.OpShardingRuleAttr(op.attributes[RULE])
-    whole, sizes = set(rule.need_replication_factors), list(rule.factor_sizes)
+    sizes = list(rule.factor_sizes)
+    operands = [factors_of(m) for m in rule.operand_mappings]
+    results = [factors_of(m) for m in rule.result_mappings]
+    read = {f for dimensions in operands for factors in dimensions for f in factors}
+    shared = read.difference(
+        rule.need_replication_factors
+    )  # what a call alone makes, it makes whole
     mesh, axes, ways = "", dict[int, tuple[str, ...]](), dict[int, int]()
-    shardings = sdy.TensorShardingPerValueAttr(op.attributes[_SHARDING]).shardings
-    for sharding, mapping in zip(shardings, rule.result_mappings, strict=True):
-        found = sdy.TensorShardingAttr(sharding)
+    placed = [(sharding_of(v), m, shared) for v, m in zip(op.results, results, strict=True)]
+    summed = shared.intersection(rule.reduction_factors)
+    placed += [(sharding_of(v), m, summed) for v, m in zip(op.operands, operands, strict=True)]
+    for found, mapping, allowed in placed:
+        if found is None:
+            continue
         mesh = mesh or found.mesh_or_ref.value
-        for factors, dimension in zip(factors_of(mapping), found.dimension_shardings, strict=True):
-            left = [f for f in factors if f not in whole and f not in axes]
+        for factors, dimension in zip(mapping, found.dimension_shardings, strict=True):
+            left = [f for f in factors if f in allowed and f not in axes]
             for name in _whole_axes(dimension):
                 size = meshes[mesh][name]
                 while left and sizes[left[0]] // ways.get(left[0], 1) % size:
@@ -116,7 +154,28 @@ def _split_of(op: Any, meshes: Mapping[str, Mapping[str, int]]) -> _Split:
                 if left and all(name not in taken for taken in axes.values()):
                     axes[left[0]] = (*axes.get(left[0], ()), name)
                     ways[left[0]] = ways.get(left[0], 1) * size
-    return _Split(mesh, axes, ways)
+    return _Split(mesh, axes, ways, _sums(op, rule, axes, meshes.get(mesh, {})))
+
+
+def _sums(
+    op: Any, rule: Any, axes: Mapping[int, tuple[str, ...]], sizes: Mapping[str, int]
+) -> dict[int, NDArray[np.int64]]:
+    """Which results a split leaves in parts: by a factor that is summed, or of queries that share keys."""
+    summed, numbers = set(rule.reduction_factors), range(len(op.results))
+    if is_attention_backward(target_of(op)):
+        queries, keys = (
+            {f for d in factors_of(m) for f in d} for m in list(rule.operand_mappings)[:2]
+        )
+        summed, numbers = queries - keys, range(1, 3)
+    over = [name for f in sorted(summed) for name in axes.get(f, ())]
+    if not over:
+        return {}
+    names = list(sizes)
+    at = [names.index(name) for name in sorted(over, key=names.index)]
+    devices = np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values()))
+    last = range(len(names) - len(at), len(names))
+    groups = np.moveaxis(devices, at, last).reshape(-1, math.prod(sizes[n] for n in over))
+    return dict.fromkeys(numbers, groups)
 
 
 def _whole_axes(dimension: Any) -> Iterator[str]:
@@ -129,19 +188,40 @@ def _whole_axes(dimension: Any) -> Iterator[str]:
         yield axis.name
 
 
-def _make_local(op: Any, split: _Split) -> None:
-    """Replace a call by a manual computation around one of local shapes."""
+def _is_whole(op: Any) -> bool:
+    """Whether the host is called for all devices at once: XLA takes no effect without a sharding."""
+    return target_of(op) == CALLBACK_TARGET and not manual_axes(op)
+
+
+def _make_whole(calls: Sequence[Any], module: Any) -> None:
+    """Let every device hold all that these calls see: by hand, over all axes."""
+    meshes = _mesh_sizes(module)
+    for op in calls if meshes else ():
+        mesh, sizes = next(iter(meshes.items()))
+        _make_local(op, _Split(mesh, {}, {}, {}), tuple(sizes))
+
+
+def _factors(op: Any) -> tuple[_Factors, _Factors]:
+    """Of the operands and the results of a call, by its rule; none without one."""
+    rule = _rule(op)
+    if rule is None:
+        return _whole(op.operands), _whole(op.results)
+    return list(map(factors_of, rule.operand_mappings)), list(map(factors_of, rule.result_mappings))
+
+
+def _whole(values: Any) -> _Factors:
+    return [[[]] * len(shape_of(value)) for value in values]
+
+
+def _make_local(op: Any, split: _Split, names: Sequence[str] = ()) -> None:
+    """Replace a call by a manual computation around one of local shapes, over `names` too."""
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import sdy
 
-    rule = _rule(op)
-    used = sorted({name for names in split.axes.values() for name in names})
-    operands = [
-        (v.type, factors_of(m)) for v, m in zip(op.operands, rule.operand_mappings, strict=True)
-    ]
-    results = [
-        (v.type, factors_of(m)) for v, m in zip(op.results, rule.result_mappings, strict=True)
-    ]
+    reads, makes = _factors(op)
+    used = sorted({*names, *(name for given in split.axes.values() for name in given)})
+    operands = [(v.type, m) for v, m in zip(op.operands, reads, strict=True)]
+    results = [(v.type, m) for v, m in zip(op.results, makes, strict=True)]
     with op.context, op.location, ir.InsertionPoint(op):
         manual = sdy.ManualComputationOp(
             [kind for kind, _ in results],
@@ -160,10 +240,28 @@ def _make_local(op: Any, split: _Split) -> None:
                 operands=list(body.arguments),
                 attributes=kept,
             )
-            sdy.ReturnOp(list(inner.results))
+            sdy.ReturnOp([_summed(r, split.sums.get(n)) for n, r in enumerate(inner.results)])
     for before, after in zip(op.results, manual.results, strict=True):
         before.replace_all_uses_with(after)
     op.erase()
+
+
+def _summed(value: Any, groups: NDArray[np.int64] | None) -> Any:
+    """What the devices of a group have, added up; the value itself without one."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    if groups is None:
+        return value
+    scalar = ir.RankedTensorType.get([], ir.RankedTensorType(value.type).element_type)
+    everyone = {"channel_handle": stablehlo.ChannelHandle.get(1, 1), "use_global_device_ids": True}
+    made = stablehlo.AllReduceOp(
+        [value.type], [value], ir.DenseElementsAttr.get(groups), **everyone
+    )
+    block = made.regions[0].blocks.append(scalar, scalar)
+    with ir.InsertionPoint(block):
+        stablehlo.return_([stablehlo.add(*block.arguments)])
+    return made.results[0]
 
 
 def _shardings(values: list[tuple[Any, list[list[int]]]], split: _Split) -> Any:

@@ -20,7 +20,7 @@ from flint.passes.extract.op_classes import CHLO, TOP_K, key_of
 from flint.passes.mlir import shape_of
 from flint.passes.partition.prepare.attention import attention_rule
 from flint.passes.work.formulas import SCALED_DOT
-from flint.passes.work.host_copies import CALLBACK_TARGET, ON_SHARDS, PLACEMENTS
+from flint.passes.work.host_copies import CALLBACK_TARGET, MOVES, ON_SHARDS, PLACEMENTS
 from flint.plugins import SHARDING_RULES, load, registered
 
 Shape = tuple[int, ...]
@@ -192,27 +192,24 @@ def _group_sizes(shape: Shape, group: int, sizes: list[int]) -> tuple[int, ...]:
     return (*leading, group)
 
 
+#: Factorisations of TPUs: of each matrix of a batch alone.
+FACTORED = ("LuDecomposition", "Qr")
 _CHLO = sorted(name for c, names in CHLO.items() if c in ELEMENTWISE for name in names.split())
 #: Operation name to rule maker. For custom calls the key is `custom_call:TARGET`.
 RULES: dict[str, RuleMaker] = {
     **dict.fromkeys((f"chlo.{name}" for name in _CHLO), pointwise),
     **dict.fromkeys((f"custom_call:mhlo.{name}" for name in _CHLO), pointwise),
     **dict.fromkeys(
-        (
-            "custom_call:LayoutConstraint",
-            "custom_call:MoveToDevice",
-            "custom_call:MoveToHost",
-            "custom_call:annotate_device_placement",
-        ),
+        ("custom_call:LayoutConstraint",),
         pointwise,
     ),
     "chlo._asin_acos_kernel": pointwise,
-    **dict.fromkeys((f"custom_call:{name}" for name in PLACEMENTS), pointwise),
+    **dict.fromkeys((f"custom_call:{name}" for name in (*PLACEMENTS, *MOVES.values())), pointwise),
     "chlo.ragged_dot": ragged_dot,
     **dict.fromkeys(TOP_K, top_k),
     "custom_call:ApproxTopK": approx_top_k,
     "custom_call:Eigh": matrices,
-    "custom_call:LuDecomposition": matrices,
+    **dict.fromkeys((f"custom_call:{name}" for name in FACTORED), matrices),
     "stablehlo.select_and_scatter": select_and_scatter,
 }
 #: Custom calls that Shardy has rules for, that communicate, or that only annotate.
@@ -224,7 +221,6 @@ KNOWN_CALLS = frozenset(
         "CustomSPMDPartitioning",
         "PartialReduce",
         "ProductOfElementaryHouseholderReflectors",
-        "Qr",
         "SPMDFullToShardShape",
         "SPMDShardToFullShape",
         "Sharding",

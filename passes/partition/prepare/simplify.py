@@ -15,6 +15,7 @@ from flint.passes.partition.as_xla.zeros import (
     join_reshapes,
     pad_with_constants,
 )
+from flint.passes.partition.prepare.host_calls import rename_moves, take_host_calls_apart
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.move_reshapes import move_reshapes
 from flint.passes.partition.prepare.scans import scans_as_windows
@@ -35,6 +36,8 @@ def simplified(bytecode: bytes) -> bytes:
         except ir.MLIRError:
             return bytecode
         inline_calls(module)
+        take_host_calls_apart(module, bytecode)
+        rename_moves(module)
         simplify(module, bytecode)
         move_reshapes(module)
         join_reshapes(module)

@@ -134,4 +134,4 @@ def test_a_capture_says_its_stages(tmp_path: Path) -> None:
     text = CliRunner().invoke(app, [*command, "-o", str(tmp_path / "trace")]).stderr
     stages = re.findall(r"stage: (\w+) took", text)
     assert stages == ["trace", "lower", "capture", "partition", "write"]
-    assert re.search(r"worker: shardy answered after [\d.]+ s: \d+ bytes to it", text)
+    assert re.search(r"worker: partition answered after [\d.]+ s: \d+ bytes to it", text)

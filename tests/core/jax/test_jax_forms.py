@@ -186,7 +186,7 @@ def test_pmap_is_an_axis_of_its_name() -> None:
         trace = flint.trace(pmapped, mesh, w, x)
         assert trace.mesh.shape == {"batch": 8}
         assert products(trace) // FLOPS == 4  # all columns of 8 rows
-        assert communication(trace) == [("stablehlo.all_reduce", 2)]
+        assert communication(trace) == [("hlo.all-reduce", 2)]
     assert flint.trace(jax.pmap(step, in_axes=(None, 0)), {"data": 8}, w, x).mesh.shape == {
         "data": 8
     }

@@ -34,8 +34,9 @@ def shaped(shape: tuple[int, ...], *spec: Any, dtype: Any = F32) -> jax.ShapeDty
 
 
 def captured(function: Any, *args: Any, mesh: object = MESH, **options: Any) -> Program:
-    """The verified program of a step."""
-    program = flint.trace(function, mesh, *args, **options).program
+    """The verified program of a step, in StableHLO's operations: Shardy's passes keep them."""
+    by = {"partitioner": "shardy", **options}
+    program = flint.trace(function, mesh, *args, **by).program
     program.verify()
     return program
 

@@ -105,7 +105,7 @@ def test_what_is_copied(case: tuple[Callable[..., Any], int, int, int], platform
     trace = flint.trace(fn, MESH, W, X, platform=platform)
     assert total(trace, "host.store", "operand_bytes") == stored
     assert total(trace, "host.load") == loaded
-    assert total(trace, "sdy.all_gather", "comm_bytes") == gathered
+    assert total(trace, "hlo.all-gather", "comm_bytes") == gathered
     assert not (trace.program.flags & Flag.UNPRICED).any()
     said = [w for w in trace.warnings if "calls back into Python" in w]
     if fn is looked_at:

@@ -39,7 +39,9 @@ def captured() -> Program:
         return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
 
     weights = [shaped((64, 64), "data", "model") for _ in range(6)]
-    return flint.trace(layers, MESH, shaped((32, 64), "data", None), weights).program
+    return flint.trace(
+        layers, MESH, shaped((32, 64), "data", None), weights, partitioner="shardy"
+    ).program
 
 
 def test_rows_are_as_if_each_operation_had_been_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
-from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Mesh
-from flint.ir.program import Collective
+from flint.ir.op_class import OpClass
+from flint.ir.program import Collective, Flag, Kind
 from flint.passes.hlo.module import decode_module, message_class
 from flint.passes.hlo.places import KnownPlaces, kept_part
 from flint.passes.hlo.tidy import tidy
@@ -63,49 +63,77 @@ def test_gradients_are_scattered_whoever_partitions() -> None:
     assert shardys == xlas and ("REDUCE_SCATTER", "data", 64 * 128 * 2) in xlas
 
 
-def test_where_both_agree_the_program_is_shardys() -> None:
-    found = flint.trace(fsdp, MESH, *FSDP)
-    assert found.workload.metadata["partitioner"] == "shardy" and not found.warnings
-
-
 def rolled(x):
-    """Shardy's rules gather both terms of the sum, XLA's partitioner what they add up to."""
+    """Shardy's passes gather both terms of the sum, XLA's partitioner what they add up to."""
     h = jnp.tanh(x)
     h = h + jnp.roll(h, 3, axis=1)
     return jax.lax.with_sharding_constraint(h, NamedSharding(MESH, P("data"))) * 2
 
 
-def test_where_they_differ_it_is_xlas_and_a_warning_says_by_what() -> None:
+def test_the_program_is_xlas_calls_of_kernels_too() -> None:
     x = sds((64, 64), ("data", "model"))
     found, xlas, shardys = (
         flint.trace(rolled, MESH, x, partitioner=by) for by in ("auto", "xla", "shardy")
     )
-    assert traffic(xlas) != traffic(shardys)
-    assert found.workload.metadata["partitioner"] == "xla" and traffic(found) == traffic(xlas)
-    (told,) = [w for w in found.warnings if "XLA's own partitioner" in w]
-    assert "by Shardy's rules" in told and "--partitioner shardy" in told
+    assert traffic(found) == traffic(xlas) != traffic(shardys) and not found.warnings
+    calls = flint.trace(lambda x: rolled(x) + jnp.linalg.cholesky(x.astype("f")), MESH, x)
+    assert {t.workload.metadata["partitioner"] for t in (found, xlas, calls)} == {"xla"}
 
 
-def my_custom_call_of(x):
-    return rolled(x)
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("MOST_DEVICES", 7, "the mesh has more than 7 devices"),
+        ("MOST_BYTES", 9, "the module has more than 9 bytes"),
+    ],
+)
+def test_what_xla_is_not_asked_shardy_partitions_and_a_warning_says_so(
+    name: str, value: float, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, name, value)
+    found = flint.trace(fsdp, MESH, *FSDP)
+    assert found.workload.metadata["partitioner"] == "shardy"
+    (told,) = found.warnings
+    assert told.startswith("Shardy's rules divided this program") and why in told
 
 
-def test_names_of_functions_are_no_calls_of_kernels() -> None:
-    x = sds((64, 64), ("data", "model"))
-    found, calls = (
-        flint.trace(step, MESH, x)
-        for step in (my_custom_call_of, lambda x: rolled(x) + jnp.linalg.cholesky(x.astype("f")))
-    )
-    assert found.workload.metadata["partitioner"] == "xla"
-    assert calls.workload.metadata["partitioner"] == "shardy"
+def test_collectives_say_what_they_are_for() -> None:
+    program = flint.trace(fsdp, MESH, *FSDP).program
+    rows = [program.row(int(r)) for r in np.flatnonzero(program.kind == Kind.COLLECTIVE)]
+    assert all(r.flags & Flag.PARTITIONED for r in rows)
+    said = {(r.collective.name, r.cause) for r in rows}
+    assert ("ALL_GATHER", "dimension 0 whole for dot bfloat16[4,128]") in said
+    assert ("REDUCE_SCATTER", "each device has a part of the sum: dot bfloat16[64,128]") in said
 
 
-def test_what_xla_refuses_shardy_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(captured, seconds):
-        raise FlintError("FL402", "no")
+def test_what_the_program_writes_itself_has_no_cause() -> None:
+    by_hand = jax.shard_map(
+        lambda x, w: jax.lax.psum(x @ w, "data"),
+        mesh=MESH, in_specs=(P(None, "data"), P("data")), out_specs=P(), axis_names={"data"},
+    )  # fmt: skip
+    x, w, v = sds((16, 64), None, "data"), sds((64, 32), "data"), sds((32, 8), "model")
+    program = flint.trace(lambda x, w, v: by_hand(x, w) @ v, MESH, x, w, v).program
+    rows = [program.row(int(r)) for r in np.flatnonzero(program.kind == Kind.COLLECTIVE)]
+    assert [(str(r.group), bool(r.cause)) for r in rows] == [("data", False), ("model", True)]
 
-    monkeypatch.setattr(auto, "partitioned_by_xla", refuse)
-    assert flint.trace(fsdp, MESH, *FSDP).workload.metadata["partitioner"] == "shardy"
+
+def test_rows_are_in_the_order_of_the_program() -> None:
+    """XLA lists what only results need behind all else: here the gradients of weights."""
+
+    def deep(ws, x):
+        for number, w in enumerate(ws):
+            with jax.named_scope(f"layer{number}"):
+                x = jnp.tanh(x @ w)
+        return x.astype(jnp.float32).sum()
+
+    args = [sds((64, 64), "data")] * 3, sds((32, 64), "data")
+    found = []
+    for by in ("shardy", "xla"):
+        program = flint.trace(jax.grad(deep), MESH, *args, partitioner=by).program
+        rows = map(program.row, np.flatnonzero(program.op == OpClass.MATMUL).tolist())
+        found.append([(r.phase, r.scope) for r in rows])
+        assert not any("~#" in text for text in program.strings)
+    assert found[0] == found[1] and len(found[0]) == 8
 
 
 # places ---------------------------------------------------------------------------------------------

@@ -27,9 +27,8 @@ from flint.passes.compilers.compiled import OptimisedModule
 from flint.passes.compilers.positions import position_compiler
 from flint.passes.compilers.positions.cut_module import cut_body
 from flint.passes.compilers.positions.one_position import on_all_positions, on_one_position
-from flint.passes.hlo.module import decode_module
 from flint.passes.mlir import functions_of, make_context
-from flint.passes.partition.xla import run_xla
+from flint.passes.partition.xla import divided
 from flint.steps.captured import Body, Captured, Role
 from flint.steps.lowering import Lowering
 from flint.tracing import trace
@@ -42,8 +41,7 @@ COMPILED: list[Captured] = []
 def stand_in(captured: Captured, lowering: Lowering) -> OptimisedModule:
     """Partition instead of compiling, and remember what was asked for."""
     COMPILED.append(captured)
-    options = {"num_devices": captured.mesh.size, "shardy": True}
-    module = decode_module(run_xla("partition", options, captured.module), captured.source)
+    module = divided(captured).part
     by = CompiledBy(lowering.compiler, "h100", "XLA for CPUs", f"{captured.mesh.size} GPUs")
     return OptimisedModule(module, by)
 

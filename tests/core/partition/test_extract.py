@@ -143,7 +143,7 @@ def test_factorizations_are_priced_on_every_platform() -> None:
             program = flint.trace(
                 function, MESH, shaped((8, 6, 6), "data"), platform=platform
             ).program
-            opcode = f"custom_call.{call}" if call else "stablehlo.cholesky"
+            opcode = f"custom_call.{call}" if call else "hlo.cholesky"
             found = [r for r in map(program.row, range(len(program))) if r.opcode == opcode]
             assert [(r.flops, bool(r.flags & Flag.UNPRICED)) for r in found] == [(2 * flops, False)]
 
@@ -244,7 +244,8 @@ def test_a_function_that_is_called_often_is_walked_once() -> None:
         return x
 
     program = flint.trace(
-        step, MESH, shaped((8, 16), "data"), [shaped((16, 16), None, "model")] * 3
+        *(step, MESH, shaped((8, 16), "data"), [shaped((16, 16), None, "model")] * 3),
+        partitioner="shardy",
     ).program
     program.verify()
     dots = [i for i in range(len(program)) if program.row(i).opcode == "stablehlo.dot_general"]

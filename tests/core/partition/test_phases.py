@@ -109,7 +109,8 @@ def by_hand(recomputes: bool) -> flint.Trace:
         with jax.named_scope("update"):
             return w - 0.1 * jax.grad(loss)(w, x)
 
-    return flint.trace(step, MESH, *(jax.ShapeDtypeStruct((64, 64), jnp.float32),) * 2)
+    matrices = (jax.ShapeDtypeStruct((64, 64), jnp.float32),) * 2
+    return flint.trace(step, MESH, *matrices, partitioner="shardy")
 
 
 def test_bodies_of_shard_map_have_the_scope_and_the_phase_of_where_they_are() -> None:

@@ -178,7 +178,7 @@ def test_splash_attention_without_a_mask_is_not_causal() -> None:
 def test_a_backward_pass_in_two_kernels_has_seven_products() -> None:
     pytest.importorskip("jax.experimental.pallas.ops.tpu.splash_attention")
     forward, *backward = attention_calls(splash("CausalMask", fused=False), "tpu")
-    assert [2 * c.flops // forward.flops for c in backward] == [4, 3]
+    assert sorted(2 * c.flops // forward.flops for c in backward) == [3, 4]
 
 
 QKV = (ArrayType((8, 1024, 128), "bfloat16", 2 << 20),) * 3

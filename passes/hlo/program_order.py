@@ -1,0 +1,60 @@
+"""The order of the program, which XLA forgets: instructions are sorted by the numbers in their names.
+
+XLA lists the instructions of a computation as its results need them: gradients would all come last.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+
+from flint.passes.hlo.module import Computation, HloModule
+from flint.passes.partition.prepare.positions import MARK
+
+_MARKED = re.compile(MARK + r"(\d+)")
+#: The position of an instruction: those of the calls that it is in, and its own.
+_Position = tuple[int, ...]
+
+
+def restore(module: HloModule) -> None:
+    """Sort the instructions of each computation as the program has them, and give them their names."""
+    for computation in module.proto.computations:
+        _sort(computation)
+        for i in computation.instructions:
+            i.metadata.op_name = _MARKED.sub("", i.metadata.op_name)
+
+
+def _sort(computation: Computation) -> None:
+    made = {i.id: i for i in computation.instructions}
+    readers: dict[int, list[int]] = {number: [] for number in made}
+    waits: dict[int, int] = {}
+    for i in computation.instructions:
+        before = {*i.operand_ids, *i.control_predecessor_ids}
+        waits[i.id] = len(before)
+        for number in before:
+            readers[number].append(i.id)
+    positions = _positions(computation, readers)
+    listed = {i.id: n for n, i in enumerate(computation.instructions)}
+    ready = [(positions[n], listed[n], n) for n, count in waits.items() if not count]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        number = heapq.heappop(ready)[2]
+        order.append(made[number])
+        for reader in readers[number]:
+            waits[reader] -= 1
+            if not waits[reader]:
+                heapq.heappush(ready, (positions[reader], listed[reader], reader))
+    copies = [type(i).FromString(i.SerializeToString()) for i in order]
+    del computation.instructions[:]
+    computation.instructions.extend(copies)
+
+
+def _positions(computation: Computation, readers: dict[int, list[int]]) -> dict[int, _Position]:
+    """Of each instruction; of one that the partitioner made for others, where the first of these is."""
+    found: dict[int, _Position] = {}
+    for i in reversed(computation.instructions):
+        own = tuple(map(int, _MARKED.findall(i.metadata.op_name)))
+        first = min((found[r] for r in readers[i.id] if r in found), default=())
+        found[i.id] = own or first
+    return found
