@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flint.tools.explore.study.run import Listener
     from flint.tools.explore.study.search import SearchKind
     from flint.tools.explore.workers.schedule import Executor
+    from flint.tools.hints.hint import StepHints
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,29 @@ class Answer:
         from flint.tools.explore.page.document import study_html
 
         title = Path(self.study.subject.model).name
-        return study_html(self.ranking, title=title, said=said(self.study, self.ranking))
+        told = said(self.study, self.ranking)
+        return study_html(self.ranking, title=title, said=told, hints=self._hints())
+
+    def _hints(self) -> StepHints | None:
+        """What to change next of the recommended point, which is captured again; None of a script.
+
+        None, too, where its model is no longer there.
+        """
+        from flint.capturing import capture
+        from flint.cluster.named import load_cluster
+        from flint.tools.explore.machine.cluster_changes import changed
+        from flint.tools.explore.subject import captured, estimated
+
+        subject = self.study.subject
+        if self.best is None or subject.world:
+            return None
+        point = self.best.point
+        try:
+            trace = capture(captured(subject, point))
+            on = changed(load_cluster(point.cluster), point.changes)
+            return trace.estimate(**estimated(subject, point).but(cluster=on).given()).hints()
+        except FlintError:
+            return None
 
     def to_arrow(self) -> Any:
         """All results as a `pyarrow.Table`. Raises FlintError FL870 without pyarrow."""

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from flint.text import format_bytes, format_count, format_duration
 from flint.tools.explore.answers.objectives import Objective, QuantityUnit
@@ -19,9 +19,13 @@ from flint.tools.report.page.charts.bars import BarSegment, legend, percent
 from flint.tools.report.page.charts.picture import picture, round_steps
 from flint.tools.report.page.colours import series
 from flint.tools.report.page.document import document
+from flint.tools.report.page.facts import hints as hints_section
 from flint.tools.report.page.facts import summary_card
 from flint.tools.report.page.markup import Heading, Markup, join, table, tag
 from flint.tools.report.page.section import Section
+
+if TYPE_CHECKING:
+    from flint.tools.hints.hint import StepHints
 
 # Tables of a study: the best points, and why others were rejected.
 
@@ -322,11 +326,14 @@ _FOOTER = (
 )
 
 
-def study_html(ranking: Ranking, *, title: str, said: Sequence[str] = ()) -> str:
+def study_html(
+    ranking: Ranking, *, title: str, said: Sequence[str] = (), hints: StepHints | None = None
+) -> str:
     """The page of all points of a ranking.
 
     The first objective says what is best, the second is the other side of the front (without one,
-    memory); `said` are sentences on the space: defaults, constraints, what was omitted.
+    memory); `said` are sentences on the space: defaults, constraints, what was omitted; `hints` are of
+    the first point.
 
     Equal rankings give equal bytes. Pictures are of a bounded number of points; what is not drawn is
     counted below them.
@@ -343,6 +350,7 @@ def study_html(ranking: Ranking, *, title: str, said: Sequence[str] = ()) -> str
         scaling(ranked, goal),
         bottlenecks(ranked, chosen),
         best(ranking, chosen),
+        hints_section(hints),
         rejected(ranking, chosen),
     ]
     none = () if ranked else (tag("p", "No point fits and meets the limits.", cls="bad"),)
