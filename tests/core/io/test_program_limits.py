@@ -121,10 +121,10 @@ def bytecode(text: str) -> bytes:
 def test_tensors_whose_elements_do_not_fit(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shardy would fill the memory; XLA aborts, and the error is about the tensor all the same."""
 
-    def aborts(*_: object) -> bytes:
+    def aborts(*_: object) -> tuple[dict[str, object], bytes]:
         raise FlintError("FL401", "XLA died")
 
-    monkeypatch.setattr(xla, "run_xla", aborts)
+    monkeypatch.setattr(xla, "_asked", aborts)
     module = bytecode(text)
     for partition in (partition_module, lambda m: xla.partition_xla(Captured(m, MESH, "", ""))):
         with pytest.raises(FlintError) as caught:
