@@ -199,10 +199,7 @@ class _Layout:
     # what shares memory --------------------------------------------------------------------------
 
     def _carry(self, carry: Carry) -> None:
-        """A loop makes what it carries where it was, if that is free by then; else it copies it.
-
-        A program that decodes has no such loop: it calls the same again with what was made.
-        """
+        """A loop makes what it carries where it was if that is free, else copies; decoding never does."""
         end = self._end(carry)
         made = self.values.read(carry.produced, carry.region)
         if self.program.phase[carry.row] == Phase.DECODE:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from flint.frontends.torch_world.program.found_memory import DONATED_ROLES, found_memory
 from flint.frontends.torch_world.program.groups import Channels, Messages, group_of
 from flint.frontends.torch_world.program.memory import FUNCTIONAL, Memory, StreamOrder
 from flint.frontends.torch_world.program.names import is_causal, opcode_of
 from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.operands import (
-    base_storage,
     corrected,
     does_nothing,
     is_indexed,
@@ -44,8 +44,6 @@ from flint.passes.work.work import Work
 IDENTITY = "flint.identity"
 #: Opcode of the arguments of a step: memory that it finds.
 ARGUMENT = "torch.argument"
-#: Roles of memory that a step may overwrite for the next one.
-_DONATED_ROLES = ("parameter", "buffer", "optimizer")
 #: Operators that rename or wait: nothing runs on the device.
 _IDLE = frozenset(
     f"aten.{name}"
@@ -150,7 +148,7 @@ class _Build:
             named = info is not None and info.name
             on_host = info is not None and info.on_host
             role = info.role if info else "other"
-            donated = role in _DONATED_ROLES and storage in changed
+            donated = role in DONATED_ROLES and storage in changed
             row = self.builder.add(
                 host_copies.ARGUMENT if on_host else ARGUMENT,
                 Kind.PARAMETER,
@@ -490,51 +488,6 @@ def moved_bytes(
     if result_bytes is None:
         result_bytes = sum([t.num_bytes for t in stored])
     return operand_bytes, result_bytes
-
-
-def found_memory(recording: Recording) -> dict[int, TensorInfo]:
-    """Memory that the step finds, by storage, in order of first use, untouched memory last.
-
-    That with a role, and what an event reads and none before it wrote. A gradient or input counts
-    only if it is read: between steps a gradient may be gone. Memory without a name that rows are
-    put into was allocated for them.
-    """
-    found: dict[int, TensorInfo] = {}
-    known: set[int] = set()
-    seen: dict[int, TensorInfo] = {}  # an expanded view is larger than its memory
-    for event in recording.events:
-        if does_nothing(event) or is_view(event):
-            seen.update((t.storage, t) for t in event.inputs if t.storage not in seen)
-            continue
-        base = base_storage(event)
-        for tensor in read(event):
-            if tensor.storage == base and base not in recording.storages:
-                continue
-            if tensor.storage not in known:
-                known.add(tensor.storage)
-                first = seen.get(tensor.storage, tensor)
-                found[tensor.storage] = _as_found(first, recording)
-        for tensor in results(event):
-            if tensor.storage not in known and tensor.storage in recording.storages:
-                _add_persistent(tensor.storage, recording, found)
-            known.add(tensor.storage)
-    for storage in recording.storages:
-        if storage not in known:
-            _add_persistent(storage, recording, found)
-    return found
-
-
-def _add_persistent(storage: int, recording: Recording, found: dict[int, TensorInfo]) -> None:
-    info = recording.storages[storage]
-    if info.role in _DONATED_ROLES:
-        found[storage] = TensorInfo(storage, info.shape, info.dtype, info.num_bytes)
-
-
-def _as_found(tensor: TensorInfo, recording: Recording) -> TensorInfo:
-    info = recording.storages.get(tensor.storage)
-    if info is None:
-        return tensor
-    return TensorInfo(tensor.storage, info.shape, info.dtype, info.num_bytes)
 
 
 def stream_names(streams: tuple[str, ...]) -> tuple[str, ...]:

@@ -17,8 +17,9 @@ from flint.frontends.torch_world.record.handover import Handover
 from flint.frontends.torch_world.record.modules import ModulePaths
 from flint.frontends.torch_world.record.phases import Phases
 from flint.frontends.torch_world.record.session import Session
+from flint.frontends.torch_world.runtime.chunks import LazyChunks
 from flint.frontends.torch_world.runtime.objects import Objects
-from flint.frontends.torch_world.runtime.patches import PRIVATE, LazyChunks
+from flint.frontends.torch_world.runtime.patches import PRIVATE
 from flint.frontends.torch_world.runtime.patching import Patch, check, installed
 from flint.frontends.torch_world.runtime.stand_ins import stand_ins
 

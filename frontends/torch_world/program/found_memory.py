@@ -1,0 +1,60 @@
+"""The memory that a recorded step finds: what becomes its arguments."""
+
+from __future__ import annotations
+
+from flint.frontends.torch_world.program.operands import (
+    base_storage,
+    does_nothing,
+    is_view,
+    read,
+    results,
+)
+from flint.frontends.torch_world.record.recording import Recording, TensorInfo
+
+#: Roles of memory that a step may overwrite for the next one.
+DONATED_ROLES = ("parameter", "buffer", "optimizer")
+
+
+def found_memory(recording: Recording) -> dict[int, TensorInfo]:
+    """Memory that the step finds, by storage, in order of first use, untouched memory last.
+
+    That with a role, and what an event reads and none before it wrote. A gradient or input counts
+    only if it is read: between steps a gradient may be gone. Memory without a name that rows are
+    put into was allocated for them.
+    """
+    found: dict[int, TensorInfo] = {}
+    known: set[int] = set()
+    seen: dict[int, TensorInfo] = {}  # an expanded view is larger than its memory
+    for event in recording.events:
+        if does_nothing(event) or is_view(event):
+            seen.update((t.storage, t) for t in event.inputs if t.storage not in seen)
+            continue
+        base = base_storage(event)
+        for tensor in read(event):
+            if tensor.storage == base and base not in recording.storages:
+                continue
+            if tensor.storage not in known:
+                known.add(tensor.storage)
+                first = seen.get(tensor.storage, tensor)
+                found[tensor.storage] = _as_found(first, recording)
+        for tensor in results(event):
+            if tensor.storage not in known and tensor.storage in recording.storages:
+                _add_persistent(tensor.storage, recording, found)
+            known.add(tensor.storage)
+    for storage in recording.storages:
+        if storage not in known:
+            _add_persistent(storage, recording, found)
+    return found
+
+
+def _add_persistent(storage: int, recording: Recording, found: dict[int, TensorInfo]) -> None:
+    info = recording.storages[storage]
+    if info.role in DONATED_ROLES:
+        found[storage] = TensorInfo(storage, info.shape, info.dtype, info.num_bytes)
+
+
+def _as_found(tensor: TensorInfo, recording: Recording) -> TensorInfo:
+    info = recording.storages.get(tensor.storage)
+    if info is None:
+        return tensor
+    return TensorInfo(tensor.storage, info.shape, info.dtype, info.num_bytes)
