@@ -13,7 +13,7 @@ from flint.backends.cost.memory.memory import PeakPlace
 from flint.backends.cost.memory.over_time import PeakBuffer, memory_over_time
 from flint.backends.cost.replay.facts import MeasuredFacts
 from flint.backends.cost.simulate.critical_path import Segment
-from flint.backends.cost.simulate.exposure import Share
+from flint.backends.cost.simulate.exposure import Serving, Share
 from flint.backends.cost.uncertainty import Interval
 
 #: Version of the JSON form.
@@ -45,14 +45,6 @@ class MemoryDocument(TypedDict):
     host_bytes: NotRequired[int]
     """Most bytes in the memory of the host for this device; only where something lies there."""
     host_breakdown: NotRequired[dict[str, int]]  #: The same by what they are for, in bytes.
-
-
-class Serving(TypedDict):
-    """What users of an inference service feel, without queues."""
-
-    ttft_ns: float  #: Time to the first token of a batch of prompts, in ns.
-    tpot_ns: float  #: Time per output token after it: of a pass that decodes, on average, in ns.
-    decode_passes: int  #: How many of these the step has; 1 of pools.
 
 
 class ClassEstimateDocument(TypedDict):

@@ -18,7 +18,7 @@ from flint.backends.cost.chips.model import peak_type
 from flint.backends.cost.kernel_times import KernelTimes
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.routing import BALANCED
-from flint.backends.cost.simulate.exposure import IDLE, Share
+from flint.backends.cost.simulate.exposure import IDLE, Serving, Share
 from flint.backends.cost.simulate.timeline import Policy, Timeline
 from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack
@@ -35,7 +35,6 @@ from flint.passes.work.totals import matmul_flops, one_product_flops, total
 from flint.requests.estimate import EstimateRequest
 
 if TYPE_CHECKING:
-    from flint.backends.cost.estimate_json import Serving
     from flint.backends.cost.memory.memory import MemoryUse
     from flint.backends.cost.replay.facts import MeasuredFacts
     from flint.backends.cost.simulate.critical_path import Segment

@@ -13,9 +13,9 @@ from flint.cluster.models import UNKNOWN_MEMORY_BYTES
 from flint.text import Column, format_bytes, format_duration, short_scope, text_table
 
 if TYPE_CHECKING:
-    from flint.backends.cost.estimate_json import Serving
     from flint.backends.cost.estimate_numbers import ClassEstimate, EstimateNumbers
     from flint.backends.cost.memory.memory import MemoryUse
+    from flint.backends.cost.simulate.exposure import Serving
     from flint.ir.workload import Workload
 
 _SHARES = (

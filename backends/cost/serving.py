@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from flint.backends.cost.simulate.exposure import IDLE, Share
+from flint.backends.cost.simulate.exposure import IDLE, Serving, Share
 from flint.backends.cost.simulate.timeline import Timeline
 from flint.ir.program import Phase, Program
 from flint.ir.workload import Workload
-
-if TYPE_CHECKING:
-    from flint.backends.cost.estimate_json import Serving
 
 
 def serving_of(

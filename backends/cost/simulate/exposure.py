@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
@@ -35,6 +36,14 @@ class Share:
     count: int  #: How often a step runs it.
     busy_ns: float  #: How long it runs, in ns.
     exposed_ns: float  #: How much of that nothing is computed meanwhile, in ns; of kernels, all.
+
+
+class Serving(TypedDict):
+    """What users of an inference service feel, without queues."""
+
+    ttft_ns: float  #: Time to the first token of a batch of prompts, in ns.
+    tpot_ns: float  #: Time per output token after it: of a pass that decodes, on average, in ns.
+    decode_passes: int  #: How many of these the step has; 1 of pools.
 
 
 def shares(timeline: ClassTimeline, labels: list[Label] | None = None) -> list[Share]:
