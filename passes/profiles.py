@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from flint.errors import FlintError, nearest
-from flint.ir.edit import kept
 from flint.ir.op_class import OpClass
 from flint.ir.workload import Workload
 from flint.passes.base import Pass
@@ -167,7 +166,11 @@ def rewrite(workload: Workload, *, profile: str = "none", granularity: str = "op
 def _held(program: Program) -> Program:
     """The program without rows that let go of memory: kernels are not made around them."""
     freed = program.op == OpClass.FREED
-    return kept(program, ~freed) if freed.any() else program
+    if not freed.any():
+        return program
+    from flint.ir.edit import kept
+
+    return kept(program, ~freed)
 
 
 def kernels_for(workload: Workload, profile: str) -> Workload:
