@@ -6,10 +6,11 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from flint.errors import FlintError
 from flint.io.documents import as_json
@@ -92,13 +93,17 @@ def print_result(text: str, rich_form: Callable[[], RenderableType]) -> None:
 
 #: So many characters of an error are shown without -v, and of the user's line in it.
 _SHOWN, _SHOWN_LINE, _SHOWN_LEAST = 300, 72, 100
+#: The start of a place, which is never cut: a file and its line, or all of what has no line.
+_FILE_AND_LINE: Final = re.compile(r".*?:\d+(:\d+)?|.*")
 
 
 def brief(error: FlintError) -> str:
     """The error in at most 300 characters, as far as its help allows: what is cut ends in "..."."""
     made = FlintError(error.code, error.message, place=error.place, help=error.help)
     if (over := len(str(made)) - _SHOWN) > 0 and made.place:
-        made.place = _cut(made.place, max(len(made.place) - over, _SHOWN_LINE))
+        found = _FILE_AND_LINE.match(made.place)
+        where = found.end() if found else 0
+        made.place = _cut(made.place, max(len(made.place) - over, _SHOWN_LINE, where + 4))
     if (over := len(str(made)) - _SHOWN) > 0:
         made.message = _cut(made.message, max(len(made.message) - over, _SHOWN_LEAST))
     return str(made)

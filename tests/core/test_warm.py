@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are for L
 
 #: A model that tells where it is before it waits, or ends as it is told.
 MODEL = """
-import os, sys
+import os, sys, flint
 print(os.getcwd(), sys.argv[1:], os.environ.get("FLINT_WORD"), os.getpgid(0) == os.getpid(),
       os.getppid(), sys.path[0], file=sys.stderr, flush=True)
 {end}

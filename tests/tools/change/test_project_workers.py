@@ -23,7 +23,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     captures = ""
     for name, (text, _) in MODELS.items():
-        (tmp_path / f"{name}.py").write_text(text)
+        (tmp_path / f"{name}.py").write_text(f"import flint; {text}")
         captures += f'[capture.{name}]\nmodel = "{name}.py"\nmesh = "4"\n'
     (tmp_path / "flint.toml").write_text(captures)
     return tmp_path
