@@ -15,7 +15,12 @@ from flint.frontends.torch_ops.registry import find_op, known_ops, torch_op
 from flint.frontends.torch_ops.table import load_table
 
 load_table()
-OURS = [n for n in known_ops() if find_op(n).__module__.startswith("flint.frontends.")]
+OURS = [
+    n
+    for n in known_ops()
+    if find_op(n).__module__.startswith("flint.frontends.")
+    and not n.startswith("transformers::")  # which that package defines
+]
 ABOVE_AUTOGRAD = {"Autograd", "CompositeImplicitAutograd"}
 
 
