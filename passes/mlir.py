@@ -13,6 +13,8 @@ from flint.passes.jax_private import register_dialects
 
 #: Attribute of operations that frontends of XLA write what they like into, by name.
 FRONTEND_ATTRIBUTES = "mhlo.frontend_attributes"
+#: Among these: every device draws its part of these random numbers alone.
+LOCAL_DRAW = "flint_local_draw"
 
 
 def missing_jax(package: str) -> FlintError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -114,18 +115,32 @@ def test_distributions() -> None:
     assert all_of_them.tolist() == [*range(50)]
 
 
-def test_dropout_of_a_sharded_tensor_stays_where_it_is() -> None:
+@pytest.mark.parametrize("spec", [P("data", "model"), P("model"), P()])
+def test_dropout_of_a_sharded_tensor_stays_where_it_is(spec: P) -> None:
+    """XLA's partitioner would let one of the devices that hold the same part draw it for all."""
     mesh = auto_mesh((2, 4), ("data", "model"))
 
     def step(x: Any) -> Any:
         x, _ = random.native_dropout(x, 0.1, True)
         return random.native_dropout(x, 0.1, True)[0]
 
-    sharding = NamedSharding(mesh, P("data", "model"))
+    sharding = NamedSharding(mesh, spec)
     x = jax.ShapeDtypeStruct((8, 16), jnp.bfloat16, sharding=sharding)
     program = flint.trace(step, mesh, x).program
     rows = [program.row(i) for i in range(len(program))]
     assert [r for r in rows if r.kind is Kind.COLLECTIVE] == []
-    draws = [r for r in rows if r.opcode == "stablehlo.rng"]
-    # 16 of 128 numbers on each device, twice, although the calls are equal
-    assert [(r.result_bytes, r.flops) for r in draws] == [(16 * 4, 16 * 10)] * 2
+    draws = [r for r in rows if r.opcode == "hlo.rng"]
+    # each device draws its part, twice, although the calls are equal
+    count = math.prod(sharding.shard_shape(x.shape))
+    assert [(r.result_bytes, r.flops) for r in draws] == [(count * 4, count * 10)] * 2
+
+
+def test_numbers_that_jax_draws_are_drawn_once_and_sent_as_xla_does() -> None:
+    mesh = auto_mesh((2, 4), ("data", "model"))
+
+    def step(x: Any) -> Any:
+        return x * jax.lax.rng_uniform(jnp.float32(0), jnp.float32(1), x.shape)
+
+    x = jax.ShapeDtypeStruct((8, 16), jnp.float32, sharding=NamedSharding(mesh, P("data")))
+    program = flint.trace(step, mesh, x).program
+    assert program.comm_bytes[program.kind == Kind.COLLECTIVE].tolist() == [4 * 16 * 4]

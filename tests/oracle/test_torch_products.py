@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import flint
 from flint.frontends.torch_ops.registry import find_op
 from flint.frontends.torch_ops.tensors import products
-from flint.ir.program import Kind
+from flint.ir.program import Collective, Kind
 
 CASES = {
     "linear": (products.linear, (3, 4, 5), (6, 5)),
@@ -84,7 +84,7 @@ def test_a_batch_that_is_not_the_first_dimension_stays_where_it_is(order):
     comm = [r for i in range(len(program)) if (r := program.row(i)).kind is Kind.COLLECTIVE]
     gradients = {4 * n for n in (16 * 64, 64, 64 * 16, 16)} | {4}  # and the loss
     assert comm
-    assert {r.opcode for r in comm} == {"sdy.all_reduce"}
+    assert {r.collective for r in comm} == {Collective.ALL_REDUCE}
     assert {r.comm_bytes for r in comm} <= gradients
 
 

@@ -2,7 +2,8 @@
 
 Every draw is one `stablehlo.rng`. Its numbers differ from PyTorch's, as they do between devices.
 `rng_bit_generator` is not used: it is a function of its key, so that two equal calls (layers that
-repeat) would count as one.
+repeat) would count as one. Devices draw their parts alone, as PyTorch's do: XLA's partitioner would
+let one device draw what several hold, and send it to them, so every draw says that it is local.
 """
 
 from __future__ import annotations
@@ -24,25 +25,33 @@ if TYPE_CHECKING:
 Drawn: TypeAlias = "Callable[..., Array]"
 
 
+def _drawn(low: Any, high: Any, shape: Sequence[int]) -> Array:
+    from jax.experimental.xla_metadata import set_xla_metadata
+
+    from flint.passes.mlir import LOCAL_DRAW
+
+    with set_xla_metadata(**{LOCAL_DRAW: "yes"}):
+        return lax.rng_uniform(low, high, tuple(shape))
+
+
 def _uniform(shape: Sequence[int], dtype: torch.dtype | None = None) -> Array:
     """Numbers from 0 to 1, of PyTorch's default type unless another is wanted."""
     wanted = jax_dtype(dtype or torch.get_default_dtype())
     drawn = jnp.float64 if wanted == jnp.float64 else jnp.float32
-    return lax.rng_uniform(drawn(0), drawn(1), tuple(shape)).astype(wanted)
+    return _drawn(drawn(0), drawn(1), shape).astype(wanted)
 
 
 def _normal(shape: Sequence[int], dtype: torch.dtype | None = None) -> Array:
     """Numbers of the standard normal distribution, by the inverse of its integral."""
     wanted = jax_dtype(dtype or torch.get_default_dtype())
     drawn = jnp.float64 if wanted == jnp.float64 else jnp.float32
-    below = lax.rng_uniform(drawn(-1), drawn(1), tuple(shape))
+    below = _drawn(drawn(-1), drawn(1), shape)
     return (lax.erf_inv(below) * drawn(math.sqrt(2))).astype(wanted)
 
 
 def _integers(low: int, high: int, shape: Sequence[int], dtype: torch.dtype | None) -> Array:
     """Whole numbers from `low` to `high`, without the latter."""
-    drawn = lax.rng_uniform(jnp.int64(low), jnp.int64(high), tuple(shape))
-    return cast(drawn, dtype or torch.int64)
+    return cast(_drawn(jnp.int64(low), jnp.int64(high), shape), dtype or torch.int64)
 
 
 @torch_op("aten::native_dropout")

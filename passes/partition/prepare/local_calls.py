@@ -4,6 +4,7 @@ XLA knows nothing of a custom call that nobody registered a partitioner for: it 
 and every device computes all of it. Shardy's propagation knows better, by the rules of `rules.py`.
 So where these let a call be split, it becomes a `sdy.manual_computation` over the axes that they
 give it, with a call of local shapes inside, and sums of results of which each device has a part.
+Random numbers that a frontend calls local are drawn by hand in the same way.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 
 from flint.passes.extract.op_classes import key_of
 from flint.passes.mlir import (
+    FRONTEND_ATTRIBUTES,
+    LOCAL_DRAW,
     is_attention_backward,
     make_context,
     operations_named,
@@ -38,6 +41,7 @@ from flint.passes.partition.prepare.rules import (
 from flint.passes.work.host_copies import CALLBACK_TARGET, MOVES
 
 _CALL, _TAG, _SHARDING = "stablehlo.custom_call", "flint.call", "sdy.sharding"
+_DRAW = "stablehlo.rng"
 #: For each operand or result the factors of each dimension.
 _Factors = list[list[list[int]]]
 #: Calls of which Flint has a rule and XLA has none.
@@ -49,25 +53,40 @@ def with_local_calls(bytecode: bytes) -> bytes:
 
     To be called where MLIR may be loaded. Raises FlintError FL402 as Shardy's propagation does.
     """
-    if b"custom_call" not in bytecode or b"sdy" not in bytecode:
+    marks = (b"custom_call", LOCAL_DRAW.encode())
+    if b"sdy" not in bytecode or not any(mark in bytecode for mark in marks):
         return bytecode
     from jaxlib.mlir import ir
 
     with make_context():
         module = ir.Module.parse(bytecode)
-        if not any(_can_split(op) or _is_whole(op) for op in operations_named(module, _CALL)):
+        if not _to_split(module) and not any(map(_is_whole, operations_named(module, _CALL))):
             return bytecode
         inline_calls(module)
         _make_whole([op for op in operations_named(module, _CALL) if _is_whole(op)], module)
-        calls = [op for op in operations_named(module, _CALL) if _can_split(op)]
-        for number, op in enumerate(calls):
+        found = _to_split(module)
+        for number, op in enumerate(found):
             op.attributes[_TAG] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
         splits = _splits(write_bytecode(module))
-        for number, op in enumerate(calls):
+        meshes = _mesh_sizes(module)
+        for number, op in enumerate(found):
             del op.attributes[_TAG]
             if number in splits:
-                _make_local(op, splits[number])
+                split = splits[number]
+                _make_local(op, split, tuple(meshes[split.mesh]) if op.name == _DRAW else ())
+            elif op.name == _DRAW:
+                _make_whole([op], module)
         return write_bytecode(module)
+
+
+def _to_split(module: Any) -> list[Any]:
+    calls = [op for op in operations_named(module, _CALL) if _can_split(op)]
+    return calls + [op for op in operations_named(module, _DRAW) if _is_local_draw(op)]
+
+
+def _is_local_draw(op: Any) -> bool:
+    said = op.attributes.get(FRONTEND_ATTRIBUTES, ())
+    return LOCAL_DRAW in said and not manual_axes(op)
 
 
 def _can_split(op: Any) -> bool:
@@ -108,7 +127,7 @@ def _splits(bytecode: bytes) -> dict[int, _Split]:
         module = propagated_module(bytecode)
         meshes = _mesh_sizes(module)
         found: dict[int, _Split] = {}
-        for op in operations_named(module, _CALL):
+        for op in (*operations_named(module, _CALL), *operations_named(module, _DRAW)):
             if _TAG in op.attributes and _SHARDING in op.attributes:
                 found.setdefault(int(op.attributes[_TAG].value), _split_of(op, meshes))
         return {tag: split for tag, split in found.items() if split.axes}
@@ -129,6 +148,8 @@ def _split_of(op: Any, meshes: Mapping[str, Mapping[str, int]]) -> _Split:
     """From the shardings of a call's results, and of what it sums: whole axes that divide both."""
     from jaxlib.mlir.dialects import sdy
 
+    if op.name == _DRAW:
+        return _split_of_draw(op, meshes)
     rule = sdy.OpShardingRuleAttr(op.attributes[RULE])
     sizes = list(rule.factor_sizes)
     operands = [factors_of(m) for m in rule.operand_mappings]
@@ -155,6 +176,23 @@ def _split_of(op: Any, meshes: Mapping[str, Mapping[str, int]]) -> _Split:
                     axes[left[0]] = (*axes.get(left[0], ()), name)
                     ways[left[0]] = ways.get(left[0], 1) * size
     return _Split(mesh, axes, ways, _sums(op, rule, axes, meshes.get(mesh, {})))
+
+
+def _split_of_draw(op: Any, meshes: Mapping[str, Mapping[str, int]]) -> _Split:
+    """Random numbers are drawn where their result is: each dimension is a factor of its own."""
+    result = op.results[0]
+    found, axes, ways = sharding_of(result), dict[int, tuple[str, ...]](), dict[int, int]()
+    if found is None:
+        return _Split("", {}, {}, {})
+    mesh = found.mesh_or_ref.value
+    for n, (size, placed) in enumerate(
+        zip(shape_of(result), found.dimension_shardings, strict=True)
+    ):
+        names = tuple(_whole_axes(placed))
+        among = math.prod(meshes[mesh][name] for name in names)
+        if among > 1 and size % among == 0:
+            axes[n], ways[n] = names, among
+    return _Split(mesh, axes, ways, {})
 
 
 def _sums(
@@ -203,6 +241,8 @@ def _make_whole(calls: Sequence[Any], module: Any) -> None:
 
 def _factors(op: Any) -> tuple[_Factors, _Factors]:
     """Of the operands and the results of a call, by its rule; none without one."""
+    if op.name == _DRAW:
+        return _whole(op.operands), [[[n] for n in range(len(shape_of(op.results[0])))]]
     rule = _rule(op)
     if rule is None:
         return _whole(op.operands), _whole(op.results)
@@ -216,7 +256,7 @@ def _whole(values: Any) -> _Factors:
 def _make_local(op: Any, split: _Split, names: Sequence[str] = ()) -> None:
     """Replace a call by a manual computation around one of local shapes, over `names` too."""
     from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import sdy
+    from jaxlib.mlir.dialects import sdy, stablehlo
 
     reads, makes = _factors(op)
     used = sorted({*names, *(name for given in split.axes.values() for name in given)})
@@ -234,10 +274,14 @@ def _make_local(op: Any, split: _Split, names: Sequence[str] = ()) -> None:
         with ir.InsertionPoint(body):
             dropped = (RULE, _SHARDING, _TAG)
             kept = {n: op.attributes[n] for n in op.attributes if n not in dropped}
+            made = [_local(*v, split) for v in results]
+            given = list(body.arguments)
+            if op.name == _DRAW:  # its last operand is its shape
+                given[-1] = stablehlo.constant(ir.DenseElementsAttr.get(np.array(made[0].shape)))
             inner = ir.Operation.create(
                 op.name,
-                results=[_local(*v, split) for v in results],
-                operands=list(body.arguments),
+                results=made,
+                operands=given,
                 attributes=kept,
             )
             sdy.ReturnOp([_summed(r, split.sums.get(n)) for n, r in enumerate(inner.results)])
