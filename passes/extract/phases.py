@@ -26,7 +26,7 @@ def with_phases(program: Program) -> Program:
     What only rows of one phase read (`b1 * m`, constants) is of that phase. The rest is FORWARD.
     Values that a loop carries count as depending on what the loop produces.
     """
-    phase = program.phase.copy()
+    phase = _with_shared_integers(program)
     after = _closure(program, _is_any(phase, Phase.BACKWARD, Phase.REMAT))
     unknown = (phase == Phase.UNKNOWN) & after
     gradients = unknown & _of_gradients(program, phase, after)
@@ -35,6 +35,22 @@ def with_phases(program: Program) -> Program:
     phase[gradients] = Phase.BACKWARD
     phase[again] = Phase.REMAT
     return program.with_rows(phase=_as_their_readers(program, phase))
+
+
+def _with_shared_integers(program: Program) -> Phases:
+    """The tags, with FORWARD for integers that are tagged BACKWARD and read by the forward pass.
+
+    XLA computes once what both passes need (offsets of shards), under the name of either.
+    """
+    phase = program.phase.copy()
+    whole = np.array([not d.startswith(("float", "bfloat")) for d in program.dtypes] or [False])
+    shared = ((phase == Phase.BACKWARD) & whole[program.dtype]).tolist()
+    forward = (phase == Phase.FORWARD).tolist()
+    readers, rows = program.dep_owner[::-1].tolist(), program.deps[::-1].tolist()
+    for reader, row in zip(readers, rows, strict=True):  # all of a reader's own readers were before
+        forward[row] |= forward[reader] and shared[row]
+    phase[forward] = Phase.FORWARD
+    return phase
 
 
 def _of_gradients(program: Program, phase: Phases, after: Mask) -> Mask:

@@ -144,11 +144,8 @@ class _HloWalk:
         scope = _Scope(self.module, entry, arguments, [])
         result = self._computation(scope)
         root = self.module.root(entry)
-        dtype, shape = shapes.first(root.shape)
         deps = list(flat(self._apart(root, result) if apart else result))
-        self.builder.add(
-            "hlo.ROOT", Kind.VALUE, op=OpClass.RESULT, deps=deps, dtype=dtype, shape=shape
-        )
+        self.builder.add("hlo.ROOT", Kind.VALUE, op=OpClass.RESULT, deps=deps)
         return tuple(deps)
 
     def _apart(self, root: Instruction, result: Rows) -> Rows:
@@ -221,8 +218,11 @@ class _HloWalk:
         work = work_of(i, scope.computation, self.module)
         if i.opcode in VIEWS or i.opcode in NO_WORK or i.custom_call_target in FREE_TARGETS:
             return self._value(i, scope, Flag.VIEW if i.opcode in VIEWS else Flag(0))
+        part = None
+        if i.opcode == "dynamic-slice":
+            part = kept_part(i, self._operands(i, scope)[0], scope.places, self.mesh)
         if self._is_scalar_bookkeeping(i, scope) or scope.places.of(i.id) is not None:
-            return self._value(i, scope, Flag(0))
+            return self._value(i, scope, Flag(0), part)
         flags = Flag.UNPRICED if work.unpriced else Flag(0)
         if work.in_place:
             flags |= Flag.IN_PLACE
@@ -232,9 +232,6 @@ class _HloWalk:
             flags |= turned_operands(
                 i, self._operands(i, scope), [*flat([scope.rows[o] for o in i.operand_ids])]
             )
-        part = None
-        if i.opcode == "dynamic-slice":
-            part = kept_part(i, self._operands(i, scope)[0], scope.places, self.mesh)
         return self._add(i, scope, Kind.COMPUTE, work, flags, part=part)
 
     def _is_scalar_bookkeeping(self, i: Instruction, scope: _Scope) -> bool:
@@ -243,14 +240,14 @@ class _HloWalk:
         scalar = all(not v.shape.dimensions and not v.shape.tuple_shapes for v in values)
         return scalar and class_of(i.opcode) in ELEMENTWISE
 
-    def _value(self, i: Instruction, scope: _Scope, flags: int) -> Rows:
+    def _value(self, i: Instruction, scope: _Scope, flags: int, part: Group | None = None) -> Rows:
         """A row without work: of tuples that are seen differently, one for each leaf."""
         if i.opcode in VIEWS and i.shape.element_type == shapes.TUPLE:
             return scope.rows[i.operand_ids[0]]
         leaves = list(flat([scope.rows[o] for o in i.operand_ids]))
         if not shapes.leaves(i.shape) and not leaves:
             return tree(i.shape, lambda _: -1)
-        return self._add(i, scope, Kind.VALUE, Work(operand_bytes=0), flags)
+        return self._add(i, scope, Kind.VALUE, Work(operand_bytes=0), flags, part=part)
 
     def _collective(self, i: Instruction, scope: _Scope) -> Rows:
         operands = self.module.operands(scope.computation, i)
@@ -301,16 +298,18 @@ class _HloWalk:
         op = work.class_or(class_of(i.opcode))
         if message is not None:
             op = reducer(i, message, self.module)
-        elif idle and op is OpClass.UNKNOWN:
-            op = OpClass.VALUE
         elif part:
             op = OpClass.ALL_SLICE
+        elif idle and op is OpClass.UNKNOWN:
+            op = OpClass.VALUE
         made_for, told = self.known.cause(i)
+        deps = self._reads(i, scope, 1 if part else None)
         row = self.builder.add(
             opcode,
             kind,
             op=op,
-            deps=self._reads(i, scope, 1 if part else None),
+            deps=deps,
+            alias=deps[0] if flags & Flag.VIEW and deps else -1,
             dtype=dtype,
             shape=shape,
             result_bytes=_or(work.result_bytes, shapes.num_bytes(result)),
