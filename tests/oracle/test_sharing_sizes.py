@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from flint import capturing
 from flint.ir.mesh import AxisRef, Mesh
@@ -26,9 +27,16 @@ _TABLES = {"shape": "shapes"}
 
 
 @cache
-def capture(mesh: str, settings: tuple[str, ...], example: str = "llama_jax.py") -> Workload:
+def capture(
+    mesh: str,
+    settings: tuple[str, ...],
+    example: str = "llama_jax.py",
+    partitioner: str = "shardy",  # XLA's chooses by sizes what it gathers twice
+) -> Workload:
     pipeline = {"schedule": "1f1b", "microbatches": 4} if "pipe" in mesh else {}
-    options = CaptureRequest(str(EXAMPLES / example), mesh, settings=settings, **pipeline)
+    options = CaptureRequest(
+        str(EXAMPLES / example), mesh, settings=settings, partitioner=partitioner, **pipeline
+    )
     return capturing.capture(options).workload
 
 
@@ -113,8 +121,9 @@ def test_stages_of_a_pipeline_too() -> None:
     assert saved[0] == saved[1]
 
 
-def test_a_resized_workload_keeps_the_rules() -> None:
-    sizes = Sizes.of(capture("4x4", SMALL))
+@pytest.mark.parametrize("partitioner", ["xla", "shardy"])
+def test_a_resized_workload_keeps_the_rules(partitioner: str) -> None:
+    sizes = Sizes.of(capture("4x4", SMALL, partitioner=partitioner))
     values = {v.number: v.value + 1 + v.number for v in sizes.variables}
     found = sizes.resized(values)
     found.verify()

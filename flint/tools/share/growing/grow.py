@@ -208,7 +208,11 @@ def _unequal(name: str, size: int) -> FlintError:
     )
 
 
-#: A size, or a factor of what it was: 8192, "8192", "2x".
+#: What `flint grow` takes for granted of XLA's programs; Shardy's rules do not look at sizes.
+_SAME_CHOICES = (
+    "XLA's partitioner would choose the same collectives: it chooses by sizes, and gathers some large "
+    "values twice (a capture with --partitioner shardy grows exactly)"
+)
 
 
 @dataclass(frozen=True)
@@ -277,7 +281,10 @@ def grown(workload: Workload, wish: GrowRequest, source: ShareInput | None = Non
         found = replace(found, metadata=_metadata(workload, found, wish))
         _require_whole(workload, found)
     entries = entries_of(known, planned.values, asked.mesh, unrolled)
-    return Grown(found, workload, entries, planned.assumed, source)
+    assumed = planned.assumed
+    if wish.changes and workload.metadata.get("partitioner") == "xla":
+        assumed = (*assumed, _SAME_CHOICES)
+    return Grown(found, workload, entries, assumed, source)
 
 
 def known_of(workload: Workload, split: Mapping[str, str] | None = None) -> Known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from flint.ir.columns import bytes_of_type
 from flint.ir.op_class import OpClass
@@ -41,6 +42,15 @@ def fresh(rows: Rows, row: int) -> Outcome:
     return Outcome.DONE if one else Outcome.UNKNOWN
 
 
+def result_of(rows: Rows, row: int) -> Outcome:
+    """One of several results of a row: in the shape of the first of them, or with some of its dimensions."""
+    reads = rows.reads[row]
+    if len(reads) != 1:
+        return Outcome.UNKNOWN
+    alike = rows.shapes[reads[0]] == rows.shapes[row]
+    return same(rows, row) if alike else among(rows, row, reads[0])
+
+
 def broadcast(rows: Rows, row: int) -> Outcome:
     """The operand's dimensions are among the result's, in their order; the last ones first."""
     if len(rows.reads[row]) != 1:
@@ -62,6 +72,9 @@ def transpose(rows: Rows, row: int) -> Outcome:
     if len(rows.reads[row]) != 1:
         return Outcome.UNKNOWN
     read = rows.reads[row][0]
+    if read in rows.exchanged:
+        for whole in rows.reads[rows.reads[read][0]]:
+            _equate_members(rows, read, whole, read)
     ways = permutations(rows.long_shape(read), rows.long_shape(row))
     if not ways and OpClass(int(rows.program.op[read])) is OpClass.ATTENTION_BACKWARD:
         for other in rows.reads[read]:  # another of its results, the gradient of what it reads
@@ -84,9 +97,21 @@ def reshape(rows: Rows, row: int) -> Outcome:
     wide = [bytes_of_type(p.dtypes[int(p.dtype[at])], (8,)) for at in (read, row)]
     if wide[0] != wide[1] or math.prod(rows.shapes[read]) != math.prod(rows.shapes[row]):
         return Outcome.UNKNOWN
+    if read in rows.exchanged:
+        _equate_members(rows, row, read, read)
     if not rows.symbols.reshape(rows.long_dims(read), rows.long_dims(row)):
         return Outcome.UNKNOWN
     return Outcome.DONE
+
+
+def _equate_members(rows: Rows, split: int, whole: int, exchanged: int) -> None:
+    """What an all-to-all sends or received, seen as a part of each member: a dimension of the group's length."""
+    factor, shape = rows.exchanged[exchanged], rows.shapes[split]
+    size = rows.symbols.value(factor)
+    for place, (own, rest) in enumerate(pairwise(shape)):
+        merged = (*shape[:place], own * rest, *shape[place + 2 :])
+        if own == size and merged == rows.shapes[whole]:
+            rows.symbols.equate(rows.dims[split][place], factor)
 
 
 def among(rows: Rows, row: int, read: int) -> Outcome:

@@ -307,6 +307,8 @@ def collective(rows: Rows, row: int) -> Outcome:
     if rows.shapes[read] != rows.shapes[row]:
         return Outcome.UNKNOWN
     rows.equate_rows(read, row)
+    if kind is Collective.ALL_TO_ALL:
+        rows.exchanged[row] = rows.group_factor(row)
     return Outcome.DONE
 
 

@@ -116,7 +116,8 @@ class Rows:
     Batches of a pipeline (`batches`) are here as their readers see them: one microbatch of `microbatches`.
 
     `work` are terms of a row's four dims where a relation found them. `within` are pairs of terms of
-    which the second is no longer than the first, for what nobody says more of.
+    which the second is no longer than the first, for what nobody says more of. `exchanged` are the
+    members of all-to-alls whose results have the shape of what they read.
     """
 
     def __init__(self, program: Program, symbols: Symbols, microbatches: int = 1) -> None:
@@ -138,6 +139,7 @@ class Rows:
         ]
         self.work: dict[int, tuple[Term, Term, Term, Term]] = {}
         self.within: list[tuple[Term, Term]] = []
+        self.exchanged: dict[int, Term] = {}
         self.is_last_try = False
 
     def long(self, row: int) -> list[int]:
