@@ -51,10 +51,14 @@ def _sort(computation: Computation) -> None:
 
 
 def _positions(computation: Computation, readers: dict[int, list[int]]) -> dict[int, _Position]:
-    """Of each instruction; of one that the partitioner made for others, where the first of these is."""
+    """Of each instruction: its own, or that of the first that reads it, if it has none or comes later.
+
+    XLA merges what it makes for two operations, and keeps the name of the later one: all that the
+    earlier one waits for would come between.
+    """
     found: dict[int, _Position] = {}
     for i in reversed(computation.instructions):
         own = tuple(map(int, _MARKED.findall(i.metadata.op_name)))
-        first = min((found[r] for r in readers[i.id] if r in found), default=())
-        found[i.id] = own or first
+        read = [found[r] for r in readers[i.id]]
+        found[i.id] = min((p for p in (own, *read) if p), default=())
     return found

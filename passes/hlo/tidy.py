@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from flint.passes.hlo.module import Computation, HloModule, Instruction
+from flint.passes.partition.prepare.positions import KEPT
 
 #: What two equal instructions certainly share: opcode, operands, and the result's shape.
 _Likeness: TypeAlias = tuple[str, tuple[int, ...], bytes]
@@ -27,7 +28,7 @@ _OF_ONE = (
 
 
 def tidy(module: HloModule) -> None:
-    """Drop copies and merge equal instructions in each computation of `module`, in place."""
+    """Drop copies and barriers of ours, and merge equal instructions in each computation of `module`, in place."""
     for computation in module.proto.computations:
         _tidy(computation, module)
 
@@ -40,7 +41,7 @@ def _tidy(computation: Computation, module: HloModule) -> None:
         if same:
             i.operand_ids[:] = [same.get(o, o) for o in i.operand_ids]
             i.control_predecessor_ids[:] = [same.get(o, o) for o in i.control_predecessor_ids]
-        if i.opcode == "copy":
+        if i.opcode == "copy" or (i.opcode == "opt-barrier" and KEPT in i.metadata.op_name):
             same[i.id] = i.operand_ids[0]
             gone.add(i.id)
             continue

@@ -8,6 +8,8 @@ from flint.passes.mlir import make_context, write_bytecode
 
 #: What is before a number. XLA cuts names at other signs.
 MARK: Final = "~#"
+#: How barriers are called that are there for XLA's partitioner alone.
+KEPT: Final = "flint_kept"
 
 
 def marked(bytecode: bytes) -> bytes:

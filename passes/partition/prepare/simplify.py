@@ -17,6 +17,7 @@ from flint.passes.partition.as_xla.zeros import (
 )
 from flint.passes.partition.prepare.host_calls import rename_moves, take_host_calls_apart
 from flint.passes.partition.prepare.inline import inline_calls
+from flint.passes.partition.prepare.kept_fills import keep_fills
 from flint.passes.partition.prepare.move_reshapes import move_reshapes
 from flint.passes.partition.prepare.scans import scans_as_windows
 from flint.passes.partition.prepare.single_index import expand_single_indices
@@ -43,6 +44,7 @@ def simplified(bytecode: bytes) -> bytes:
         join_reshapes(module)
         exchange_operands(module)
         _call_searches(module)
+        keep_fills(module)
         return write_bytecode(module)
 
 

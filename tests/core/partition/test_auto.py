@@ -19,6 +19,7 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind
 from flint.passes.hlo.module import decode_module, message_class
 from flint.passes.hlo.places import KnownPlaces, kept_part
+from flint.passes.hlo.program_order import restore
 from flint.passes.hlo.tidy import tidy
 from flint.passes.partition import auto
 from flint.passes.partition.xla_child import parse_text
@@ -209,3 +210,35 @@ def test_what_merges_does_the_same() -> None:
     names = {i.id: i.name for i in module.entry.instructions}
     reads = " ".join(names[o] for o in module.root(module.entry).operand_ids)
     assert reads == "o low high high before after most most fewest x"
+
+
+def test_what_two_operations_share_is_made_for_the_first() -> None:
+    """XLA names it after the later one, for which the earlier does not wait."""
+    text = b"""HloModule m
+    ENTRY e {
+      p = f32[8] parameter(0)
+      shared = f32[8] negate(p), metadata={op_name="late~#9"}
+      between = f32[8] exponential(p), metadata={op_name="between~#5"}
+      early = f32[8] add(p, shared), metadata={op_name="early~#2"}
+      late = f32[8] multiply(between, shared), metadata={op_name="late~#9"}
+      ROOT t = (f32[8], f32[8]) tuple(early, late)
+    }"""
+    module = decode_module(parse_text(text))
+    restore(module)
+    names = [i.name for i in module.proto.computations[0].instructions]
+    assert names == ["p", "shared", "early", "between", "late", "t"]
+
+
+def test_a_loop_gets_the_fills_that_it_reads_from_before_it() -> None:
+    """As for GPUs; XLA's compiler for CPUs, which partitions, would make them in each turn."""
+
+    def step(x, y):
+        fill = jnp.full((32, 64), -1e9, jnp.bfloat16)
+        return jax.lax.scan(lambda c, _: (jnp.where(c > 0, c @ y, fill), None), x, length=3)[0]
+
+    program = flint.trace(step, MESH, sds((32, 64), "data"), sds((64, 64))).program
+    (loop,) = program.regions
+    fills = np.flatnonzero((program.op == OpClass.BROADCAST) & (program.region == -1))
+    given = [row for row, made in loop.carries if row == made]
+    assert set(fills) & {d for row in given for d in program.dependencies(row)}
+    assert not loop.barrier

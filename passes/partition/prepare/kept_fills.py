@@ -1,0 +1,41 @@
+"""Loops get fills, one number everywhere, from before them, as in XLA's compilers for GPUs.
+
+XLA's compiler for CPUs, which partitions here, makes them in the loops that read them
+(`WhileLoopConstantSinking` with broadcasts). For GPUs they are arrays that are there all loop long.
+Profiles of other compilers move them (`sinks` of fuse-chains, `sink-fills`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from flint.passes.mlir import defining_operation, operations_named, shape_of
+from flint.passes.partition.prepare.positions import KEPT
+
+#: Operations that leave a fill one.
+_PASSES: Final = ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape")
+
+
+def keep_fills(module: Any) -> None:
+    """Put a barrier behind each fill that a loop of `module` only reads, in place; `tidy` drops it."""
+    from jaxlib.mlir import ir
+
+    for loop in operations_named(module, "stablehlo.while"):
+        body = loop.regions[1].blocks[0]
+        for number, given_on in enumerate(body.operations[len(body.operations) - 1].operands):
+            value = loop.operands[number]
+            if given_on == body.arguments[number] and _is_fill(value):
+                with ir.InsertionPoint(loop), ir.Location.name(KEPT):
+                    loop.operands[number] = ir.Operation.create(
+                        "stablehlo.optimization_barrier", [value.type], [value]
+                    ).result
+
+
+def _is_fill(value: Any) -> bool:
+    from jaxlib.mlir import ir
+
+    op = defining_operation(value) if shape_of(value) else None
+    while op is not None and op.name in _PASSES:
+        op = defining_operation(op.operands[0])
+    held = op.attributes["value"] if op is not None and op.name == "stablehlo.constant" else None
+    return isinstance(held, ir.DenseElementsAttr) and held.is_splat
