@@ -23,9 +23,11 @@ JAX_OF_KNOWN_MODELS = "0.10.2"
 
 @pytest.fixture(scope="module")
 def decode() -> Workload:
-    """Llama-3-8B decoding a token on eight devices."""
+    """Llama-3-8B decoding a token on eight devices, by Shardy's rules as the known models."""
     pytest.importorskip("jax", reason="captures a JAX program")
-    options = CaptureRequest(str(EXAMPLES / "decode_jax.py"), "1x8", settings=("model=8b",))
+    options = CaptureRequest(
+        str(EXAMPLES / "decode_jax.py"), "1x8", settings=("model=8b",), partitioner="shardy"
+    )
     return capture(options).workload
 
 
