@@ -16,7 +16,13 @@ from itertools import groupby, pairwise
 from flint.errors import FlintError
 from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.work import work_of
-from flint.frontends.torch_world.record.recording import Event, PassLoop, Recording, TensorInfo
+from flint.frontends.torch_world.record.recording import (
+    CommKind,
+    Event,
+    PassLoop,
+    Recording,
+    TensorInfo,
+)
 from flint.ir.op_class import ATTENTION, PRODUCT
 from flint.ir.program import Phase
 
@@ -126,8 +132,9 @@ def _passes(events: Sequence[Event], calls: Sequence[tuple[int, int]]) -> list[_
 
 def _parts(passes: Sequence[_Pass]) -> tuple[Sequence[_Pass], Sequence[_Pass]] | None:
     """The passes that prefill, of a prompt in pieces several, and those that decode; None for other programs."""
-    if len(passes) < 2 or any(e.phase != Phase.FORWARD for p in passes for e in p.events):
-        return None
+    every = [e for p in passes for e in p.events]
+    if len(passes) < 2 or any(e.phase != Phase.FORWARD or _is_message(e) for e in every):
+        return None  # a stage of a pipeline is called for each microbatch
     flops = [p.flops for p in passes]
     large = _OF_HEAVIEST * max(flops)
     last = [n for n, (a, b) in enumerate(pairwise(flops)) if a > _FEWER * b and a >= large]
@@ -140,6 +147,10 @@ def _parts(passes: Sequence[_Pass]) -> tuple[Sequence[_Pass], Sequence[_Pass]] |
     grows = all(a <= b for a, b in pairwise(flops[decodes:]))
     follows = all(a.feeds(b) for a, b in pairwise(passes[decodes - 1 :]))
     return (passes[begin:decodes], passes[decodes:]) if grows and follows else None
+
+
+def _is_message(event: Event) -> bool:
+    return event.comm is not None and event.comm.kind in (CommKind.SEND, CommKind.RECV)
 
 
 @dataclass
