@@ -101,7 +101,16 @@ def outputs(root: Path, place: Path) -> dict[str, str]:
         capture = ["capture", str(ROOT / "examples" / model), *arguments, "-o", name]
         commands.append(([*capture, "--json"], f"{name}.capture.json"))
         commands.append((["check", name, "--json"], f"{name}.check.json"))
-        estimate = ["estimate", name, "-c", "h100-dgx", "--unpriced", "zero", "--json"]
+        estimate = [
+            "estimate",
+            name,
+            "-c",
+            "h100-dgx",
+            "--unpriced",
+            "zero",
+            "--no-hints",
+            "--json",
+        ]
         commands.append((estimate, f"{name}.estimate.json"))
     print(
         f"{root}: tools are loaded: {python(root, '-c', RUNNER, json.dumps(commands), cwd=place)}"

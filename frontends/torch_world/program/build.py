@@ -132,13 +132,14 @@ class _Build:
         self.groups: dict[str, Group] = {}
         self.last_row = -1
         self.shown: set[int] = set()  # storages that are other names of a row's value
-        named = self.recording.storages
-        self.gradients = {s for s, info in named.items() if info.role == "gradient"}
+        infos = self.recording.storages.items()
+        self.gradients = {s for s, info in infos if info.role == "gradient"}
+        copies = (e for e in self.recording.events if e.host is HostCopy.FROM_HOST)
+        self.returning = {t.storage for e in copies for t in e.inputs}  # what the host still needs
         self.freed: dict[int, list[int]] = {}
-        self.freed_at: dict[int, int] = {}
+        self.freed_at = dict(self.recording.freed)
         for storage, events in self.recording.freed:
             self.freed.setdefault(events, []).append(storage)
-            self.freed_at[storage] = events
 
     def add_arguments(self) -> None:
         """PARAMETER rows for memory with a role, and for what is read before it is written."""
@@ -211,7 +212,7 @@ class _Build:
         """A row for memory that the program let go of now, but not at its last use."""
         late: set[int] = set()
         for storage in self.freed.get(len(self.rows), ()):
-            if storage in self.arguments or storage in self.gradients:
+            if storage in self.arguments or storage in self.gradients or storage in self.returning:
                 continue
             if storage in self.shown or self.memory.last_use(storage) < self.last_row:
                 late |= self.memory.writers(storage)
