@@ -33,8 +33,7 @@ class Locations:
         if not any(map(_TORCH_STACK.search, names)):
             return (names[-1] if names else ""), place or ""
         name = "/".join(names)
-        written = _PLACE.findall(name)
-        return name, (written[-1] if written else "")
+        return name, written_place(name) or ""
 
     def _said(self, location: Any) -> _Said:
         key = location.attr
@@ -116,6 +115,14 @@ _NOISE = frozenset(
         "shard_map",
     ]
 )
+
+
+def written_place(name: str) -> str | None:
+    """The `file.py:line` that the name stack of a PyTorch program says itself, or ""; None of others."""
+    if not _TORCH_STACK.search(name):
+        return None
+    written = _PLACE.findall(name)
+    return str(written[-1]) if written else ""
 
 
 def split_name_stack(name: str) -> tuple[str, Phase]:

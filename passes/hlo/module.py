@@ -14,7 +14,7 @@ from typing import Any
 from flint.errors import FlintError, Malformed
 from flint.ir.program import Phase
 from flint.messages import decode_error, message_classes
-from flint.passes.locations import file_name, split_name_stack
+from flint.passes.locations import file_name, split_name_stack, written_place
 
 #: Protobuf messages; the fields of `_MESSAGES` are the documentation.
 Instruction = Any
@@ -229,12 +229,19 @@ def _classes() -> dict[str, Any]:
 
 def scope_and_phase(instruction: Instruction) -> tuple[str, Phase]:
     """Source scope and training phase from the `op_name` that JAX wrote."""
-    return split_name_stack(instruction.metadata.op_name)
+    return split_name_stack(_first_name(instruction))
+
+
+def _first_name(instruction: Instruction) -> str:
+    """The `op_name`; XLA joins those of instructions that it makes one of."""
+    return str(instruction.metadata.op_name).partition(";")[0]
 
 
 def location(instruction: Instruction, module: HloModule) -> str:
-    """`file.py:line` of the instruction, from its metadata or the module's stack frames."""
+    """`file.py:line` of the instruction, from its name, its metadata or the module's stack frames."""
     metadata = instruction.metadata
+    if (written := written_place(_first_name(instruction))) is not None:
+        return written
     if metadata.source_file:
         return f"{file_name(metadata.source_file)}:{metadata.source_line}"
     index = module.proto.stack_frame_index

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from flint.passes.locations import Locations
 from flint.passes.mlir import make_context, write_bytecode
 
-#: What is before a number. XLA cuts names at other signs.
+#: What is before a number. XLA cuts names at other signs, as at the one in names of PyTorch.
 MARK: Final = "~#"
+CUT: Final = "@"
+ESCAPED: Final = "~&"
 #: How barriers are called that are there for XLA's partitioner alone.
 KEPT: Final = "flint_kept"
 
@@ -31,14 +34,14 @@ def marked(bytecode: bytes) -> bytes:
 def _mark(module: Any) -> None:
     from jaxlib.mlir import ir
 
-    count = 0
+    count, locations = 0, Locations()
 
     def visit(op: ir.Operation) -> ir.WalkResult:
         nonlocal count
         count += 1
         place = op.location
-        named = isinstance(place, ir.NameLoc)
-        name, child = (place.name_str, place.child_loc) if named else ("", place)
+        child = place.child_loc if isinstance(place, ir.NameLoc) else place
+        name = locations.decode(place)[0].replace(CUT, ESCAPED)
         op.location = ir.Location.name(f"{name}{MARK}{count}", child)
         return ir.WalkResult.ADVANCE
 

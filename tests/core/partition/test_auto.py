@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("jax")
@@ -16,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 import flint
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.op_class import OpClass
-from flint.ir.program import Collective, Flag, Kind
+from flint.ir.program import Collective, Flag, Kind, Phase
 from flint.passes.hlo.module import decode_module, message_class
 from flint.passes.hlo.places import KnownPlaces, kept_part
 from flint.passes.hlo.program_order import restore
@@ -242,3 +244,27 @@ def test_a_loop_gets_the_fills_that_it_reads_from_before_it() -> None:
     given = [row for row, made in loop.carries if row == made]
     assert set(fills) & {d for row in given for d in program.dependencies(row)}
     assert not loop.barrier
+
+
+def test_programs_of_pytorch_keep_phases_scopes_and_lines() -> None:
+    """XLA cuts names at the sign that theirs have."""
+    torch = pytest.importorskip("torch")
+
+    class Model(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+
+        def forward(self, x: Any) -> Any:
+            return self.down(torch.relu(self.up(x)))
+
+    arguments = (torch.randn(8, 8),)
+    step = flint.TorchStep(Model(), arguments, loss=lambda y: y.sum(), optimizer="adamw")
+    by_hand, by_xla = (
+        {(r.scope, r.location, r.phase) for r in map(p.row, np.flatnonzero(p.flops).tolist())}
+        for p in (
+            flint.trace(step, {"d": 2}, partitioner=name).program for name in ("shardy", "auto")
+        )
+    )
+    assert by_hand == by_xla
+    assert {phase for _, _, phase in by_xla} == {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
