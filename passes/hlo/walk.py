@@ -281,14 +281,13 @@ class _HloWalk:
         message: Message | None = None,
         part: Group | None = None,
     ) -> Rows:
-        """Append the row of an instruction; all leaves of its result are that row.
+        """Append an instruction's row, of which it keeps its part over the axes of `part`.
 
-        `part` are the axes over which each device keeps its part of what it reads.
+        All leaves of its result are that row.
         """
         result = started_shape(i)
         dtype, shape = shapes.first(result)
         source, phase = scope_and_phase(i)
-        moved = sum(shapes.num_bytes(o.shape) for o in self._operands(i, scope))
         opcode = work.called or f"hlo.{i.opcode.removesuffix('-start')}"
         if message is not None and i.opcode == "fusion":
             opcode = "hlo.reduce-scatter"
@@ -313,7 +312,7 @@ class _HloWalk:
             dtype=dtype,
             shape=shape,
             result_bytes=_or(work.result_bytes, shapes.num_bytes(result)),
-            operand_bytes=_or(work.operand_bytes, moved),
+            operand_bytes=_or(work.operand_bytes, self._moved(i, scope)),
             flops=0 if idle else work.flops,
             dims=(0, 0, 0, 0) if idle else work.dims,
             product="" if idle else work.product,
@@ -332,6 +331,9 @@ class _HloWalk:
         )
         whole = kind is Kind.VALUE or scope.asynchronous or i.opcode.endswith("-start")
         return tree(result, lambda _: row) if whole else self._parts(result, row)
+
+    def _moved(self, i: Instruction, scope: _Scope) -> int:
+        return sum(shapes.num_bytes(o.shape) for o in self._operands(i, scope))
 
     def _parts(self, shape: Any, row: int) -> Rows:
         """A tree with `row` at its leaves, or a row for each of several."""

@@ -43,12 +43,16 @@ def fresh(rows: Rows, row: int) -> Outcome:
 
 
 def result_of(rows: Rows, row: int) -> Outcome:
-    """One of several results of a row: in the shape of the first of them, or with some of its dimensions."""
+    """One of several results of a row: in the shape of the first of them, or with some of its dimensions.
+
+    A result with other dimensions (the state of random numbers) has its own.
+    """
     reads = rows.reads[row]
     if len(reads) != 1:
         return Outcome.UNKNOWN
     alike = rows.shapes[reads[0]] == rows.shapes[row]
-    return same(rows, row) if alike else among(rows, row, reads[0])
+    found = same(rows, row) if alike else among(rows, row, reads[0])
+    return Outcome.DONE if found is Outcome.UNKNOWN else found
 
 
 def broadcast(rows: Rows, row: int) -> Outcome:

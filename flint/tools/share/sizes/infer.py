@@ -220,7 +220,7 @@ _OF_CLASS: Mapping[OpClass, Relation] = {
 _SOURCES = frozenset(
     {
         *(OpClass.RESULT, OpClass.TURN, OpClass.SAVED, OpClass.STASH, OpClass.NEIGHBOUR),
-        *(OpClass.ACCUMULATOR, OpClass.HOST_VALUE),
+        *(OpClass.ACCUMULATOR, OpClass.HOST_VALUE, OpClass.FREED),
     }
 )
 
