@@ -38,7 +38,12 @@ def placed(program: Program, layout: Buffers, share: float = 1.0) -> Buffers:
 
 
 def _returned(program: Program) -> Int64s:
-    """The rows whose values the step returns."""
+    """The rows whose values the step returns.
+
+    A pipeline is many programs, each with memory for its results while it runs.
+    """
+    if (program.op == OpClass.TURN).any():
+        return np.zeros(0, dtype=np.int64)
     rows = np.flatnonzero((program.op == OpClass.RESULT) & (program.region == -1)).tolist()
     found = [program.dependencies(row) for row in rows]
     return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)

@@ -10,6 +10,7 @@ from flint.backends.cost.memory.memory import memory_use
 from flint.backends.cost.memory.stored import stored
 from flint.backends.cost.simulate.timeline import POLICIES
 from flint.cluster.stack import Stack
+from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program, RegionKind
 from flint.ir.workload import Workload
 from flint.passes.base import run_passes
@@ -69,6 +70,8 @@ def test_results_have_memory_of_their_own_all_step_long() -> None:
     assert packed.peak_bytes == 64 + 4 * KB + 9 * KB  # small meets last, and first is too large
     rows.result(rows.op("sort", last, result_bytes=KB))  # in which small fits
     assert memory_use(rows.build(), packed=True).peak_bytes == 64 + 5 * KB + 8 * KB
+    rows.add("pipeline.turn", Kind.VALUE, op=OpClass.TURN)  # of many programs, not of one
+    assert memory_use(rows.build(), packed=True).peak_bytes == 64 + 9 * KB
 
 
 @settings(max_examples=80, deadline=None)
