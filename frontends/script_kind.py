@@ -120,7 +120,7 @@ def _imports(file: Path) -> Iterator[tuple[str, int]]:
     """Names of modules (and of what may be one) that a file imports, and how many dots precede."""
     try:
         tree = ast.parse(source_of(file))
-    except (SyntaxError, ValueError, OSError, RecursionError):
+    except (SyntaxError, ValueError, FlintError, RecursionError):
         return  # whoever runs it says what is wrong with it
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

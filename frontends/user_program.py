@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from flint.errors import FlintError
+from flint.io.bounded import FileKind, read_bounded
 
 NOTEBOOK = ".ipynb"
 #: The number of a process on its host in arguments of a program, as torchrun writes it, too.
@@ -59,16 +60,20 @@ def _run_notebook(path: Path) -> None:
 
 
 def source_of(path: Path) -> bytes:
-    """The Python code of a script, or of all cells of a notebook."""
+    """The Python code of a script, or of all cells of a notebook.
+
+    Raises FlintError FL301 for what cannot be read: no regular file, or larger than a model may be.
+    """
     if path.suffix != NOTEBOOK:
-        return path.read_bytes()
+        return read_bounded(path, FileKind.MODEL, "FL301")
     return "\n".join(_cells(path)).encode()
 
 
 def _cells(path: Path) -> list[str]:
     """The code of a notebook's cells, without what only IPython runs. Raises FlintError FL301."""
+    data = read_bounded(path, FileKind.MODEL, "FL301")
     try:
-        cells = json.loads(path.read_bytes())["cells"]
+        cells = json.loads(data)["cells"]
         codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError) as error:
         raise FlintError("FL301", f"{path.name} is not a Jupyter notebook (format 4)") from error

@@ -184,3 +184,12 @@ def test_a_pasted_command_has_its_mesh_modules_and_arguments(tmp_path, monkeypat
     request = CaptureRequest("HOW=x", script_arguments=("python", *words))
     trace = capture(request)
     assert trace.mesh.size == 8 and trace.recorded.startswith("train was recorded as a script")
+
+
+@pytest.mark.parametrize("name", ["train.py", "train.ipynb"])
+def test_a_file_of_gigabytes_is_not_read(tmp_path, name):
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(5 * 2**30)
+    with pytest.raises(FlintError, match="a model file has at most") as raised:
+        capture(CaptureRequest(model=str(tmp_path / name), mesh="8"))
+    assert raised.value.code == "FL301"
