@@ -10,6 +10,7 @@ from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.log import stage
 from flint.passes.compilers.target import TARGETS, find_target
+from flint.passes.work.totals import totals
 
 if TYPE_CHECKING:
     from flint.cluster.models import Cluster
@@ -96,7 +97,7 @@ def _compiler_of(chip: str) -> str:
 
 
 def _too_large(captured: Workload) -> str:
-    operations = sum(map(len, captured.programs))
+    operations = sum(totals(program).op_count for program in captured.programs)
     if operations <= MOST_OPERATIONS and captured.mesh.size <= MOST_DEVICES:
         return ""
     return (

@@ -74,6 +74,7 @@ def _first_of(parts: list[_Said]) -> _Said:
 
 #: The phases that begin the part of a name stack that a PyTorch program wrote.
 _TORCH_STACK = re.compile(r"(?:^|/)@(?:forward|backward|optimizer)(?=/|$)")
+_AT = "~&"
 #: A place that a frontend wrote into the name stack: a part like `@model.py:41`.
 _PLACE = re.compile(r"(?:^|/)@([^/@]+:\d+)(?=/|$)")
 
@@ -115,6 +116,16 @@ _NOISE = frozenset(
         "shard_map",
     ]
 )
+
+
+def kept_by_xla(name: str) -> str:
+    """A name as XLA has to get it: it cuts names at the sign that those of PyTorch programs have."""
+    return name.replace("@", _AT)
+
+
+def as_written(name: str) -> str:
+    """A name that `kept_by_xla` made, as it was."""
+    return name.replace(_AT, "@")
 
 
 def written_place(name: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flint.errors import FlintError
@@ -97,6 +97,19 @@ def write_bytecode(module: Any) -> bytes:
     out = io.BytesIO()
     module.operation.write_bytecode(out)
     return out.getvalue()
+
+
+def rewritten(bytecode: bytes, change: Callable[[Any], None]) -> bytes:
+    """A module after a change. What cannot be read stays as it is: whoever compiles it says why."""
+    from jaxlib.mlir import ir
+
+    with make_context():
+        try:
+            module = ir.Module.parse(bytecode)
+        except ir.MLIRError:
+            return bytecode
+        change(module)
+        return write_bytecode(module)
 
 
 def module_text(bytecode: bytes) -> str:

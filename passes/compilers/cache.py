@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 FOLDER: Final = "FLINT_CACHE_DIR"
 MOST_BYTES: Final = 2 << 30
 #: Raised when what an entry holds changes its meaning, or the child prepares modules otherwise.
-_VERSION = 2
+_VERSION = 3
 _SUFFIX = ".compiled"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from flint.errors import FlintError, Malformed
 from flint.ir.program import Phase
 from flint.messages import decode_error, message_classes
-from flint.passes.locations import file_name, split_name_stack, written_place
+from flint.passes.locations import as_written, file_name, split_name_stack, written_place
 
 #: Protobuf messages; the fields of `_MESSAGES` are the documentation.
 Instruction = Any
@@ -234,7 +234,7 @@ def scope_and_phase(instruction: Instruction) -> tuple[str, Phase]:
 
 def _first_name(instruction: Instruction) -> str:
     """The `op_name`; XLA joins those of instructions that it makes one of."""
-    return str(instruction.metadata.op_name).partition(";")[0]
+    return as_written(instruction.metadata.op_name.partition(";")[0])
 
 
 def location(instruction: Instruction, module: HloModule) -> str:

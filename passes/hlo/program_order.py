@@ -9,7 +9,7 @@ import heapq
 import re
 
 from flint.passes.hlo.module import Computation, HloModule
-from flint.passes.partition.prepare.positions import CUT, ESCAPED, MARK
+from flint.passes.partition.prepare.positions import MARK
 
 _MARKED = re.compile(MARK + r"(\d+)")
 #: The position of an instruction: those of the calls that it is in, and its own.
@@ -21,7 +21,7 @@ def restore(module: HloModule) -> None:
     for computation in module.proto.computations:
         _sort(computation)
         for i in computation.instructions:
-            i.metadata.op_name = _MARKED.sub("", i.metadata.op_name).replace(ESCAPED, CUT)
+            i.metadata.op_name = _MARKED.sub("", i.metadata.op_name)
 
 
 def _sort(computation: Computation) -> None:

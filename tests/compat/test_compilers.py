@@ -18,12 +18,13 @@ import pytest
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 import flint
 from flint.errors import FlintError
 from flint.ir.mesh import Mesh
-from flint.ir.program import Flag, Kind, Program
+from flint.ir.program import Flag, Kind, Phase, Program
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -224,6 +225,19 @@ def test_the_second_time_comes_from_the_cache(compiler: str, tmp_path: Path) -> 
         del document["timings"]
     assert first == second
     assert len(os.listdir(tmp_path / "cache" / "compiled")) == 1
+
+
+@both
+def test_programs_of_pytorch_keep_phases_and_lines(compiler: str) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64))
+    arguments = (torch.randn(8, 64),)
+    step = flint.TorchStep(model, arguments, loss=lambda y: y.sum(), optimizer="adamw")
+    program = flint.trace(step, {"data": 2}, compiler=compiler).program
+    rows = [program.row(n) for n in np.flatnonzero(program.flops).tolist()]
+    assert {r.phase for r in rows} == {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
+    assert {r.scope for r in rows} >= {"0", "2", "0/adamw", "2/adamw"}
+    assert not any(r.location.startswith("elementwise.py") for r in rows)
 
 
 @pytest.mark.cold  # a warm process has imported JAX

@@ -1,35 +1,58 @@
-"""Whole names for operations of `shard_map` bodies, before XLA makes one function of a module."""
+"""Whole names for operations, before XLA makes one function of a module."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from flint.passes.locations import split_name_stack
-from flint.passes.mlir import functions_of, make_context, write_bytecode
+from flint.passes.locations import (
+    Locations,
+    as_written,
+    kept_by_xla,
+    split_name_stack,
+    written_place,
+)
+from flint.passes.mlir import functions_of, rewritten
 
 _BODY, _CALL = "sdy.manual_computation", "func.call"
 
 
 def with_whole_names(bytecode: bytes) -> bytes:
-    """A StableHLO module in which bodies of `sdy.manual_computation` are named from outside.
+    """A StableHLO module in which names say scope and phase as XLA hands them on.
 
-    JAX names what is in such a body as seen from there (`dot_general`), as in a function. XLA adds
-    the name of a call to those of the function that it inlines, but none to those of a body: what
-    it writes would say neither the scope nor the phase.
+    JAX names what is in a body of `sdy.manual_computation` as seen from there (`dot_general`), as in
+    a function. XLA adds the name of a call to those of the function that it inlines, but none to
+    those of a body, which are named from outside here. Names of a PyTorch program are in several
+    pieces, of which XLA takes the last.
     """
-    if b"manual_computation" not in bytecode:
+    if not any(mark in bytecode for mark in (b"manual_computation", b"/@")):
         return bytecode
+    return rewritten(bytecode, _name_whole)
+
+
+def _name_whole(module: Any) -> None:
+    _join_names(module)
+    functions = functions_of(module)
+    callers: dict[str, str] = {}
+    _find_callers("main", "", functions, callers)
+    for name, prefix in callers.items():
+        _name_bodies(functions[name], prefix)
+
+
+def _join_names(module: Any) -> None:
+    """Names of PyTorch programs in one piece."""
     from jaxlib.mlir import ir
 
-    with make_context():
-        module = ir.Module.parse(bytecode)
-        functions = functions_of(module)
-        callers: dict[str, str] = {}
-        _find_callers("main", "", functions, callers)
-        for name, prefix in callers.items():
-            _name_bodies(functions[name], prefix)
-        return write_bytecode(module)
+    locations = Locations()
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        name = locations.decode(op.location)[0]
+        if written_place(name) is not None:
+            op.location = ir.Location.name(kept_by_xla(name), _behind_name(op))
+        return ir.WalkResult.ADVANCE
+
+    for function in functions_of(module).values():
+        function.walk(visit)
 
 
 def _find_callers(name: str, prefix: str, functions: dict[str, Any], found: dict[str, str]) -> None:
@@ -53,8 +76,7 @@ def _name_bodies(function: Any, prefix: str) -> None:
     named = [(op, outer) for op, outer in _operations(function, prefix) if outer != prefix]
     for op, outer in named:
         own = _own_name(op) or op.name.rpartition(".")[2]
-        child = op.location.child_loc if isinstance(op.location, ir.NameLoc) else op.location
-        op.location = ir.Location.name(_joined(outer, own), child)
+        op.location = ir.Location.name(_joined(outer, own), _behind_name(op))
 
 
 def _operations(op: Any, outer: str) -> Iterator[tuple[Any, str]]:
@@ -68,14 +90,22 @@ def _operations(op: Any, outer: str) -> Iterator[tuple[Any, str]]:
 
 
 def _phase(name: str) -> int:
-    return int(split_name_stack(f"{name}/call")[1])
+    return int(split_name_stack(as_written(f"{name}/call"))[1])
 
 
 def _joined(outer: str, inner: str) -> str:
-    """A name inside another, unless it says the whole already."""
+    """A name inside another, unless it says the whole already, or what of it the function says."""
     if not outer or inner.startswith(f"{outer}/"):
         return inner
-    return f"{outer}/{inner}"
+    head, _, last = inner.rpartition("/")
+    is_said = written_place(as_written(inner)) is not None and outer.endswith(f"/{head}")
+    return f"{outer}/{last if is_said else inner}"
+
+
+def _behind_name(op: Any) -> Any:
+    from jaxlib.mlir import ir
+
+    return op.location.child_loc if isinstance(op.location, ir.NameLoc) else op.location
 
 
 def _own_name(op: Any) -> str:

@@ -4,44 +4,30 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from flint.passes.locations import Locations
-from flint.passes.mlir import make_context, write_bytecode
+from flint.passes.mlir import rewritten
 
-#: What is before a number. XLA cuts names at other signs, as at the one in names of PyTorch.
+#: What is before a number. XLA cuts names at other signs.
 MARK: Final = "~#"
-CUT: Final = "@"
-ESCAPED: Final = "~&"
 #: How barriers are called that are there for XLA's partitioner alone.
 KEPT: Final = "flint_kept"
 
 
 def marked(bytecode: bytes) -> bytes:
-    """A StableHLO module in which every operation has its position in its name.
-
-    What cannot be read stays as it is: XLA says why.
-    """
-    from jaxlib.mlir import ir
-
-    with make_context():
-        try:
-            module = ir.Module.parse(bytecode)
-        except ir.MLIRError:
-            return bytecode
-        _mark(module)
-        return write_bytecode(module)
+    """A StableHLO module in which every operation has its position in its name."""
+    return rewritten(bytecode, _mark)
 
 
 def _mark(module: Any) -> None:
     from jaxlib.mlir import ir
 
-    count, locations = 0, Locations()
+    count = 0
 
     def visit(op: ir.Operation) -> ir.WalkResult:
         nonlocal count
         count += 1
         place = op.location
-        child = place.child_loc if isinstance(place, ir.NameLoc) else place
-        name = locations.decode(place)[0].replace(CUT, ESCAPED)
+        named = isinstance(place, ir.NameLoc)
+        name, child = (place.name_str, place.child_loc) if named else ("", place)
         op.location = ir.Location.name(f"{name}{MARK}{count}", child)
         return ir.WalkResult.ADVANCE
 

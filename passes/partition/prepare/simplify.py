@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from flint.passes.mlir import make_context, operations_named, shape_of, write_bytecode
+from flint.passes.mlir import operations_named, rewritten, shape_of
 from flint.passes.partition.as_xla.products import split_broadcasts
 from flint.passes.partition.as_xla.zeros import (
     drop_added_zeros,
@@ -25,17 +25,9 @@ from flint.passes.partition.prepare.transposed import exchange_operands
 
 
 def simplified(bytecode: bytes) -> bytes:
-    """A StableHLO module as XLA's partitioner gets it. To be called where MLIR may be loaded.
+    """A StableHLO module as XLA's partitioner gets it. To be called where MLIR may be loaded."""
 
-    What cannot be read stays as it is: XLA says why.
-    """
-    from jaxlib.mlir import ir
-
-    with make_context():
-        try:
-            module = ir.Module.parse(bytecode)
-        except ir.MLIRError:
-            return bytecode
+    def change(module: Any) -> None:
         inline_calls(module)
         take_host_calls_apart(module, bytecode)
         rename_moves(module)
@@ -45,7 +37,8 @@ def simplified(bytecode: bytes) -> bytes:
         exchange_operands(module)
         _call_searches(module)
         keep_fills(module)
-        return write_bytecode(module)
+
+    return rewritten(bytecode, change)
 
 
 def simplify(module: Any, bytecode: bytes) -> None:
