@@ -46,7 +46,7 @@ def causes_of(module: HloModule, *, writes_own: bool) -> Mapping[int, str]:
     for computation in module.proto.computations:
         made = [
             i for i in computation.instructions
-            if collective_kind(i.opcode) and not (writes_own and _is_written(i))
+            if collective_kind(i.opcode) and not (writes_own and is_written(i.metadata.op_name))
         ]  # fmt: skip
         if made:
             around = _Around(computation)
@@ -54,8 +54,9 @@ def causes_of(module: HloModule, *, writes_own: bool) -> Mapping[int, str]:
     return found
 
 
-def _is_written(i: Instruction) -> bool:
-    return i.metadata.op_name.rpartition("/")[2].partition("[")[0] in _WRITTEN
+def is_written(name: str) -> bool:
+    """Whether an instruction with this `op_name` is a collective that the program wrote itself."""
+    return name.rpartition("/")[2].partition("[")[0] in _WRITTEN
 
 
 class _Around:

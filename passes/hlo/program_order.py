@@ -8,9 +8,12 @@ from __future__ import annotations
 import heapq
 import re
 
+from flint.passes.hlo.causes import is_written
 from flint.passes.hlo.module import Computation, HloModule
 from flint.passes.partition.prepare.positions import MARK
 
+#: Collectives that change where data is, and no value.
+_MOVES = frozenset(["all-gather", "all-to-all", "collective-permute"])
 _MARKED = re.compile(MARK + r"(\d+)")
 #: The position of an instruction: those of the calls that it is in, and its own.
 _Position = tuple[int, ...]
@@ -54,11 +57,14 @@ def _positions(computation: Computation, readers: dict[int, list[int]]) -> dict[
     """Of each instruction: its own, or that of the first that reads it, if it has none or comes later.
 
     XLA merges what it makes for two operations, and keeps the name of the later one: all that the
-    earlier one waits for would come between.
+    earlier one waits for would come between. A collective that it makes to move data has the name of
+    what reads it, or with newer JAX of what it reads: it comes where it is read.
     """
     found: dict[int, _Position] = {}
     for i in reversed(computation.instructions):
-        own = tuple(map(int, _MARKED.findall(i.metadata.op_name)))
+        name = i.metadata.op_name
+        moves = i.opcode.removesuffix("-start") in _MOVES and not is_written(_MARKED.sub("", name))
+        own = () if moves else tuple(map(int, _MARKED.findall(name)))
         read = [found[r] for r in readers[i.id]]
         found[i.id] = min((p for p in (own, *read) if p), default=())
     return found
