@@ -65,6 +65,5 @@ def _positions(computation: Computation, readers: dict[int, list[int]]) -> dict[
         name = i.metadata.op_name
         moves = i.opcode.removesuffix("-start") in _MOVES and not is_written(_MARKED.sub("", name))
         own = () if moves else tuple(map(int, _MARKED.findall(name)))
-        read = [found[r] for r in readers[i.id]]
-        found[i.id] = min((p for p in (own, *read) if p), default=())
+        found[i.id] = min(filter(None, [own, *(found[r] for r in readers[i.id])]), default=())
     return found

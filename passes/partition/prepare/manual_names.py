@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from flint.passes.locations import (
     Locations,
@@ -13,6 +13,9 @@ from flint.passes.locations import (
     written_place,
 )
 from flint.passes.mlir import functions_of, rewritten
+
+if TYPE_CHECKING:
+    from jaxlib.mlir import ir
 
 _BODY, _CALL = "sdy.manual_computation", "func.call"
 
@@ -30,7 +33,7 @@ def with_whole_names(bytecode: bytes) -> bytes:
     return rewritten(bytecode, _name_whole)
 
 
-def _name_whole(module: Any) -> None:
+def _name_whole(module: ir.Module) -> None:
     _join_names(module)
     functions = functions_of(module)
     callers: dict[str, str] = {}
@@ -39,7 +42,7 @@ def _name_whole(module: Any) -> None:
         _name_bodies(functions[name], prefix)
 
 
-def _join_names(module: Any) -> None:
+def _join_names(module: ir.Module) -> None:
     """Names of PyTorch programs in one piece."""
     from jaxlib.mlir import ir
 
@@ -55,7 +58,9 @@ def _join_names(module: Any) -> None:
         function.walk(visit)
 
 
-def _find_callers(name: str, prefix: str, functions: dict[str, Any], found: dict[str, str]) -> None:
+def _find_callers(
+    name: str, prefix: str, functions: dict[str, ir.Operation], found: dict[str, str]
+) -> None:
     """Names of the calls of all functions that `name` calls; "" where they differ in phase."""
     if name not in functions:
         return
@@ -70,7 +75,7 @@ def _find_callers(name: str, prefix: str, functions: dict[str, Any], found: dict
             _find_callers(callee, _joined(outer, _own_name(op)), functions, found)
 
 
-def _name_bodies(function: Any, prefix: str) -> None:
+def _name_bodies(function: ir.Operation, prefix: str) -> None:
     from jaxlib.mlir import ir
 
     named = [(op, outer) for op, outer in _operations(function, prefix) if outer != prefix]
@@ -79,7 +84,7 @@ def _name_bodies(function: Any, prefix: str) -> None:
         op.location = ir.Location.name(_joined(outer, own), _behind_name(op))
 
 
-def _operations(op: Any, outer: str) -> Iterator[tuple[Any, str]]:
+def _operations(op: ir.Operation, outer: str) -> Iterator[tuple[ir.Operation, str]]:
     """Operations inside `op`, and what their names begin with but do not say."""
     for inner in (o.operation for region in op.regions for block in region for o in block):
         yield inner, outer
@@ -102,13 +107,13 @@ def _joined(outer: str, inner: str) -> str:
     return f"{outer}/{last if is_said else inner}"
 
 
-def _behind_name(op: Any) -> Any:
+def _behind_name(op: ir.Operation) -> ir.Location:
     from jaxlib.mlir import ir
 
     return op.location.child_loc if isinstance(op.location, ir.NameLoc) else op.location
 
 
-def _own_name(op: Any) -> str:
+def _own_name(op: ir.Operation) -> str:
     from jaxlib.mlir import ir
 
     return str(op.location.name_str) if isinstance(op.location, ir.NameLoc) else ""
