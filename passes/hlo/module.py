@@ -183,6 +183,10 @@ def decode_module(data: bytes, source: str = "HLO module") -> HloModule:
         if wrapper != "HloModule" and proto is not None:
             proto = proto.hlo_module
         if proto is not None and _is_module(proto):
+            if b"async-update" in data:
+                from flint.passes.hlo.late_operands import bind
+
+                bind(proto)
             assignment = proto.device_assignment
             return HloModule(proto, source, assignment.replica_count, assignment.computation_count)
     raise malformed(source, "its bytes are not an HloModuleProto, HloProto or HloSnapshot")

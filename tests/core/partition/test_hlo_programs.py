@@ -227,6 +227,29 @@ def test_generic_asynchronous_wrapping() -> None:
     assert only(p, "hlo.negate").deps == (0,)
 
 
+def test_an_asynchronous_operation_begins_where_it_is_handed_its_operands() -> None:
+    """Newer XLA:TPU starts a gather without operands, early, and an update hands them over."""
+    text = """HloModule m, num_partitions=8
+        wrapped { p = f32[64] parameter(0)
+        ROOT r = f32[64] sine(p) }
+        ENTRY e { x = f32[64] parameter(0)
+        y = f32[64] negate(x)
+        s = ((f32[64]), f32[64], u32[]) async-start(y), calls=wrapped
+        u = ((f32[64]), f32[64], u32[]) async-update(s)
+        ROOT d = f32[64] async-done(u) }"""
+    known = parse_text(text.encode())
+    late = decode_module(known).proto
+    x, y, start, update, done = late.computations[-1].instructions
+    update.operand_ids.extend(start.operand_ids)
+    del start.operand_ids[:]
+    moved = [type(i).FromString(i.SerializeToString()) for i in (x, start, y, update, done)]
+    del late.computations[-1].instructions[:]
+    late.computations[-1].instructions.extend(moved)
+    ours, told = (hlo_to_program(m, MESH) for m in (late.SerializeToString(), known))
+    assert only(ours, "hlo.sine").flags == Flag.ASYNC
+    assert [ours.row(i) for i in range(len(ours))] == [told.row(i) for i in range(len(told))]
+
+
 def test_send_and_recv_share_a_channel() -> None:
     p = program(
         """x = f32[64] parameter(0)
