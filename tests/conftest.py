@@ -4,9 +4,10 @@ The profile `fixed` gives the same examples to everyone, at every run. `explore`
 `python -m pytest -m hypothesis --hypothesis-profile explore --hypothesis-seed=1`, and other seeds.
 """
 
+import gc
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     if sys.platform == "linux":
         subprocess.Popen = warm.Popen  # type: ignore[misc]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Libraries and tests stay to the end: no garbage collection of the run walks through them again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.set_threshold(10_000, 20, 20)
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
