@@ -10,6 +10,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from adam import updated
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -96,16 +97,7 @@ def loss_fn(params, tokens, targets, *, c: Config, whole):
 
 def train_step(params, moments, tokens, targets, *, c: Config, whole):
     loss, grads = jax.value_and_grad(loss_fn)(params, tokens, targets, c=c, whole=whole)
-
-    def update(p, g, m, v):
-        g = g.astype(jnp.float32)
-        m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * jnp.square(g)
-        return (p - 1e-4 * m / (jnp.sqrt(v) + 1e-8)).astype(p.dtype), m, v
-
-    with jax.named_scope("optimizer"):
-        new = jax.tree.map(update, params, grads, *moments)
-    params, *moments = jax.tree.transpose(jax.tree.structure(params), None, new)
-    return params, tuple(moments), loss
+    return *updated(params, grads, moments, 0.95), loss
 
 
 def decode_step(params, states, windows, token, *, c: Config, whole):

@@ -11,6 +11,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from adam import updated
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -89,16 +90,7 @@ def loss_fn(params, patches, condition, targets, *, c: Config, at):
 
 def train_step(params, moments, patches, condition, targets, *, c: Config, at):
     loss, grads = jax.value_and_grad(loss_fn)(params, patches, condition, targets, c=c, at=at)
-
-    def update(p, g, m, v):
-        g = g.astype(jnp.float32)
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * jnp.square(g)
-        return (p - 1e-4 * m / (jnp.sqrt(v) + 1e-8)).astype(p.dtype), m, v
-
-    with jax.named_scope("optimizer"):
-        new = jax.tree.map(update, params, grads, *moments)
-    params, *moments = jax.tree.transpose(jax.tree.structure(params), None, new)
-    return params, tuple(moments), loss
+    return *updated(params, grads, moments, 0.999), loss
 
 
 def arguments(mesh: AbstractMesh, model: str, batch: int):
