@@ -5,15 +5,17 @@ Help texts name what there is (profiles, passes); that is read only when help is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
+from itertools import pairwise
 from pkgutil import iter_modules
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from flint.cli import commands
 from flint.cli.console import lost_output, print_any_character, print_error, print_text
@@ -46,6 +48,8 @@ def filled(text: str) -> str:
     return text
 
 
+#: Whether what follows -m is a module's name, which no mesh can be.
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*").fullmatch
 _UsageError: Any = typer.BadParameter.__base__
 _NOT_OURS = (
     "Options of a script go after --, those of its launcher stay with it: "
@@ -59,7 +63,7 @@ class CommandWithTables(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse; an unknown option may be one of the script, or of what starts it."""
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, self._module_named(ctx, args))
         except _UsageError as error:
             unknown = getattr(error, "option_name", None)
             if unknown and any(p.name == "script_arguments" for p in self.params):
@@ -67,6 +71,16 @@ class CommandWithTables(TyperCommand):
                 error.possibilities = get_close_matches(unknown, likely, cutoff=0.75)
                 error.message += f" of flint {self.name}. {_NOT_OURS}"
             raise
+
+    def _module_named(self, ctx: Any, args: list[str]) -> list[str]:
+        """Without a model, `-m package.train` is one, as for python -m and torchrun -m."""
+        head = args[: args.index("--")] if "--" in args else args
+        at = next((i for i, (a, b) in enumerate(pairwise(head)) if a == "-m" and _MODULE(b)), -1)
+        arguments = [str(p.name) for p in self.params if isinstance(p, TyperArgument)]
+        if at < 0 or not arguments:
+            return args
+        model = self.make_parser(ctx).parse_args(list(head))[0].get(arguments[0])
+        return args if isinstance(model, str) else [*args[:at], *args[at + 1 :]]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the list of this command."""

@@ -50,7 +50,7 @@ def export(
     """Export the program of a rank as a graph.
 
     Formats are json, graphml (networkx, Gephi, yEd) and dot (Graphviz). chakra writes traces of all
-    ranks into a directory, as flint capture does.
+    ranks into a directory, as flint capture does: it replaces only traces that Flint wrote.
     """
     from flint.backends.summary.graph import FORMATS
     from flint.cli.inputs import load_workload, program_of_rank
@@ -60,6 +60,12 @@ def export(
         report = "--json prints a report on stdout, so the graph needs a file"
         raise FlintError(
             "FL218", report if json_ else "traces need a directory", help="add -o FILE"
+        )
+    if force and format_ is Format.CHAKRA:
+        raise FlintError(
+            "FL218",
+            "--force is for files: a directory is replaced only if all of it is Flint's",
+            help="omit --force, or move what else is there away",
         )
     workload = load_workload(path)
     if output is None:

@@ -150,6 +150,10 @@ def test_every_command_takes_json():
         (["clusters", "show", "h100-dgz"], "error[FL702]: no cluster is called 'h100-dgz'; did"),
         (["clusters", "sho"], "No such command 'sho'"),
         (["export", "trace", "-f", "svg"], "'svg' is not one of"),
+        (["export", "trace", "-f", "chakra", "-o", "t", "--force"], "--force is for files"),
+        (["capture", "-m", "8x4"], "Missing argument"),
+        (["capture", "-m", "json.tool"], "error[FL101]: the mesh is missing"),
+        (["capture", "-m", "8", "-m", "package.train", "--", "a"], "error[FL2"),
         (["capture", "m.py", "--partitioner", "gspmd"], "'gspmd' is not one of"),
         (["capture", "m.py", "--steps", "3"], "--chip, --hint and arguments after the model"),
         (["capture", "m.py", "--", "--batch", "3"], "error[FL218]"),
@@ -264,6 +268,25 @@ def test_granularity_is_of_the_traces_and_the_workload_stays_whole(tmp_path):
     assert found["kernel"]["summary"] == found["op"]["summary"]
     assert found["op"]["summary"]["classes"][0]["flops"] == 1024 + 3 * 64
     assert found["kernel"]["files"]["nodes"]["all"] < found["op"]["files"]["nodes"]["all"]
+
+
+def test_a_summary_on_a_cluster_is_the_same_with_and_without_traces(tmp_path):
+    """XLA for GPUs sends both sums in one all-reduce."""
+    pytest.importorskip("jax", reason="captures a JAX program")
+    model = tmp_path / "model.py"
+    model.write_text(
+        "import jax\nfrom jax.sharding import NamedSharding, PartitionSpec as P\n"
+        "def f(x, y): return x.T @ x, y.T @ x\n"
+        "def args(mesh):\n"
+        "    one = jax.ShapeDtypeStruct((8, 8), 'float32', sharding=NamedSharding(mesh, P('data')))\n"
+        "    return one, one\n"
+    )
+    found = []
+    for options in ((), ("-c", "h100-dgx"), ("-c", "h100-dgx", "-o", str(tmp_path / "t"))):
+        given = (f"{model}:f", "--args", f"{model}:args", "-m", "4x2", "--json", *options)
+        (one,) = json.loads(_flint("capture", *given).stdout)["summary"]["classes"]
+        found.append([(c["count"], c["comm_bytes"]) for c in one["collectives"]])
+    assert found == [[(2, 512)], [(1, 512)], [(1, 512)]]
 
 
 def test_capture_json_is_reproducible_without_timings(tmp_path):
