@@ -78,6 +78,12 @@ class Step:
         )
 
 
+def _made_at() -> str | None:
+    from flint.io.user_places import calling_place  # asks for the folders of Python
+
+    return calling_place()
+
+
 @dataclass(frozen=True)
 class TorchStep:
     """A PyTorch module written for one device, what a step does with it, and how it is sharded.
@@ -112,6 +118,8 @@ class TorchStep:
     fsdp: str | Sequence[str] = ()
     platform: str = "cuda"
     name: str = ""
+    #: The line of the user's file that made the step, for errors of what it was given.
+    made_at: str | None = field(default_factory=_made_at, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_fields(

@@ -137,7 +137,11 @@ def plan_shardings(
     cannot be), FL102, FL103 and FL106 (axes and sizes that do not fit).
     """
     planner = _Planner(step, mesh, tuple(parameters), tuple(buffers), tuple(inputs), tuple(modules))
-    return planner.plan()
+    try:
+        return planner.plan()
+    except FlintError as error:
+        error.place = "  ".join(filter(None, (step.made_at, error.place)))
+        raise
 
 
 class _Planner:

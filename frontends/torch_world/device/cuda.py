@@ -117,6 +117,11 @@ def _constants() -> dict[str, Any]:
 def _device_functions(timeline: DeviceTimeline, count: int) -> dict[str, Any]:
     index = _always(timeline.shown.index)
 
+    def set_device(given: Device) -> None:
+        number = given if isinstance(given, int) else torch.device(given or SHOWN).index
+        if number is not None and number >= count:
+            raise torch.AcceleratorError("CUDA error: invalid device ordinal")
+
     class device:
         """`with torch.cuda.device(k):` changes nothing: a rank has one device."""
 
@@ -133,7 +138,7 @@ def _device_functions(timeline: DeviceTimeline, count: int) -> dict[str, Any]:
         "device": device,
         "device_of": device,
         "device_count": _always(count),
-        "set_device": _always(None),
+        "set_device": set_device,
         **dict.fromkeys(("current_device", "_get_device", "current_device_index"), index),
     }
 

@@ -137,6 +137,8 @@ def comm_of(
     """The network side of one call. `names` are those of the operator's arguments."""
     by_name = dict(zip(names, args, strict=False))
     name, group = groups.of(_group_argument(family, args, by_name))
+    if family.output == 0 and family.input == 1 and "root_rank" not in by_name:
+        _require_sizes(family.collective, by_name, inputs, outputs, group.size())
     peer = (
         by_name.get("dst", by_name.get("src")) if family.kind is not CommKind.COLLECTIVE else None
     )
@@ -158,6 +160,42 @@ def comm_of(
         if family.kind is CommKind.COLLECTIVE
         else -1,
     )
+
+
+def _require_sizes(
+    collective: Collective,
+    by_name: dict[str, Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    members: int,
+) -> None:
+    """Raise ValueError where tensors do not fit the group, as the process group of NCCL does."""
+    small, large = (inputs, outputs) if collective is Collective.ALL_GATHER else (outputs, inputs)
+    if "output_tensors" in by_name:
+        tensors = len(large) if collective is Collective.ALL_TO_ALL else len(small) * members
+        if len(large) != tensors or len(large) % members:
+            raise ValueError(f"a list of {len(large)} tensors for the {members} ranks of the group")
+    elif collective is Collective.ALL_TO_ALL:
+        _require_splits(inputs[0], by_name.get("input_split_sizes"), members)
+        _require_splits(outputs[0], by_name.get("output_split_sizes"), members)
+    elif _elements(large) != _elements(small) * members:
+        names = ("output", "input") if small is inputs else ("input", "output")
+        raise ValueError(
+            f"{names[0]} of {_elements(large):,} elements, not {members} x the {names[1]}'s "
+            f"{_elements(small):,}"
+        )
+
+
+def _require_splits(tensor: torch.Tensor, splits: Sequence[int] | None, members: int) -> None:
+    rows = tensor.size(0)
+    if splits and (len(splits) != members or sum(splits) != rows):
+        raise ValueError(f"splits {list(splits)} do not divide {rows:,} rows among {members} ranks")
+    if not splits and rows % members:
+        raise ValueError(f"{rows:,} rows do not divide equally among {members} ranks")
+
+
+def _elements(tensors: Sequence[Any]) -> int:
+    return sum(int(t.numel()) for t in tensors)
 
 
 def _parts(

@@ -152,7 +152,8 @@ class Values(Following):
             self.tell(f".tolist() of {tensor.numel()} numbers", "1.0 each")
             with self._around.without_modes():
                 return torch.ones(tuple(tensor.shape)).tolist()
-        raise self.unknown(f".tolist() of a tensor {_shape(tensor)}", _list_hint(tensor))
+        example, entries = _list_hint(tensor), tensor.numel()
+        raise self.unknown(f".tolist() of a tensor {_shape(tensor)}", example, entries)
 
     def numpy(self, tensor: torch.Tensor) -> Any:
         """`tensor.numpy()`: what is known, ones for numbers that are not, else FL233."""
@@ -162,11 +163,16 @@ class Values(Following):
                 self.tell(f".numpy() of {tensor.numel()} numbers", "as they follow from the policy")
             with self._around.without_modes():
                 return value.data.clone().numpy()
+        if (hint := self.hint(lambda given: _fits(given, tensor))) is not None:
+            self.share()
+            with self._around.without_modes():
+                return torch.tensor(hint, dtype=tensor.dtype).numpy()
         if tensor.dtype.is_floating_point:
             self.tell(f".numpy() of {tensor.numel()} numbers", "1.0 each")
             with self._around.without_modes():
                 return torch.ones(tuple(tensor.shape), dtype=tensor.dtype).numpy()
-        raise self.unknown(f".numpy() of a tensor {_shape(tensor)}", _list_hint(tensor))
+        example, entries = _list_hint(tensor), tensor.numel()
+        raise self.unknown(f".numpy() of a tensor {_shape(tensor)}", example, entries)
 
     def numbers(self, data: Any) -> Any:
         """A list of lists, as `torch.tensor` takes it, with numbers instead of tensors."""
@@ -445,7 +451,9 @@ def _indefinite(dtype: torch.dtype) -> str:
 
 
 def _list_hint(tensor: torch.Tensor) -> str:
-    return str([1] * min(int(tensor.numel()), 4))
+    if tensor.dim() != 1:
+        return "[[1, ...], ...]"
+    return str([1] * len(tensor)) if len(tensor) <= 8 else "[1, 1, ...]"
 
 
 def _counts(numbers: list[Any]) -> tuple[str, str]:

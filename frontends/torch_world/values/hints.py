@@ -111,7 +111,7 @@ class Hints:
                 )
         return None
 
-    def unknown(self, what: str, example: str) -> FlintError:
+    def unknown(self, what: str, example: str, entries: int = 1) -> FlintError:
         """FL233: neither the policy nor a hint gives a value; `example` is one for a hint."""
         place, module = self._around.place(), self._around.module()
         key = place or module
@@ -119,7 +119,8 @@ class Hints:
             "FL233",
             f"{what} depends on data, which a capture does not have",
             place=f"{place}  {module}".strip() or None,
-            help=f'give the value: --hint "{key}={example}", or hints={{"{key}": {example}}}',
+            help=f"give {'the value' if entries == 1 else f'all {entries} values'}: "
+            f'--hint "{key}={example}", or hints={{"{key}": {example}}}',
         )
 
 
