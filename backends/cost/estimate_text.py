@@ -47,8 +47,8 @@ _MAPPING = (Column("axis"), Column("size", right=True), Column("network"))
 def estimate_text(e: EstimateNumbers, interval: Interval | None, *, verbose: bool = False) -> str:
     """Step time, utilization, the slowest class's time by kind and axes, and memory by class.
 
-    `verbose` adds the first PATH_ROWS segments of the critical path, and what fills the memory where
-    most of it is in use.
+    What fills the memory where most of it is in use is said if it does not fit; `verbose` always says
+    it, and the first PATH_ROWS segments of the critical path.
     """
     slowest = max(e.classes, key=lambda c: c.end_ns)
     bound = " (lower bound: operations without a price count as zero)" if e.is_lower_bound else ""
@@ -78,10 +78,10 @@ def estimate_text(e: EstimateNumbers, interval: Interval | None, *, verbose: boo
         parts.append(e.measured.table())
     if e.kernel_times:
         parts.append(e.kernel_times.table())
-    if verbose:
-        parts.append(_path(e))
-        largest = max(e.classes, key=lambda c: c.memory.peak_bytes)
-        parts += [] if largest.memory.recorded else [_breakdown(largest)]
+    largest = max(e.classes, key=lambda c: c.memory.peak_bytes)
+    parts += [_path(e)] if verbose else []
+    if (verbose or not largest.memory.fits) and not largest.memory.recorded:
+        parts.append(_breakdown(largest))
     if e.unpriced:
         listed = ", ".join(f"{name} x{count}" for name, count in e.unpriced.items())
         parts.append(f"unpriced  {listed}")

@@ -35,8 +35,10 @@ NARROW, WIDE = ("bf16", "bfloat16", "f16", "float16"), ("f32", "float32")
 #: The largest heads that flash attention of cuDNN and PyTorch takes.
 MOST_OF_HEAD = 256
 _SOFTMAX = frozenset({OpClass.EXPONENTIAL, OpClass.SOFTMAX})
-_SDPA = "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"
-_CUDNN = 'jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")'
+_SDPA = "torch.nn.functional.scaled_dot_product_attention(q, k, v, ...), with the mask it has now"
+_CUDNN = (
+    'jax.nn.dot_product_attention(q, k, v, ..., implementation="cudnn"), with the mask it has now'
+)
 
 
 def graph_candidates(e: Estimate, request: EstimateRequest) -> Iterator[HintCandidate]:
@@ -171,7 +173,7 @@ def _collectives(e: Estimate, request: EstimateRequest, rows: int) -> Iterator[H
         largest = program.row(max(wide, key=lambda r: program.comm_bytes[r] * program.trips[r]))
         yield HintCandidate(
             HintKind.COLLECTIVE,
-            f"add up in {largest.dtype} no more what is rounded to 16 bits behind "
+            f"do not add up in {largest.dtype} what is rounded to 16 bits after "
             f"{len(wide)} {'collective' if len(wide) == 1 else 'collectives'}",
             "omit preferred_element_type (or the cast to it) of the product, so that its result is sent "
             "in 16 bits",
