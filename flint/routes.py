@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, read_bounded
-from flint.ir.program import Program
+from flint.ir.program import Phase, Program
 from flint.ir.workload import Workload
 from flint.log import stage
 from flint.steps.captured import Captured
@@ -260,7 +260,7 @@ def finished(found: Captured | Program, asked: Asked) -> Workload:
     if isinstance(found, Program):
         if asked.lowering.compiler:
             raise FlintError("FL219", "the program is already compiled", help="omit the compiler")
-        return Workload.single(found, _metadata(asked.name, asked.source, "none"))
+        return _single(found, _metadata(asked.name, asked.source, "none"))
     return (_compiled if asked.lowering.compiler else _partitioned)(found, asked)
 
 
@@ -280,7 +280,7 @@ def _partitioned(captured: Captured, asked: Asked) -> Workload:
     )
     metadata = _metadata(captured.name, captured.source, found.by)
     more = (found.warning, found.replicated, *regathered_warnings(found.program))
-    return Workload.single(found.program, metadata | _warned(captured, *more))
+    return _single(found.program, metadata | _warned(captured, *more))
 
 
 def _compiled(captured: Captured, asked: Asked) -> Workload:
@@ -292,7 +292,16 @@ def _compiled(captured: Captured, asked: Asked) -> Workload:
         program = program_of(compiled, captured)
     metadata = _metadata(captured.name, captured.source, "none")
     metadata["compiler"] = compiled.by.to_json()
-    return Workload.single(program, metadata | _warned(captured, compiled.warning))
+    return _single(program, metadata | _warned(captured, compiled.warning))
+
+
+def _single(program: Program, metadata: dict[str, Any]) -> Workload:
+    """One program for all ranks; of a loop that generates tokens with the phases of these."""
+    if set(program.phase.tolist()) == {Phase.FORWARD} and any(r.carries for r in program.regions):
+        from flint.passes.extract.generation import with_generation
+
+        program = with_generation(program)
+    return Workload.single(program, metadata)
 
 
 def _metadata(name: str, source: str, partitioner: str) -> dict[str, Any]:

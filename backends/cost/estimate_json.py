@@ -79,7 +79,9 @@ class EstimateDocument(TypedDict):
     """Model flops utilization, 0 to 1: products that the model needs, over what chips could do."""
     hfu: float
     """Hardware flops utilization, 0 to 1: products that are executed, repeated ones included."""
-    tokens: NotRequired[int]  #: Of a training step on all devices, where its arguments tell.
+    tokens: NotRequired[
+        int
+    ]  #: That a step trains on or generates on all devices, where its arguments tell.
     tokens_per_second: NotRequired[float]  #: The same in a second.
     cost_per_million_tokens: NotRequired[float]
     """US dollars by the cluster's price of a chip and hour, where it has one."""

@@ -122,22 +122,29 @@ class EstimateNumbers:
 
     @cached_property
     def tokens(self) -> int:
-        """Tokens of a training step on all devices; 0 where its arguments do not tell.
+        """Tokens that a step trains on or generates on all devices; 0 where its arguments do not tell.
 
         They are the elements of the largest argument of indices with two dimensions or more, where every rank
-        runs one program whose arguments say how they are sharded.
+        runs one program whose arguments say how they are sharded. Of a generation, an element along the first
+        dimension is a sequence, which gets a token by the prefill and by each pass that decodes.
         """
         (program, *others), mesh = self.workload.programs, self.workload.mesh
-        if others or not (program.phase == Phase.BACKWARD).any():
+        trains = (program.phase == Phase.BACKWARD).any()
+        if others or not (trains or self.serving):
             return 0
+        generated = 1 + self.serving["decode_passes"] if self.serving else 0
         arguments = map(program.row, np.flatnonzero(program.kind == Kind.PARAMETER).tolist())
         found = [a for a in arguments if a.dtype in _INDICES and len(a.shape) > 1 and a.cause]
-        sizes = (
-            math.prod(a.shape) * mesh.group_size(map(AxisRef, set(_AXIS.findall(a.cause))))
+        parts = (
+            (a.shape[:1], a.cause.partition("}")[0]) if generated else (a.shape, a.cause)
             for a in found
             if ":" not in a.cause
         )
-        return max(sizes, default=0)
+        sizes = (
+            math.prod(shape) * mesh.group_size(map(AxisRef, set(_AXIS.findall(axes))))
+            for shape, axes in parts
+        )
+        return max(sizes, default=0) * (generated or 1)
 
     @property
     def tokens_per_second(self) -> float:

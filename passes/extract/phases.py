@@ -27,7 +27,7 @@ def with_phases(program: Program) -> Program:
     Values that a loop carries count as depending on what the loop produces.
     """
     phase = _with_shared_integers(program)
-    after = _closure(program, _is_any(phase, Phase.BACKWARD, Phase.REMAT))
+    after = reached(program, _is_any(phase, Phase.BACKWARD, Phase.REMAT))
     unknown = (phase == Phase.UNKNOWN) & after
     gradients = unknown & _of_gradients(program, phase, after)
     again = gradients & _runs_again(program, phase)
@@ -112,7 +112,7 @@ def _runs_again(program: Program, phase: Phases) -> Mask:
     floating = np.array([d.startswith(("float", "bfloat")) for d in program.dtypes] or [False])
     floats: Mask = floating[program.dtype]
     seeds = (phase == Phase.BACKWARD) & (program.kind == Kind.COMPUTE) & ~moves & floats
-    return ~_closure(program, seeds, through=floats & (phase != Phase.REMAT))
+    return ~reached(program, seeds, through=floats & (phase != Phase.REMAT))
 
 
 def _as_their_readers(program: Program, phase: Phases) -> Phases:
@@ -135,8 +135,8 @@ def _is_any(phase: Phases, one: Phase, other: Phase) -> Mask:
     return found
 
 
-def _closure(program: Program, marked: Mask, through: Mask | None = None) -> Mask:
-    """`marked` and the rows that depend on them, directly or by rows of `through`."""
+def reached(program: Program, marked: Mask, through: Mask | None = None) -> Mask:
+    """`marked` and the rows that depend on them, directly or by rows of `through` (None: any)."""
     found = marked.copy()
     for _ in range(2):
         _spread(program, found, through)
