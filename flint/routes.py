@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -114,7 +115,6 @@ def _pools(step: Disaggregated, asked: Asked) -> Workload:
 
 
 def _pipeline(step: Pipeline, asked: Asked) -> Workload:
-    _require_no_partitioner(asked.lowering, "stages of a pipeline")
     platform = _platform(asked.lowering, step.platform)
     step = replace(step, name=step.name or asked.name, platform=platform)
     if asked.lowering.compiler:
@@ -123,12 +123,12 @@ def _pipeline(step: Pipeline, asked: Asked) -> Workload:
     from flint.passes.pipeline.compose.compose import compose
     from flint.passes.pipeline.split.parts import partition_body
 
-    shared = asked.shared
+    shared, by = asked.shared, functools.partial(partition_body, name=asked.lowering.partitioner)
 
     def partition(body: Body) -> PartitionedBody:
         captured = replace(body.captured, trip_counts=asked.counts)
         body = replace(body, captured=captured)
-        return partition_body(body) if shared is None else shared.partitioned(body, partition_body)
+        return by(body) if shared is None else shared.partitioned(body, by)
 
     the_worker().prestart()
     captured = _captured_pipeline(step, asked)

@@ -74,15 +74,16 @@ def _bodies(
     platform: str,
     source: str,
 ) -> StageBodies:
-    step = capture_body(step_function(stage, mesh, pipeline.trains), mesh, platform, source)
+    target = (mesh, pipeline.axis, platform, source)
+    step = capture_body(step_function(stage, mesh, pipeline.trains), *target)
     if optimizer is None or not differentiable(stage.params):
         return StageBodies(step)
     norm = None
     if pipeline.clip_norm is not None:
         squares = norm_function(stage, mesh, pipeline.gradient_dtype)
-        norm = capture_body(squares, mesh, platform, source)
+        norm = capture_body(squares, *target)
     update = update_function(stage, optimizer, pipeline, mesh)
-    return StageBodies(step, norm, capture_body(update, mesh, platform, source))
+    return StageBodies(step, norm, capture_body(update, *target))
 
 
 def _name(pipeline: Pipeline) -> str:

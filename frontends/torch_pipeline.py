@@ -49,7 +49,10 @@ def capture_torch_pipeline(pipeline: Pipeline, mesh: Mesh, source: str = "") -> 
             return None
         module = lowered(program, mesh, platform, what)
         return Body(
-            Captured(module, mesh, what, source), program.argument_ports, program.result_ports
+            Captured(module, mesh, what, source),
+            pipeline.axis,
+            program.argument_ports,
+            program.result_ports,
         )
 
     bodies = []

@@ -55,7 +55,7 @@ class Locations:
         if isinstance(location, ir.FusedLoc):
             return _first_of([self._said(part) for part in location.locations])
         if isinstance(location, ir.FileLineColLoc):
-            if _is_tracer(location.filename):
+            if is_tracer(location.filename):
                 return (), ""
             return (), f"{file_name(location.filename)}:{location.start_line}"
         return (), None
@@ -82,7 +82,7 @@ _PLACE = re.compile(r"(?:^|/)@([^/@]+:\d+)(?=/|$)")
 TRACERS = ("/frontends/jax_step/program.py", "/frontends/torch_export.py")
 
 
-def _is_tracer(location_file: Any) -> bool:
+def is_tracer(location_file: Any) -> bool:
     """Whether a file is one of TRACERS. Their last parts alone may name files of the user's."""
     return _path(location_file).replace("\\", "/").endswith(TRACERS)
 

@@ -171,7 +171,7 @@ def body_of(model: Model) -> Body:
         return (y, *given, *of)
 
     one = BodyFunction("step", step, tuple(arguments), tuple((p, None) for p in results))
-    return capture_body(one, MESH, "cuda", "test")
+    return capture_body(one, MESH, "pipe", "cuda", "test")
 
 
 def stage_of(
@@ -208,7 +208,7 @@ def stage_of(
         (*takes, (Port(Role.INPUT), shaped(x)), (Port(Role.COTANGENT), shaped(x))),
         ((Port(Role.OUTPUT), None), (Port(Role.INPUT_GRADIENT), None), *gives),
     )
-    return partition_body(capture_body(function_of_stage, MESH, "cuda", "test"))
+    return partition_body(capture_body(function_of_stage, MESH, "pipe", "cuda", "test"))
 
 
 def partitioned(model: Model) -> PartitionedBody:

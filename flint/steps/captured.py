@@ -58,11 +58,12 @@ class Port:
 class Body:
     """A function of a stage, not yet partitioned.
 
-    `captured` is a module for the whole mesh in which nothing is sharded over the pipeline's axis.
+    `captured` is a module for the whole mesh in which nothing is sharded over the pipeline's `axis`.
     `arguments` and `results` describe those of its `main`, one for one and in order.
     """
 
     captured: Captured
+    axis: str
     arguments: tuple[Port, ...]
     results: tuple[Port, ...]
 

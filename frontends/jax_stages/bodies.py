@@ -38,8 +38,8 @@ class BodyFunction:
     place: str | None = None
 
 
-def capture_body(function: BodyFunction, mesh: Mesh, platform: str, source: str) -> Body:
-    """Trace and lower a body for `mesh`; `platform` is JAX's name. No argument or result is lost.
+def capture_body(function: BodyFunction, mesh: Mesh, axis: str, platform: str, source: str) -> Body:
+    """Trace and lower a body for `mesh`, of which `axis` is the pipeline's; `platform` is JAX's name. No argument or result is lost.
 
     Raises FlintError FL107, FL203 or FL205.
     """
@@ -60,7 +60,7 @@ def capture_body(function: BodyFunction, mesh: Mesh, platform: str, source: str)
     check_meshes(module, abstract, function.place)
     _name_arguments(module, ports)
     captured = Captured(write_bytecode(module), mesh, name, source, warnings=tuple(said))
-    return Body(captured, ports, tuple(port for port, _ in function.results))
+    return Body(captured, axis, ports, tuple(port for port, _ in function.results))
 
 
 @functools.cache

@@ -14,7 +14,13 @@ from typing import Any
 from flint.errors import FlintError, Malformed
 from flint.ir.program import Phase
 from flint.messages import decode_error, message_classes
-from flint.passes.locations import as_written, file_name, split_name_stack, written_place
+from flint.passes.locations import (
+    as_written,
+    file_name,
+    is_tracer,
+    split_name_stack,
+    written_place,
+)
 
 #: Protobuf messages; the fields of `_MESSAGES` are the documentation.
 Instruction = Any
@@ -247,12 +253,16 @@ def location(instruction: Instruction, module: HloModule) -> str:
     if (written := written_place(_first_name(instruction))) is not None:
         return written
     if metadata.source_file:
-        return f"{file_name(metadata.source_file)}:{metadata.source_line}"
+        return _place(metadata.source_file, metadata.source_line)
     index = module.proto.stack_frame_index
     frame = _entry(index.stack_frames, metadata.stack_frame_id)
     place = frame and _entry(index.file_locations, frame.file_location_id)
     name = place and _entry(index.file_names, place.file_name_id)
-    return f"{file_name(name)}:{place.line}" if name else ""
+    return _place(name, place.line) if name else ""
+
+
+def _place(file: str, line: int) -> str:
+    return "" if is_tracer(file) else f"{file_name(file)}:{line}"
 
 
 def _entry(table: Any, one_based: int) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from flint.passes.hlo.module import Computation, HloModule, Instruction
+from flint.passes.hlo.module import Computation, HloModule, Instruction, scope_and_phase
 from flint.passes.partition.prepare.positions import KEPT
 
 #: What two equal instructions certainly share: opcode, operands, and the result's shape.
@@ -27,15 +27,18 @@ _OF_ONE = (
 )
 
 
-def tidy(module: HloModule) -> None:
-    """Drop copies and barriers of ours, and merge equal instructions in each computation of `module`, in place."""
+def tidy(module: HloModule, *, in_passes: bool = False) -> None:
+    """Drop copies and barriers of ours, and merge equal instructions in each computation of `module`, in place.
+
+    `in_passes` says that its passes (forward, backward) run apart: what is in two of them stays two.
+    """
     for computation in module.proto.computations:
-        _tidy(computation, module)
+        _tidy(computation, module, in_passes)
 
 
-def _tidy(computation: Computation, module: HloModule) -> None:
+def _tidy(computation: Computation, module: HloModule, in_passes: bool) -> None:
     same: dict[int, int] = {}
-    kept: dict[_Likeness, list[Instruction]] = {}
+    kept: dict[tuple[_Likeness, int], list[Instruction]] = {}
     gone: set[int] = set()
     for i in computation.instructions:
         if same:
@@ -47,9 +50,8 @@ def _tidy(computation: Computation, module: HloModule) -> None:
             continue
         if i.opcode in _ALONE or i.channel_id > 0:
             continue
-        alike = kept.setdefault(
-            (i.opcode, tuple(i.operand_ids), i.shape.SerializeToString(deterministic=True)), []
-        )
+        like = (i.opcode, tuple(i.operand_ids), i.shape.SerializeToString(deterministic=True))
+        alike = kept.setdefault((like, scope_and_phase(i)[1] if in_passes else 0), [])
         said = _says(i, module) if alike else ()
         first = next((k for k in alike if _says(k, module) == said), None)
         if first is None:

@@ -302,13 +302,14 @@ class _HloWalk:
         elif idle and op is OpClass.UNKNOWN:
             op = OpClass.VALUE
         made_for, told = self.known.cause(i)
+        shares = Flag.VIEW | (Flag.IN_PLACE if self.known.names_storage else 0)
         deps = self._reads(i, scope, 1 if part else None)
         row = self.builder.add(
             opcode,
             kind,
             op=op,
             deps=deps,
-            alias=deps[0] if flags & Flag.VIEW and deps else -1,
+            alias=deps[0] if flags & shares and deps else -1,
             dtype=dtype,
             shape=shape,
             result_bytes=_or(work.result_bytes, shapes.num_bytes(result)),

@@ -5,12 +5,15 @@ Shardy's takes what XLA's cannot be asked about (docs/decisions/0094-xlas-progra
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from flint.errors import FlintError
+from flint.ir.program import Program
 from flint.passes.partition import Partitioned
+from flint.passes.partition.shardy import partition_with_results
 from flint.passes.partition.shardy import partitioned as partitioned_by_shardy
 from flint.passes.partition.xla import partitioned as partitioned_by_xla
+from flint.passes.partition.xla import position_with_results
 from flint.steps.captured import Captured
 
 #: What takes XLA's partitioner longer than the rest of a capture is not asked of it.
@@ -21,7 +24,7 @@ def partitioned(captured: Captured) -> Partitioned:
     """Partition with XLA, or with Shardy where XLA has no answer. Raises what Shardy's does."""
     if captured.mesh.size == 1:
         return partitioned_by_shardy(captured)  # there is nothing to divide
-    reason = _too_large(captured)
+    reason = _too_large(captured, captured.mesh.size)
     if not reason:
         try:
             return partitioned_by_xla(captured, MOST_SECONDS)
@@ -31,8 +34,33 @@ def partitioned(captured: Captured) -> Partitioned:
     return replace(found, warning=_told(reason))
 
 
-def _too_large(captured: Captured) -> str:
-    if captured.mesh.size > MOST_DEVICES:
+@dataclass(frozen=True)
+class PositionProgram:
+    """What each position of an axis runs, with a row for each result; `warning` as of `Partitioned`."""
+
+    program: Program
+    results: tuple[int, ...]
+    by: str
+    warning: str = ""
+
+
+def partitioned_position(captured: Captured, axis: str, name: str = "auto") -> PositionProgram:
+    """As the partitioner called `name`, for the devices of one position of `axis`, where others run other programs."""
+    devices, reason = captured.mesh.size // captured.mesh.axis_size(axis), ""
+    if name == "xla":
+        return PositionProgram(*position_with_results(captured, axis), name)
+    if name == "auto" and devices > 1:
+        reason = _too_large(captured, devices)
+        try:
+            if not reason:
+                return PositionProgram(*position_with_results(captured, axis, MOST_SECONDS), "xla")
+        except FlintError as error:
+            reason = error.message
+    return PositionProgram(*partition_with_results(captured), "shardy", _told(reason))
+
+
+def _too_large(captured: Captured, devices: int) -> str:
+    if devices > MOST_DEVICES:
         return f"the mesh has more than {MOST_DEVICES:,} devices"
     if len(captured.module) > MOST_BYTES:
         return f"the module has more than {MOST_BYTES:,} bytes"
@@ -40,4 +68,5 @@ def _too_large(captured: Captured) -> str:
 
 
 def _told(reason: str) -> str:
-    return f"Shardy's rules divided this program, not XLA's own partitioner: {reason}"
+    said = "Shardy's rules divided this program, not XLA's own partitioner"
+    return f"{said}: {reason}" if reason else ""

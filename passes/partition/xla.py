@@ -7,7 +7,7 @@ forgets the names of mesh axes; `flint.passes.axes` finds them again.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from flint.errors import FlintError
 from flint.io.scratch import scratch_folder
 from flint.ir.program import Kind, Program
 from flint.passes.extract.host_memory import with_host_memory
+from flint.passes.extract.phases import with_phases
 from flint.passes.hlo.arguments import given_arguments
 from flint.passes.hlo.causes import MARKS, causes_of
 from flint.passes.hlo.facts import CapturedFacts
@@ -23,9 +24,10 @@ from flint.passes.hlo.module import HloModule, decode_module
 from flint.passes.hlo.program_order import restore
 from flint.passes.hlo.splits import splits_of
 from flint.passes.hlo.tidy import tidy
-from flint.passes.hlo.walk import module_to_program
+from flint.passes.hlo.walk import module_to_program, module_with_results
 from flint.passes.mlir import make_context
 from flint.passes.partition import Partitioned
+from flint.passes.partition.one_position import on_all_positions, on_one_position
 from flint.passes.partition.prepare.sizes import refuse_huge_tensors
 from flint.passes.partition.replicated import replicated_work
 from flint.passes.partition.worker import the_worker
@@ -73,6 +75,21 @@ def partition_xla(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) 
     return _program(captured, divided(captured, timeout_seconds))
 
 
+def position_with_results(
+    captured: Captured, axis: str, timeout_seconds: float = TIMEOUT_SECONDS
+) -> tuple[Program, tuple[int, ...]]:
+    """The program of a device of each position of `axis`, where others run other programs, and a row
+    for each of its results. Raises as `partition_xla`, and FlintError FL240 for a program over `axis`.
+    """
+    alone = on_one_position(captured, axis, in_passes=True)
+    both = divided(alone, timeout_seconds, in_passes=True)
+    facts = replace(_facts(captured, both), names_storage=True)
+    program, rows = module_with_results(both.part, alone.mesh, captured.trip_counts, facts)
+    program = with_host_memory(with_phases(program))
+    results = tuple(program.alias[list(rows)].tolist())
+    return on_all_positions(program, captured.mesh, axis), results
+
+
 @dataclass(frozen=True)
 class Divided:
     """A module before and after XLA's partitioner."""
@@ -82,15 +99,19 @@ class Divided:
 
 
 def _program(captured: Captured, both: Divided) -> Program:
+    facts = _facts(captured, both)
+    program = module_to_program(both.part, captured.mesh, captured.trip_counts, facts)
+    return with_host_memory(program)
+
+
+def _facts(captured: Captured, both: Divided) -> CapturedFacts:
     arguments = given_arguments(captured)
-    known = CapturedFacts(
+    return CapturedFacts(
         [argument.sharding for argument in arguments],
         {number for number, argument in enumerate(arguments) if argument.on_host},
         causes_of(both.part, writes_own=any(mark in captured.module for mark in MARKS)),
         captured=True,
     )
-    program = module_to_program(both.part, captured.mesh, captured.trip_counts, known)
-    return with_host_memory(program)
 
 
 def _replicated(captured: Captured, whole: HloModule) -> str:
@@ -104,8 +125,10 @@ def _replicated(captured: Captured, whole: HloModule) -> str:
     return replicated_work(program, axes, [split.ways for split in found.values()])
 
 
-def divided(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) -> Divided:
-    """Both modules of a program; raises as `partition_xla`."""
+def divided(
+    captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS, *, in_passes: bool = False
+) -> Divided:
+    """Both modules of a program, with `in_passes` as of `tidy`; raises as `partition_xla`."""
     options = {"num_devices": captured.mesh.size, "shardy": not captured.is_gspmd}
     try:
         facts, data = _asked("partition", options, captured.module, timeout_seconds)
@@ -116,7 +139,7 @@ def divided(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) -> Div
     whole, part = (decode_module(d, captured.source) for d in (data[:first], data[first:]))
     restore(whole)
     restore(part)
-    tidy(part)
+    tidy(part, in_passes=in_passes)
     return Divided(whole, part)
 
 

@@ -13,8 +13,8 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Phase, Program
 from flint.passes.compilers.positions.cut_module import CutBody, CutModule, cut_body, with_shardings
 from flint.passes.compilers.positions.deferred import deferred
-from flint.passes.compilers.positions.one_position import on_one_position
 from flint.passes.compilers.positions.position_compiler import PositionCompiler
+from flint.passes.partition.one_position import on_one_position
 from flint.passes.partition.worker import the_worker
 from flint.passes.pipeline.split.parts import (
     Key,

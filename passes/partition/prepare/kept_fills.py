@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from flint.passes.mlir import defining_operation, operations_named, shape_of
+from flint.ir.program import Phase
+from flint.passes.locations import Locations, split_name_stack
+from flint.passes.mlir import defining_operation, functions_of, operations_named, shape_of
 from flint.passes.partition.prepare.positions import KEPT
 
 #: Operations that leave a fill one.
 _PASSES: Final = ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape")
+#: Phases after the forward pass.
+_BACKWARD: Final = (Phase.BACKWARD, Phase.REMAT)
 
 
 def keep_fills(module: Any) -> None:
@@ -26,9 +30,36 @@ def keep_fills(module: Any) -> None:
             value = loop.operands[number]
             if given_on == body.arguments[number] and _is_fill(value):
                 with ir.InsertionPoint(loop), ir.Location.name(KEPT):
-                    loop.operands[number] = ir.Operation.create(
-                        "stablehlo.optimization_barrier", [value.type], [value]
-                    ).result
+                    loop.operands[number] = _barrier(value)
+
+
+def keep_passes(module: Any) -> None:
+    """Put a barrier between what the forward pass of `main` makes and the backward pass reads, in place.
+
+    Else XLA makes one of what both calculate, and the one pass would keep for the other what it
+    calculates again. `tidy` drops the barriers.
+    """
+    from jaxlib.mlir import ir
+
+    locations, made = Locations(), dict[Any, Phase]()
+    kept: dict[Any, Any] = {}
+    ops = [op.operation for op in functions_of(module)["main"].regions[0].blocks[0].operations]
+    for op in ops:
+        phase = split_name_stack(locations.decode(op.location)[0])[1]
+        made |= dict.fromkeys(op.results, phase)
+        for number, value in enumerate(op.operands if phase in _BACKWARD else ()):
+            if made.get(value) is Phase.FORWARD and shape_of(value):
+                if value not in kept:
+                    with ir.InsertionPoint(op), ir.Location.name(KEPT):
+                        kept[value] = _barrier(value)
+                op.operands[number] = kept[value]
+
+
+def _barrier(value: Any) -> Any:
+    from jaxlib.mlir import ir
+
+    barrier = "stablehlo.optimization_barrier"
+    return ir.Operation.create(barrier, [value.type], [value]).result
 
 
 def _is_fill(value: Any) -> bool:

@@ -29,6 +29,7 @@ from flint.passes.pipeline.split.parts import (
 )
 from flint.passes.pipeline.split.reduce_part import in_gradient_dtype
 from flint.passes.pipeline.split.split import split
+from flint.passes.rewrites.reduce_scatter import FormReduceScatter
 from flint.steps.captured import Body, CapturedPipeline, Port, Role
 
 # Rows of what runs once in a step, after all microbatches: tied gradients, norm, loss, optimizer.
@@ -209,18 +210,24 @@ def make_plan(
     """Everything that does not depend on the position."""
     ranks = captured.mesh.axis_size(captured.axis)
     order = _orders(captured, ranks)
+    made: list[PartitionedBody] = []
+
+    def noted(body: Body) -> PartitionedBody:
+        made.append(partition(body))
+        return made[-1]
+
     splits = any(u.work is UnitWork.WEIGHT_BACKWARD for units in order for u in units)
-    make = make_parts or functools.partial(_split, partition)
+    make = make_parts or functools.partial(_split, noted)
     parts = [_parts(captured, make(captured, b.step, splits)) for b in captured.bodies]
+    norms = tuple(once_a_step(noted(b.norm) if b.norm else None) for b in captured.bodies)
+    updates = tuple(once_a_step(noted(b.update) if b.update else None) for b in captured.bodies)
     return PipelinePlan(
-        captured,
-        tuple(parts),
-        tuple(once_a_step(partition(b.norm) if b.norm else None) for b in captured.bodies),
-        tuple(once_a_step(partition(b.update) if b.update else None) for b in captured.bodies),
-        order,
+        *(captured, tuple(parts), norms, updates, order),
         Neighbours(
             captured.axis, placement(captured.schedule, ranks, captured.chunks), _crossing(captured)
         ),
+        "xla" if all(found.by == "xla" for found in made) else "shardy",
+        tuple(dict.fromkeys(found.warning for found in made if found.warning)),
     )
 
 
@@ -295,11 +302,11 @@ def _metadata(plan: PipelinePlan) -> dict[str, object]:
         "producer": "flint",
         "name": captured.name,
         "source": captured.source,
-        "partitioner": "shardy",
+        "partitioner": plan.partitioner,
         "pipeline": pipeline,
         **captured.metadata,
     }
-    warnings = (*captured.warnings, *_undeferred(plan))
+    warnings = (*captured.warnings, *plan.warnings, *_undeferred(plan))
     if warnings:
         metadata["warnings"] = list(warnings)
     return metadata
@@ -324,4 +331,4 @@ def rank_program(plan: PipelinePlan, position: int) -> Program:
     if plan.trains:
         end_step(state)
     state.builder.add("func.return", Kind.VALUE, op=OpClass.RESULT, deps=state.returned)
-    return state.builder.build()
+    return FormReduceScatter().apply(state.builder.build())

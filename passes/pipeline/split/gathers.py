@@ -219,14 +219,16 @@ class _Cones:
                 known = ("parameter", row)
             elif self._is_index(row):
                 known = ("index",)
+            elif p.flags[row] & Flag.VIEW:
+                known = self.signature(int(p.alias[row]))
             else:
                 of = p.row(row)
-                deps = tuple(
-                    self.signature(d)
-                    for d in of.deps
-                    if p.shapes[p.shape[d]] != () or self._is_index(d)
-                )
-                known = (of.opcode, of.dtype, of.shape, of.group, *dict.fromkeys(deps))
+                scalars = [d for d in of.deps if p.shapes[p.shape[d]] == ()]
+                indices = filter(self._is_index, scalars)
+                tensors = (d for d in of.deps if d not in scalars)
+                deps = map(self.signature, (*tensors, *indices))  # rows may be in another order
+                shape = tuple(size for size in of.shape if size > 1)
+                known = (of.opcode, of.dtype, shape, of.group, *dict.fromkeys(deps))
             self.signatures[row] = known
         return known
 

@@ -29,7 +29,7 @@ class SharedBodies:
         if body.captured.trip_counts:
             return partition(body)
         captured = body.captured
-        key = (captured.module, captured.mesh, body.arguments, body.results)
+        key = (captured.module, captured.mesh, body.axis, body.arguments, body.results)
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = partition(body)

@@ -15,6 +15,7 @@ import flint
 from flint.frontends.jax_pipeline import capture_jax_pipeline
 from flint.frontends.jax_step.program import capture_jax
 from flint.ir.mesh import Mesh
+from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Phase, Program
 from flint.passes.partition.shardy import partition_with_results
 from flint.passes.pipeline.split.parts import partition_body
@@ -86,7 +87,7 @@ def products(programs: list[Program]) -> int:
         p.row(i).flops * int(p.trips[i])
         for p in programs
         for i in range(len(p))
-        if p.row(i).opcode == "stablehlo.dot_general"
+        if p.row(i).op is OpClass.MATMUL
     )
 
 
@@ -117,13 +118,13 @@ def test_rows_keep_their_scopes_lines_and_phases(run: Any) -> None:
         (r.scope, r.location, r.phase)
         for p in (whole(run),)
         for r in map(p.row, range(len(p)))
-        if r.opcode == "stablehlo.dot_general"
+        if r.op is OpClass.MATMUL
     }
     for program in (middle, last):
         found = {
             (r.scope, r.location, r.phase)
             for r in map(program.row, range(len(program)))
-            if r.opcode == "stablehlo.dot_general"
+            if r.op is OpClass.MATMUL
         }
         assert found <= of_model
         assert {"layers/mlp"} <= {scope for scope, _, _ in found}

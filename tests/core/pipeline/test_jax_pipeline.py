@@ -19,8 +19,11 @@ from jax.sharding import PartitionSpec as P
 
 import flint
 from flint.frontends.jax_pipeline import capture_jax_pipeline
+from flint.frontends.jax_step.meshes import abstract_mesh
 from flint.ir.mesh import Mesh
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase, Program
+from flint.passes.partition import auto
 from flint.passes.pipeline.split.parts import partition_body
 from flint.steps.captured import Body, CapturedPipeline, Port, Role
 from tests.jax_pipelines import (
@@ -116,7 +119,7 @@ def test_phases_and_names(trained: CapturedPipeline) -> None:
     products = Counter(
         (row.phase, row.scope)
         for row in map(program.row, range(len(program)))
-        if row.opcode == "stablehlo.dot_general"
+        if row.op is OpClass.MATMUL
     )
     assert products == {
         (Phase.FORWARD, "layers"): 2,
@@ -395,6 +398,42 @@ def test_inference_in_a_schedule_of_training_holds_nothing() -> None:
     trace = flint.trace(_products(trains=False, schedule="gpipe"), "pipe=2")
     positions = trace.workload.metadata["pipeline"]["positions"]
     assert [stage["in_flight"] for (stage,) in positions] == [1, 1]
+
+
+def _of_two_stages(block: Any) -> flint.Pipeline:
+    return flint.Pipeline(
+        stages=[flint.Stage(block, {"w": shaped((WIDTH, WIDTH), None, "model")}) for _ in range(2)],
+        inputs=(shaped((BATCH, WIDTH), "data"),),
+        microbatches=2,
+    )
+
+
+def test_a_stage_lists_the_devices_of_its_position() -> None:
+    """XLA sees one position of four devices; ranks and axes are those of all eight."""
+
+    def block(params: Any, x: Any) -> Any:
+        def shifted(x: Any) -> Any:
+            return jax.lax.ppermute(jax.lax.psum(x, "data"), "data", [(0, 1)])
+
+        over = jax.shard_map(shifted, mesh=abstract_mesh(MESH), in_specs=P("data"),
+                             out_specs=P("data"), axis_names={"data"}, check_vma=False)  # fmt: skip
+        return jnp.tanh(over(x) @ params["w"])
+
+    trace = flint.trace(_of_two_stages(block), MESH)
+    for program in trace.workload.programs:
+        rows = [r for r in map(program.row, range(len(program))) if r.kind > Kind.COMPUTE]
+        found = {(r.opcode, str(r.group or r.route)) for r in rows if r.opcode.startswith("hlo")}
+        assert ("hlo.all-reduce", "data") in found
+        assert ("hlo.collective-permute", "data+1 (no wrap)") in found
+    assert trace.workload.metadata["partitioner"] == "xla" and not trace.warnings
+
+
+def test_what_xla_does_not_partition_is_shardys_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "MOST_BYTES", 100)
+    trace = flint.trace(_of_two_stages(lambda params, x: jnp.tanh(x @ params["w"])), MESH)
+    assert trace.workload.metadata["partitioner"] == "shardy"
+    (warning,) = trace.warnings
+    assert "Shardy's rules divided this program" in warning and "100 bytes" in warning
 
 
 def test_methods_of_one_object_are_one_function() -> None:

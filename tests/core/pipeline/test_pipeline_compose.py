@@ -171,7 +171,7 @@ def _workload(
 ) -> Workload:
     mesh = Mesh(("pipe", "data", "model"), (ranks, 2, 2))
     count = ranks * chunks
-    body = Body(Captured(b"", mesh, "", ""), (_INPUT,), (_OUTPUT,))
+    body = Body(Captured(b"", mesh, "", ""), "pipe", (_INPUT,), (_OUTPUT,))
     captured = CapturedPipeline(
         mesh,
         "net",
