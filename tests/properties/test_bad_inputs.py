@@ -3,8 +3,6 @@
 The whole generator runs in .ci/run: more kinds of input, whole commands, limits of memory and time.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Iterator
