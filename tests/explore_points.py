@@ -15,8 +15,9 @@ from flint.io.scratch import scratch_folder
 from flint.tools.explore.point import PointField, SpaceDimension
 from flint.tools.explore.result import Result, Status
 from flint.tools.explore.space.space import Space
+from flint.tools.explore.study.run import explore_space
 from flint.tools.explore.subject import Subject
-from flint.tools.explore.workers.work import EvaluationWork
+from flint.tools.explore.workers.work import Done, EvaluationWork
 
 MESHES = ("data=8,model=1", "data=4,model=2", "data=2,model=4", "data=1,model=8")
 
@@ -124,3 +125,25 @@ def evaluated(folder):
 def workers(folder):
     """Process ids of those that evaluated."""
     return sorted({int(line.split()[1]) for line in (folder / "log").read_text().splitlines()})
+
+
+class Here:
+    """An executor without processes."""
+
+    def run(self, groups):
+        for group in groups:
+            yield Done(tuple(map(result_at, group.points)))
+
+
+def undisturbed_rows(folder):
+    """Rows of a study that nothing happened to."""
+    explore_space(space_of(folder), study=folder / "here.db", executor=Here())
+    return rows(folder / "here.db")
+
+
+def wait_until(true, seconds=30.0):
+    """Wait for what becomes true."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -18,19 +17,17 @@ from flint.tools.explore.study.run import explore_space
 from flint.tools.explore.study.study import Study
 from flint.tools.explore.workers.dask_pool import DaskKind, dask_executor, find_kind
 from flint.tools.explore.workers.schedule import KILLED_TWICE
-from flint.tools.explore.workers.work import Done
-from tests.explore_points import evaluated, result_at, rows, space_of, work, workers
-
-
-class _Here:
-    def run(self, groups):
-        for group in groups:
-            yield Done(tuple(map(result_at, group.points)))
-
-
-def _undisturbed(folder):
-    explore_space(space_of(folder), study=folder / "here.db", executor=_Here())
-    return rows(folder / "here.db")
+from tests.explore_points import (
+    Here,
+    evaluated,
+    result_at,
+    rows,
+    space_of,
+    undisturbed_rows,
+    wait_until,
+    work,
+    workers,
+)
 
 
 def _explored(folder, how, **options):
@@ -43,10 +40,10 @@ def test_two_workers_make_the_same_file(tmp_path):
     model = tmp_path / "model.py"
     model.write_text("")
     _explored(tmp_path, work(tmp_path, reads=str(model)), kind=DaskKind.LOCAL, jobs=2)
-    assert rows(tmp_path / "s.db") == _undisturbed(tmp_path)
+    assert rows(tmp_path / "s.db") == undisturbed_rows(tmp_path)
     assert len(workers(tmp_path)) == 2 and len(set(evaluated(tmp_path))) == 80
     model.write_text("changed = 1")  # what workers read is known to the client
-    again = explore_space(space_of(tmp_path), study=tmp_path / "s.db", executor=_Here())
+    again = explore_space(space_of(tmp_path), study=tmp_path / "s.db", executor=Here())
     assert again.notes == ("80 points from before no longer hold: model.py changed",)
 
 
@@ -96,7 +93,7 @@ def _scheduler(folder):
             "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0",
             "--no-dashboard", "--scheduler-file", str(file),
         )  # fmt: skip
-        _wait_until(lambda: file.exists() and file.read_text().endswith("}"))
+        wait_until(lambda: file.exists() and file.read_text().endswith("}"))
         address = json.loads(file.read_text())["address"]
 
         def worker():
@@ -108,20 +105,13 @@ def _scheduler(folder):
         yield scheduler, address, worker
 
 
-def _wait_until(true, seconds=30.0):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
-
-
 def test_workers_come_and_go(tmp_path):
     how = work(tmp_path, seconds=0.05)
     with _scheduler(tmp_path) as (_, address, worker):
         first = worker()
 
         def disturb():
-            _wait_until(lambda: len(evaluated(tmp_path)) >= 9)
+            wait_until(lambda: len(evaluated(tmp_path)) >= 9)
             os.kill(first.pid, signal.SIGKILL)
             worker()
 
@@ -129,7 +119,7 @@ def test_workers_come_and_go(tmp_path):
         disturbing.start()
         _explored(tmp_path, how, scheduler=address)
         disturbing.join()
-    assert rows(tmp_path / "s.db") == _undisturbed(tmp_path)
+    assert rows(tmp_path / "s.db") == undisturbed_rows(tmp_path)
     assert len(workers(tmp_path)) == 2
 
 
@@ -145,7 +135,7 @@ def test_workers_that_stay_read_the_model_anew(tmp_path):
         assert study.notes == ("80 points from before no longer hold: model.py changed",)
         assert len(workers(tmp_path)) == 1
     model.write_text("changed = 2")  # what the second run read is known as well
-    again = explore_space(space_of(tmp_path), study=tmp_path / "s.db", executor=_Here())
+    again = explore_space(space_of(tmp_path), study=tmp_path / "s.db", executor=Here())
     assert again.notes == ("80 points from before no longer hold: model.py changed",)
 
 
@@ -155,7 +145,7 @@ def test_a_scheduler_that_is_killed_loses_no_finished_point(tmp_path):
         worker()
 
         def disturb():
-            _wait_until(lambda: len(evaluated(tmp_path)) >= 30)
+            wait_until(lambda: len(evaluated(tmp_path)) >= 30)
             os.kill(scheduler.pid, signal.SIGKILL)
 
         disturbing = threading.Thread(target=disturb)
@@ -166,8 +156,8 @@ def test_a_scheduler_that_is_killed_loses_no_finished_point(tmp_path):
     assert error.value.code == "FL867"
     kept = Study.load(tmp_path / "s.db").results
     assert kept and list(kept) == [result_at(r.point) for r in kept]
-    study = explore_space(space_of(tmp_path), study=tmp_path / "s.db", executor=_Here())
-    assert study.reused == len(kept) and rows(tmp_path / "s.db") == _undisturbed(tmp_path)
+    study = explore_space(space_of(tmp_path), study=tmp_path / "s.db", executor=Here())
+    assert study.reused == len(kept) and rows(tmp_path / "s.db") == undisturbed_rows(tmp_path)
 
 
 def test_what_cannot_be_used_is_one_error(tmp_path, monkeypatch):

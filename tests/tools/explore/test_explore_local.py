@@ -17,14 +17,22 @@ from flint.tools.explore.study.run import explore_space
 from flint.tools.explore.study.study import Study
 from flint.tools.explore.workers.local import LocalExecutor
 from flint.tools.explore.workers.schedule import KILLED_TWICE, groups_of
-from tests.explore_points import evaluated, result_at, rows, space_of, work, workers
+from tests.explore_points import (
+    evaluated,
+    result_at,
+    rows,
+    space_of,
+    undisturbed_rows,
+    wait_until,
+    work,
+    workers,
+)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """Rows of a study that nothing happened to; its folder is that of the model for all."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    return rows(_explored(folder).path)
+    return undisturbed_rows(tmp_path_factory.mktemp("undisturbed"))
 
 
 def _explored(folder, jobs=2, **how):
@@ -67,12 +75,12 @@ def test_a_group_that_does_not_come_back_is_given_up(tmp_path):
     assert len(late) == 2 and len(study.results) == 8
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_random_kills_lose_no_point(tmp_path, undisturbed, seed):
-    rng, over = random.Random(seed), threading.Event()
+@pytest.mark.long
+def test_random_kills_lose_no_point(tmp_path, undisturbed):
+    rng, over = random.Random(1), threading.Event()
 
     def kill_some():
-        _wait_until(lambda: evaluated(tmp_path))
+        wait_until(lambda: evaluated(tmp_path))
         for _ in range(3):
             if over.wait(rng.uniform(0.0, 2.5)):
                 return
@@ -101,13 +109,6 @@ def _client(folder):
     )
 
 
-def _wait_until(true, seconds=30.0):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
-
-
 def _is_gone(pid):
     try:
         with open(f"/proc/{pid}/stat") as stat:
@@ -123,7 +124,7 @@ def test_a_client_that_ends_leaves_no_process_and_loses_no_point(
 ):
     client = _client(tmp_path)
     try:
-        _wait_until(lambda: len(evaluated(tmp_path)) >= after or client.poll() is not None)
+        wait_until(lambda: len(evaluated(tmp_path)) >= after or client.poll() is not None)
         client.send_signal(signal_)
         said = client.communicate(timeout=30)
     finally:
@@ -131,7 +132,7 @@ def test_a_client_that_ends_leaves_no_process_and_loses_no_point(
     if signal_ != 9:
         assert (client.returncode, said[0]) == (128 + signal_, "")
         assert said[1] in ("interrupted\n", "terminated\n")
-    _wait_until(lambda: all(map(_is_gone, workers(tmp_path))), 10)
+    wait_until(lambda: all(map(_is_gone, workers(tmp_path))), 10)
     before, kept = evaluated(tmp_path), Study.load(tmp_path / "s.db").results
     assert list(kept) == [result_at(r.point) for r in kept]
     assert len(before) - len(kept) <= 3 * 20  # groups under way
@@ -184,7 +185,7 @@ def test_what_killed_processes_kept_is_removed(tmp_path, monkeypatch):
     ):
         running = executor.run([first, second])
         next(running)
-        _wait_until(
+        wait_until(
             lambda: len(os.listdir(place)) == 2
         )  # the executor's own, and the second group's
         raise KeyboardInterrupt
