@@ -8,7 +8,7 @@ those of the parts, which are independent, and of the step as a whole:
 with the deviations of `flint.cluster.residuals`: what prices missed on rows that nothing was fitted on. The
 squares of steps of falling back are added to those of a part, by the share of its constants that took them.
 The interval goes from estimate / f to estimate * f, f = exp(1.2816 * deviation): 80 % of a normal
-distribution.
+distribution. It does not begin below the time that all products take at the chip's peak.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ def interval_of(e: EstimateNumbers) -> Interval:
     spreads.append(_spread(_whole(e), "", 1 - measured))
     deviation = math.sqrt(sum((s.share * s.deviation) ** 2 for s in spreads))
     factor = math.exp(WIDTH * deviation)
-    low, high = e.step_time_ns / factor, e.step_time_ns * factor
+    fastest = min(e.hfu, 1.0)  # as a share of the step: all products at the chip's peak
+    low, high = e.step_time_ns * max(1 / factor, fastest), e.step_time_ns * factor
     return Interval(PROBABILITY, low, high, tuple(spreads), deviation)
 
 
@@ -379,6 +380,7 @@ def trust_in(cluster: Cluster) -> str:
         steps = steps_of(part, cluster)
         away = math.exp(WIDTH * deviation_of(part, steps, cluster.chip.name)) - 1
         whose = " and ".join(s for s in Fallback if steps.get(s, 0.0) > 0.5) or "rows of its own"
-        found.setdefault(whose, []).append(f"{part} {100 * away:.0f} %")
+        said = f"{100 * away:.0f} %" if away < 1 else f"a factor of {1 + away:,.1f}"
+        found.setdefault(whose, []).append(f"{part} {said}")
     parts = "; ".join(f"{whose}: {', '.join(its)}" for whose, its in found.items())
     return f"80 % of single kernels are within this, by what their constants rest on: {parts}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +128,13 @@ def test_a_library_without_rows_is_priced_as_another_one(
     cudnn = {"cudnn": {"attention.launch_ns": constant(of_library)}}
     found = _with({"constants": chips, "libraries": cudnn, "uses": ("cudnn",)})
     assert steps_of(Part.ATTENTION, found) == steps
+
+
+def test_an_interval_does_not_begin_below_the_peak() -> None:
+    e = layers()
+    fast = replace(e, executed_flops=round(e.executed_flops * 0.99 / e.hfu))
+    assert interval_of(fast).low_ns == pytest.approx(0.99 * e.step_time_ns, rel=1e-6)
+    assert interval_of(fast).high_ns == interval_of(e).high_ns
 
 
 def test_kernels_without_constants_of_their_own_take_a_step() -> None:

@@ -190,6 +190,7 @@ def _memory_rows(difference: DifferenceNumbers) -> Iterator[tuple[str, ...]]:
         old, new = a.get(kind, 0), b.get(kind, 0)
         if old != new:
             change = f"{(new / old - 1) * 100:+.1f} %" if old else "new"
+            change = f"x {new / old:,.0f}" if old and new / old >= 100 else change
             yield kind.replace("_", " "), format_bytes(old), format_bytes(new), change
 
 
@@ -248,7 +249,7 @@ def _unchanged(difference: DifferenceNumbers) -> str:
     if abs(difference.shifted_ns) >= 1:
         shifted = _signed(difference.shifted_ns, Unit.NS)
         said.append(
-            f"{shifted} of the step are other rows, which are hidden more or less than before"
+            f"{shifted} of the step comes from equal work that is hidden more or less than before"
         )
     rest = [c for c in difference.changes if c.cause is None]
     if rest:

@@ -65,8 +65,10 @@ def _upright(upright: Upright, number: int, count: int) -> Markup:
         marks = (marks[0], marks[-1])
     # Titles of neighbors stand at two heights: they are wider than the room between them.
     named = tag("text", upright.title, x=x, y=12 + 14 * (number % 2), cls="strong middle")
+    # The last upright has no room on its right.
+    side, cls = ("-5", "tick end") if 0 < number == count - 1 else ("5", "tick")
     names = (
-        tag("text", name, x=x, dx="5", y=f"{float(_y(height)) + 4:.1f}", cls="tick")
+        tag("text", name, x=x, dx=side, y=f"{float(_y(height)) + 4:.1f}", cls=cls)
         for height, name in marks
     )
     return tag("g", tag("line", x1=x, x2=x, y1=_TOP, y2=_BOTTOM, cls="axis"), named, *names)
