@@ -229,8 +229,8 @@ network.yml, system.json, memory.json
                   a configuration of ASTRA-sim for this mesh; bandwidth, latency, peak-perf and
                   local-mem-bw in them are {told.origin}
 
-Run ASTRA-sim's analytical backend elsewhere: it writes a folder `log` where it runs, and Flint
-replaces no directory that holds what is not its own. With the path of this directory in TRACES:
+Run ASTRA-sim's analytical backend from another directory, because it writes a folder `log` where it
+runs, and Flint never replaces a directory that holds other files. Set TRACES to this directory:
 
   AstraSim_Analytical_Congestion_Unaware \\
     --workload-configuration=$TRACES/{prefix} \\

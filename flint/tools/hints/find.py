@@ -36,7 +36,7 @@ def hints_of(
     before = StepOutcome.of(e)
     with stage("hints"):
         found, not_tried = tried(_candidates(e, before, captured), rows)
-    return StepHints(tuple(best(before, found, e.workload.mesh.size)), not_tried)
+    return StepHints(tuple(best(before, found, e.workload.mesh.size)), not_tried, thorough)
 
 
 def _candidates(

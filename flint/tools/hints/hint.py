@@ -140,6 +140,7 @@ class StepHints:
     hints: tuple[Hint, ...] = ()  #: The largest gain first; those that make a step fit before all.
     not_tried: tuple[str, ...] = ()
     """Changes that would have taken too long to estimate: `--hints` tries them, too."""
+    is_thorough: bool = False  #: Whether they were asked for, so that finding none is said.
 
     def to_text(self) -> str:
         """For people; "" if there is nothing to say."""
@@ -147,7 +148,11 @@ class StepHints:
         if self.not_tried:
             some = "; ".join(self.not_tried[:MOST_HINTS])
             more = f"; {len(rest)} more" if (rest := self.not_tried[MOST_HINTS:]) else ""
-            lines.append(f"not tried, because it takes longer (--hints): {some}{more}")
+            lines.append(f"not tried, because that takes longer (--hints does): {some}{more}")
+        if self.is_thorough and not lines:
+            lines = [
+                f"no change that was tried saves {LEAST_SHARE:.0%} of the step or makes it fit"
+            ]
         return "\n".join(["what now", *lines]) if lines else ""
 
     def added_to(self, document: dict[str, Any]) -> dict[str, Any]:
