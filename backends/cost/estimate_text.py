@@ -47,7 +47,7 @@ _MAPPING = (Column("axis"), Column("size", right=True), Column("network"))
 def estimate_text(e: EstimateNumbers, interval: Interval | None, *, verbose: bool = False) -> str:
     """Step time, utilization, the slowest class's time by kind and axes, and memory by class.
 
-    What fills the memory where most of it is in use is said if it does not fit; `verbose` always says
+    What fills the memory where most of it is in use is listed if it may not fit; `verbose` always says
     it, and the first PATH_ROWS segments of the critical path.
     """
     slowest = max(e.classes, key=lambda c: c.end_ns)
