@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -196,7 +197,12 @@ def workload_of_jax_script(
     _prestart(asked.lowering)
     with stage("capture", asked.timings):
         captured = capture_jax_script(path, argv, asked.mesh, **options)
-    workload = finished(replace(captured, trip_counts=asked.counts), asked)
+    workload = None
+    if captured.generation and not asked.lowering.compiler:
+        with suppress(FlintError):  # what is wrong with it is not what the user asked for
+            workload = finished(replace(captured.generation, trip_counts=asked.counts), asked)
+    if workload is None or (workload.programs[0].phase != Phase.DECODE).all():
+        workload = finished(replace(captured, trip_counts=asked.counts), asked)
     asked.counts.require_taken()
     return workload
 

@@ -235,7 +235,8 @@ backends = _later(
 CLIENTS, DEFAULT_CLIENT = "_backends", "_default_backend"
 #: Where jitted functions, and all operations outside them, arrive to be executed.
 jitted_calls = _later(
-    "jax._src.pjit:", "_pjit_call_impl_python", "_resolve_and_lower", "convert_to_metaty"
+    *("jax._src.pjit:", "_pjit_call_impl_python", "_resolve_and_lower", "convert_to_metaty"),
+    "jit_p",
 )
 #: The function that runs a call of a jitted function, and the one that lowers it.
 RUN, LOWER = "_pjit_call_impl_python", "_resolve_and_lower"

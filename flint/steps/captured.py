@@ -18,7 +18,8 @@ class Captured:
     hold parameter names (`params['wq']`), and `jax.buffer_donor` or `tf.aliasing_output` mark
     donated arguments. `trip_counts` gives loops whose bound is not static, by name. `warnings`
     are sentences for the user about what could not be captured as asked for. `is_gspmd`: shardings
-    are XLA's old ones (`mhlo.sharding`), which its own partitioner alone reads.
+    are XLA's old ones (`mhlo.sharding`), which its own partitioner alone reads. `generation` is what the
+    call is perhaps a part of: one program of a prefill and a loop of such calls.
     """
 
     module: bytes
@@ -28,6 +29,7 @@ class Captured:
     trip_counts: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     is_gspmd: bool = False
+    generation: Captured | None = None
 
 
 class Role(StrEnum):

@@ -40,22 +40,36 @@ class Choice:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a jitted function: flat arguments, and what JAX knows of the function."""
+    """One call of a jitted function: flat arguments, and what JAX knows of the function.
+
+    Numbers grow from call to call, those of JAX's own functions included.
+    """
 
     function: Function
     arguments: tuple[Any, ...]
     parameters: dict[str, Any]
+    number: int = 0
 
 
 @dataclass
 class Function:
-    """A jitted function of the program, told from others by name, source line and types."""
+    """A jitted function of the program, told from others by name, source line and types.
+
+    `run` are the first two of the last `run_length` calls, each of which reads what the one before made.
+    """
 
     name: str
     place: str
     weight: Weight
     calls: int = 0
     kept: Call | None = field(default=None, repr=False)
+    run: tuple[Call, ...] = field(default=(), repr=False)
+    run_length: int = 0
+
+    def follow(self, call: Call, *, goes_on: bool) -> None:
+        """Note a call, which goes on with what the one before made, or begins anew."""
+        self.run = (*self.run, call)[:2] if goes_on else (call,)
+        self.run_length = self.run_length + 1 if goes_on else 1
 
     def described(self) -> str:
         """In a list for the user: name, line, calls and weight."""
@@ -103,6 +117,12 @@ class Calls:
             return _is_called(function, self._choice.name) and function.calls >= self._choice.number
         wanted = function.calls >= self._choice.number + CALLS_AFTER
         return wanted and self._best() is function
+
+    @property
+    def free(self) -> tuple[Function, ...]:
+        """All functions, where no call was asked for and the program has not called too many."""
+        is_free = self._choice == Choice() and self._total < MOST_CALLS
+        return tuple(self._functions.values()) if is_free else ()
 
     def chosen(self) -> Call:
         """The call to capture. Raises FlintError FL231 if it never came."""

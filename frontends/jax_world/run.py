@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
 from flint.frontends.jax_world.calls import Calls, StepDone
@@ -11,6 +13,12 @@ from flint.frontends.jax_world.values.places import raising_place
 from flint.frontends.user_program import run_program
 from flint.io.kept_files import KeptFiles
 from flint.steps.captured import Captured
+from flint.text import plural
+
+if TYPE_CHECKING:
+    from jaxlib.mlir import ir
+
+    from flint.frontends.jax_world.calls import Call
 
 
 def run(job: Job) -> Captured:
@@ -60,16 +68,32 @@ def raised(error: Exception) -> str:
 
 
 def _captured(job: Job, calls: Calls, warnings: tuple[str, ...]) -> Captured:
+    from flint.frontends.jax_world.generation import generation_in, lowered_generation
+    from flint.frontends.jax_world.runtime.lowering import lowered
+
+    call = calls.chosen()
+    found = _finished(job, call, lowered(call, job.chip.platform), (calls.note(call), *warnings))
+    generation = generation_in(calls.free)
+    if generation is None:
+        return found
+    try:
+        module = lowered_generation(generation)
+        passes = plural(generation.first.function.run_length, "call")
+        said = f"captured {generation.name} as one program: a prefill, and {passes} in a loop; --step NAME captures one of them"
+        whole = _finished(job, generation.first, module, (said, *warnings))
+    except FlintError:
+        return found
+    return replace(found, generation=replace(whole, name=generation.name))
+
+
+def _finished(job: Job, call: Call, module: ir.Module, warnings: tuple[str, ...]) -> Captured:
     from flint.frontends.jax_step.callbacks import callbacks_of
     from flint.frontends.jax_step.meshes import abstract_mesh, check_meshes
     from flint.frontends.jax_world.meshes import mesh_of
-    from flint.frontends.jax_world.runtime.lowering import lowered
     from flint.passes.mlir import write_bytecode
     from flint.passes.partition.prepare.attention import attach_attention_rules
     from flint.passes.partition.prepare.gspmd import refuse_gspmd
 
-    call = calls.chosen()
-    module = lowered(call, job.chip.platform)
     attach_attention_rules(module)
     mesh, said = mesh_of(module, call, job)
     said = (*said, *check_meshes(module, abstract_mesh(mesh), call.function.place or None))
@@ -81,5 +105,5 @@ def _captured(job: Job, calls: Calls, warnings: tuple[str, ...]) -> Captured:
         mesh,
         call.function.name,
         job.name,
-        warnings=tuple(filter(None, (calls.note(call), *warnings, *said))),
+        warnings=tuple(filter(None, (*warnings, *said))),
     )

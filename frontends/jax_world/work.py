@@ -11,18 +11,21 @@ from typing import Any
 class Weight:
     """FLOPs of products and convolutions of one call, over all devices, and all equations run.
 
+    `writes` are equations that write a part of an array, as of a cache.
     Loops of known length count as often as they run, other loops once. It ranks functions; what is
     printed of a captured step is counted after partitioning.
     """
 
     flops: int = 0
     equations: int = 0
+    writes: int = 0
 
     def __add__(self, other: Weight) -> Weight:
-        return Weight(self.flops + other.flops, self.equations + other.equations)
+        sums = (self.flops + other.flops, self.equations + other.equations)
+        return Weight(*sums, self.writes + other.writes)
 
     def __mul__(self, times: int) -> Weight:
-        return Weight(self.flops * times, self.equations * times)
+        return Weight(self.flops * times, self.equations * times, self.writes * times)
 
 
 class Weights:
@@ -49,7 +52,7 @@ class Weights:
         times = int(params["length"]) if name == "scan" else 1
         if name == "shard_map":
             times = math.prod(params["mesh"].shape.values())
-        return Weight(flops, 1) + sum(inner, Weight()) * times
+        return Weight(flops, 1, int(name in _WRITES)) + sum(inner, Weight()) * times
 
 
 def _programs(params: Any) -> list[Any]:
@@ -77,4 +80,5 @@ def _size(value: Any) -> int:
     return math.prod(map(int, value.aval.shape))
 
 
+_WRITES = ("dynamic_update_slice", "scatter")
 _FLOPS = {"dot_general": _dot, "conv_general_dilated": _convolution}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
 from flint.ir.arrays import Mask
 from flint.ir.columns import dtype_bits, is_any
 from flint.ir.op_class import ATTENTION, DATA_MOVEMENT, LAYOUT, PRODUCT, OpClass
-from flint.ir.program import Int32s, Int64s, Phase, Program, RegionKind
+from flint.ir.program import Int32s, Int64s, Phase, Program, Region, RegionKind
 from flint.passes.extract.phases import reached
 from flint.passes.work.totals import total
 
@@ -30,38 +29,30 @@ def with_generation(program: Program) -> Program:
     """Give the rows of a program that generates tokens the phases PREFILL and DECODE, and leave others as they are.
 
     A loop decodes if it carries a cache and feeds back what attention to that gives (see `_Loop`). What is before
-    the first such loop is the prefill, which has to give the loop its first token. A program that calculates
-    more after its loops than one iteration does is none: a second prompt, or images of the tokens.
+    it is the prefill, which has to give the loop its first token. A program with another such loop, or that
+    calculates more after it than one iteration does, is none: a second prompt, or images of the tokens.
     """
-    loops = [n for n in range(len(program.regions)) if _Loop(program, n).decodes]
-    if not loops or not all(_follows(program, *pair) for pair in pairwise(loops)):
+    outer = [r for r in program.regions if r.kind == RegionKind.LOOP and r.parent < 0]
+    loops = [r for r in outer if _Loop(program, r).decodes]
+    if len(loops) != 1 or outer[-1] is not loops[0]:
         return program
-    first, rows = program.regions[loops[0]], np.arange(len(program))
+    rows, loop = np.arange(len(program)), loops[0]
     flops = np.where(is_any(program, PRODUCT | ATTENTION), program.flops, 0)
-    after = rows >= first.start
-    for number in loops:
-        after[program.regions[number].start : program.regions[number].stop] = False
-    one = total(program, np.where((rows >= first.start) & (rows < first.stop), flops, 0))
-    if total(program, np.where(after, flops, 0)) * first.trip_count > one:
+    inside = total(program, np.where((rows >= loop.start) & (rows < loop.stop), flops, 0))
+    if total(program, np.where(rows >= loop.stop, flops, 0)) * loop.trip_count > inside:
         return program
-    phase = np.where(rows < first.start, Phase.PREFILL, Phase.DECODE)
+    phase = np.where(rows < loop.start, Phase.PREFILL, Phase.DECODE)
     return program.with_rows(phase=phase.astype(np.uint8))
-
-
-def _follows(program: Program, number: int, other: int) -> bool:
-    """Whether the loop `other` goes on with what the loop `number` decodes."""
-    made = reached(program, _Loop(program, number).inside)
-    later = program.regions[other]
-    return any(made[c] and c != produced for c, produced in later.carries)
 
 
 class _Loop:
     """A loop around which there is no other, and what its iterations do with what they carry."""
 
-    def __init__(self, program: Program, number: int) -> None:
-        self.program, self.region = program, program.regions[number]
-        rows = np.arange(len(program))
-        self.inside: Mask = (rows >= self.region.start) & (rows < self.region.stop)
+    def __init__(self, program: Program, region: Region) -> None:
+        self.program, self.region = program, region
+        self._rows = np.arange(len(program))
+        self._inside: Mask = (self._rows >= region.start) & (self._rows < region.stop)
+        self._changing = [(c, produced) for c, produced in region.carries if c != produced]
 
     @property
     def decodes(self) -> bool:
@@ -69,34 +60,27 @@ class _Loop:
 
         Of what comes back something must come from products before the loop at first: the first token.
         """
-        r, p = self.region, self.program
-        if r.kind != RegionKind.LOOP or r.parent >= 0 or r.trip_count < 1:
-            return False
+        p = self.program
         if not self._any(_WRITES).any() or not self._caches.any() or not self._attends.any():
             return False
-        made = reached(p, self._attends, self.inside)
-        back = [(c, f) for c, f in self._changing if made[f] and not self._caches[c]]
-        before = reached(p, is_any(p, PRODUCT | ATTENTION) & (np.arange(len(p)) < r.start))
-        given = [c for c, _ in back if before[self._reads(c)].any()]
-        return bool(given) and any(self._counts[c] for c, _ in back)
-
-    @property
-    def _changing(self) -> list[tuple[int, int]]:
-        return [(c, produced) for c, produced in self.region.carries if c != produced]
+        made = reached(p, self._attends, self._inside)
+        back = [c for c, produced in self._changing if made[produced] and not self._caches[c]]
+        given = reached(p, is_any(p, PRODUCT | ATTENTION) & (self._rows < self.region.start))
+        begun = any(given[self._reads(c)].any() for c in back)
+        return begun and bool(self._counts[back].any())
 
     @cached_property
     def _counts(self) -> Mask:
         """Rows of integers that are wide enough for positions and tokens."""
         wide = [d.startswith(("int", "uint")) and dtype_bits(d) >= 16 for d in self.program.dtypes]
-        found: Mask = np.array(wide or [False])[self.program.dtype]
+        found: Mask = np.array(wide)[self.program.dtype]
         return found
 
     @cached_property
     def _moving(self) -> Mask:
         """Integers that differ from one iteration to the next."""
-        marked = np.zeros(len(self.program), dtype=np.bool_)
-        marked[[c for c, _ in self._changing if self._counts[c]]] = True
-        return reached(self.program, marked, self.inside & self._counts)
+        marked = self._marked([c for c, _ in self._changing if self._counts[c]])
+        return reached(self.program, marked, self._inside & self._counts)
 
     @cached_property
     def _keeps(self) -> Mask:
@@ -114,32 +98,27 @@ class _Loop:
 
         None if it writes several (drafts that are verified, chunks of a prompt).
         """
-        p, carried = self.program, np.zeros(len(self.program), dtype=np.bool_)
-        carried[[c for c, _ in self._changing if not self._counts[c]]] = True
-        held = reached(p, carried, self._keeps)
-        written = np.zeros(len(p), dtype=np.bool_)
-        found = np.zeros(len(p), dtype=np.bool_)
+        p = self.program
+        carried = self._marked([c for c, _ in self._changing if not self._counts[c]])
+        held, written = reached(p, carried, self._keeps), []
         for row in np.flatnonzero(self._any(_WRITES) & ~self._counts).tolist():
             read = self._reads(row)
             whole = read[self._same_size(row, read) & held[read]]
             if len(whole) and self._moving[read].any():
-                if not self._writes_one(row, read, int(whole[0])):
-                    return found
-                written[row] = True
-        back = reached(p, written, self._keeps)
-        found[[c for c, produced in self._changing if carried[c] and back[produced]]] = True
-        return found
+                if not self._writes_one(row, [r for r in read.tolist() if r != whole[0]]):
+                    return self._marked([])
+                written.append(row)
+        back = reached(p, self._marked(written), self._keeps)
+        return self._marked([c for c, produced in self._changing if carried[c] and back[produced]])
 
-    def _writes_one(self, row: int, read: Int32s, whole: int) -> bool:
+    def _writes_one(self, row: int, others: list[int]) -> bool:
         p = self.program
-        part = [r for r in read.tolist() if r != whole and p.dtype[r] == p.dtype[row]]
         sizes = p.shapes[p.shape[row]]
-        if not part:
-            return False
-        written = p.shapes[p.shape[part[-1]]]
+        written = next(p.shapes[p.shape[r]] for r in reversed(others) if p.dtype[r] == p.dtype[row])
         if p.op[row] == OpClass.UPDATE_SLICE:
-            pairs = zip(sizes, written, strict=True)
-            return sizes != written and all(b in (a, 1) for a, b in pairs)
+            return sizes != written and all(
+                b in (a, 1) for a, b in zip(sizes, written, strict=True)
+            )
         places, rest = divmod(math.prod(sizes), max(math.prod(written), 1))
         return not rest and places > 1 and places in {*sizes, *(sizes[0] * d for d in sizes)}
 
@@ -147,19 +126,23 @@ class _Loop:
     def _attends(self) -> Mask:
         """Products of what is an exponential of a product with a cache, with a cache again; or one kernel."""
         p = self.program
-        held = reached(p, self._caches, self._keeps)
-        reads = np.zeros(len(p), dtype=np.bool_)
-        reads[p.dep_owner[held[p.deps]]] = True
+        reads = self._readers(reached(p, self._caches, self._keeps))
         products = self._any(PRODUCT)
-        between = self.inside & ~products
+        between = self._inside & ~products
         scores = reached(p, products & reads, between)
         weights = reached(p, scores & is_any(p, _EXPONENTIALS), between)
-        weighs = np.zeros(len(p), dtype=np.bool_)
-        weighs[p.dep_owner[weights[p.deps]]] = True
-        return (products & reads & weighs) | (self._any(ATTENTION) & reads)
+        return reads & ((products & self._readers(weights)) | self._any(ATTENTION))
+
+    def _marked(self, rows: list[int]) -> Mask:
+        found = np.zeros(len(self.program), dtype=np.bool_)
+        found[rows] = True
+        return found
+
+    def _readers(self, rows: Mask) -> Mask:
+        return self._marked(self.program.dep_owner[rows[self.program.deps]].tolist())
 
     def _any(self, classes: frozenset[OpClass]) -> Mask:
-        return self.inside & is_any(self.program, classes)
+        return self._inside & is_any(self.program, classes)
 
     def _reads(self, row: int) -> Int32s:
         start = self.program.dep_start

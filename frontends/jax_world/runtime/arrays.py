@@ -31,6 +31,8 @@ class ArrayWithoutData:
 
     answers: Answers
     mesh_before: Any = None
+    #: The call that it is a result of, and which.
+    made_by: tuple[Any, int] | None = None
     #: What JAX keeps the elements in that it has copied to the host: here there are none.
     _npy_value = None
 

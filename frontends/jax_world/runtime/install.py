@@ -11,6 +11,7 @@ import numpy as np
 
 from flint.frontends.jax_step.gpu_kernels import lowering_options, without_gpu
 from flint.frontends.jax_world.calls import Call, Calls, Function, StepDone
+from flint.frontends.jax_world.generation import generation_in, made_by
 from flint.frontends.jax_world.runtime.arrays import Placed, array_class
 from flint.frontends.jax_world.runtime.devices import VirtualClient, VirtualDevice
 from flint.frontends.jax_world.runtime.placement import Placement
@@ -113,6 +114,7 @@ class World:
         self.array: Any = array_class(jax_private.base_array(), answers)
         self.undo = contextlib.ExitStack()
         self.unwritten = Unwritten(answers.say, self.undo)
+        self._made = 0
         self._follower = Follower(self.known)
         self._placement = Placement(client.raw_platform)
 
@@ -135,13 +137,18 @@ class World:
                 argument._check_if_deleted()
         if function is not None and function.calls % PLACED_EVERY == 0:
             self._place_all(arguments)
-        call = Call(function or _NOBODY, tuple(arguments), parameters)
+        self._made += 1
+        call = Call(function or _NOBODY, tuple(arguments), parameters, self._made)
+        if function is not None:
+            makers = (made_by(a)[0] for a in arguments)
+            function.follow(call, goes_on=any(m and m.function is function for m in makers))
         results = self._results(call)
         donated = zip(arguments, parameters["donated_invars"], strict=True)
         for argument, is_donated in donated:
             if is_donated and isinstance(argument, self.array):
                 argument.delete()
-        if function is not None and self.calls.may_end(function):
+        may_end = function is not None and self.calls.may_end(function)
+        if may_end and generation_in(f for f in self.calls.free if f is function) is None:
             raise StepDone
         return results, None, None, []
 
@@ -156,10 +163,15 @@ class World:
         known = self._follower.results(program, [self.known(a) for a in call.arguments])
         meshes, places = self._placement.of(call)
         avals = [v.aval for v in getattr(program, "jaxpr", program).outvars]
-        return [
+        results = [
             self._result(a, k, place, mesh)
             for a, k, place, mesh in zip(avals, known, places, meshes, strict=True)
         ]
+        for number, result in enumerate(results):
+            bits = jax_private.key_bits(result)
+            if isinstance(bits, self.array):
+                bits.made_by = call, number
+        return results
 
     def _result(
         self, aval: Any, known: Known | None, place: Callable[[], Placed], mesh: Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,60 +16,55 @@ from jax.sharding import PartitionSpec as P
 import flint
 from flint.ir.op_class import OpClass
 from flint.ir.program import Phase
+from flint.tracing import trace_script
 
 LAYERS, WIDTH, HEADS, DIM, WORDS, BATCH, PROMPT, NEW = 2, 64, 4, 16, 96, 4, 24, 8
 LENGTH = PROMPT + NEW
 SHAPE = (LAYERS, BATCH, LENGTH, HEADS, DIM)
-SPECS = ({"words": P(), "out": P(None, "model"), "qkv": P(None, None, None, "model")}, P("data"))
+SIZES = {"words": (WORDS, WIDTH), "out": (WIDTH, WORDS), "qkv": (LAYERS, 3, WIDTH, HEADS, DIM)}
+WEIGHTS = {name: jax.ShapeDtypeStruct(size, jnp.float32) for name, size in SIZES.items()}
+SPLIT = {"words": P(), "out": P(None, "model"), "qkv": P(None, None, None, "model")}
+PROMPTS = jax.ShapeDtypeStruct((BATCH, PROMPT), jnp.int32)
+BATCHES = jax.ShapeDtypeStruct((3, BATCH, PROMPT), jnp.int32)
 
 
-def shaped(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype)
+def block(x: Array, w: Array, cache: Any, at: Any, style: str) -> tuple[Array, tuple[Array, ...]]:
+    def put(cache: Array, new: Array) -> Array:
+        if "rows" in style and new.shape[1] == 1:
+            return cache.at[jnp.arange(BATCH), at + jnp.zeros(BATCH, jnp.int32)].set(new[:, 0])
+        return lax.dynamic_update_slice(cache, new, (0, at, 0, 0))
 
-
-WEIGHTS = {"words": shaped(WORDS, WIDTH), "out": shaped(WIDTH, WORDS)}
-WEIGHTS |= {"qkv": shaped(LAYERS, 3, WIDTH, HEADS, DIM)}
-PROMPTS, STATES = shaped(BATCH, PROMPT, dtype=jnp.int32), shaped(BATCH, PROMPT, WIDTH)
-
-
-def put(cache: Array, new: Array, at: Any, style: str) -> Array:
-    if "rows" in style and new.shape[1] == 1:
-        return cache.at[jnp.arange(BATCH), at + jnp.zeros(BATCH, jnp.int32)].set(new[:, 0])
-    return lax.dynamic_update_slice(cache, new, (0, at, 0, 0))
-
-
-def block(x: Array, w: Array, keys: Array, values: Array, at: Any, style: str) -> tuple[Array, ...]:
-    q, k, v = jnp.einsum("bsd,ndhk->nbshk", x, w)
-    keys, values = put(keys, k, at, style), put(values, v, at, style)
+    q, *new = jnp.einsum("bsd,ndhk->nbshk", x, w)
+    keys, values = map(put, cache, new)
     seen = jnp.arange(LENGTH) <= (at + jnp.arange(x.shape[1]))[:, None]
     scores = jnp.where(seen, jnp.einsum("bqhd,bkhd->bhqk", q, keys), -1e30)
     heads = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, -1), values)
-    return x + heads.reshape(x.shape), keys, values
+    return x + heads.reshape(x.shape), (keys, values)
 
 
 def forward(ps: Any, tokens: Array, cache: Any, at: Any, style: str = "") -> tuple[Array, Any]:
-    def body(x: Array, xs: Any) -> Any:
-        x, *made = block(x, xs[0], *xs[1], at, style)
-        return x, tuple(made)
-
     def indexed(i: Any, c: Any) -> Any:
-        x, k, v = block(c[0], ps["qkv"][i], c[1][i], c[2][i], at, style)
-        return x, c[1].at[i].set(k), c[2].at[i].set(v)
+        x, new = block(c[0], ps["qkv"][i], [each[i] for each in c[1]], at, style)
+        return x, tuple(whole.at[i].set(one) for whole, one in zip(c[1], new, strict=True))
 
-    x = ps["words"][tokens]
+    x, body = ps["words"][tokens], lambda x, xs: block(x, *xs, at, style)
     if "indexed" in style:
-        x, *cache = lax.fori_loop(0, LAYERS, indexed, (x, *cache))
+        x, cache = lax.fori_loop(0, LAYERS, indexed, (x, cache))
     else:
         x, cache = lax.scan(body, x, (ps["qkv"], cache), unroll="unrolled" in style)
-    return x[:, -1] @ ps["out"], tuple(cache)
+    return x[:, -1] @ ps["out"], cache
 
 
 def best(logits: Array) -> Array:
     return jnp.argmax(logits, -1).astype(jnp.int32)
 
 
+def empty() -> tuple[Array, Array]:
+    return (jnp.zeros(SHAPE),) * 2
+
+
 def generate(ps: Any, prompt: Array, style: str = "", width: int = 1) -> Any:
-    cache: Any = (jnp.zeros(SHAPE),) * 2
+    cache: Any = empty()
     for at in range(0, PROMPT, 8 if "chunks" in style else PROMPT):
         part = prompt[:, at : at + 8] if "chunks" in style else prompt
         logits, cache = forward(ps, part, cache, at, style)
@@ -79,44 +75,38 @@ def generate(ps: Any, prompt: Array, style: str = "", width: int = 1) -> Any:
         token = jnp.where(done, 0, best(logits))
         return (token, cache, at + 1, done | (token == 1)), token
 
-    def goes_on(c: Any) -> Any:
-        return (c[2] < LENGTH) & ~c[3].all() if "stop" in style else c[2] < LENGTH
-
     first = (best(logits), cache, jnp.int32(PROMPT), jnp.zeros(BATCH, bool))
     if "while" in style:
-        return lax.while_loop(goes_on, lambda c: step(c)[0], first)[0]
+        more = (lambda c: ~c[3].all()) if "stop" in style else lambda c: c[2] < LENGTH
+        return lax.while_loop(more, lambda c: step(c)[0], first)
     return lax.scan(step, first, None, length=NEW)[1].T
 
 
 def prompt_in_the_loop(ps: Any, prompt: Array) -> Any:
     def step(c: Any, at: Any) -> Any:
         logits, cache = forward(ps, c[0][:, None], c[1], at)
-        token = jnp.where(at < PROMPT - 1, prompt[:, at + 1], best(logits))
-        return (token, cache), token
+        return (jnp.where(at < PROMPT - 1, prompt[:, at + 1], best(logits)), cache), c[0]
 
-    return lax.scan(step, (prompt[:, 0], (jnp.zeros(SHAPE),) * 2), jnp.arange(LENGTH))[1]
+    return lax.scan(step, (prompt[:, 0], empty()), jnp.arange(LENGTH))[1]
 
 
-def attention_over_steps(ps: Any, x: Array) -> Any:
-    """As of layers to the layers before, or of a sampler to its steps: no token comes back."""
-
+def attention_to_layers_before(ps: Any, tokens: Array) -> Any:
     def layer(at: Any, c: Any) -> Any:
-        x, made = c
-        share = jax.nn.softmax(jnp.einsum("bsd,bsnd->bsn", x @ ps["out"] @ ps["words"], made), -1)
-        x = jnp.einsum("bsn,bsnd->bsd", share, made)
-        return x, made.at[:, :, at + 1].set(x)
+        share = jax.nn.softmax(
+            jnp.einsum("bsd,bsnd->bsn", c[0] @ ps["out"] @ ps["words"], c[1]), -1
+        )
+        x = jnp.einsum("bsn,bsnd->bsd", share, c[1])
+        return x, c[1].at[:, :, at + 1].set(x)
 
-    x = x @ ps["out"] @ ps["words"]
+    x = ps["words"][tokens] @ ps["out"] @ ps["words"]
     made = jnp.zeros((BATCH, PROMPT, NEW + 1, WIDTH)).at[:, :, 0].set(x)
     return best(lax.fori_loop(0, NEW, layer, (x, made))[0])
 
 
 def accumulated(ps: Any, batches: Array) -> Any:
-    def loss(ps: Any, tokens: Array) -> Array:
-        return forward(ps, tokens, (jnp.zeros(SHAPE),) * 2, 0)[0].mean()
-
     def add(sums: Any, tokens: Array) -> Any:
-        return jax.tree.map(jnp.add, sums, jax.grad(loss)(ps, tokens)), None
+        grads = jax.grad(lambda ps: forward(ps, tokens, empty(), 0)[0].mean())(ps)
+        return jax.tree.map(jnp.add, sums, grads), None
 
     return lax.scan(add, jax.tree.map(jnp.zeros_like, ps), batches)[0]
 
@@ -126,7 +116,7 @@ def accumulated(ps: Any, batches: Array) -> Any:
 def test_prefill_and_decoding_have_the_flops_of_a_hand_count(style: str, partitioner: str) -> None:
     trace = flint.trace(
         *(lambda ps, prompt: generate(ps, prompt, style), "data=2,model=4", WEIGHTS, PROMPTS),
-        in_shardings=SPECS,
+        in_shardings=(SPLIT, P("data")),
         partitioner=partitioner,
         trip_counts={"loop0": NEW} if "stop" in style else {},
     )
@@ -146,21 +136,62 @@ def test_prefill_and_decoding_have_the_flops_of_a_hand_count(style: str, partiti
 @pytest.mark.parametrize(
     ("fn", "given"),
     [
-        (lambda ps, t: forward(ps, t[:, :1], (jnp.zeros(SHAPE),) * 2, t[0, 0], "indexed"), PROMPTS),
+        (lambda ps, t: forward(ps, t[:, :1], empty(), t[0, 0], "indexed"), PROMPTS),
         (prompt_in_the_loop, PROMPTS),
         (lambda ps, t: generate(ps, t, width=3), PROMPTS),  # drafts that are verified
-        (attention_over_steps, STATES),
-        (accumulated, shaped(3, BATCH, PROMPT, dtype=jnp.int32)),
+        (attention_to_layers_before, PROMPTS),
+        (accumulated, BATCHES),
         (lambda ps, t: (generate(ps, t), generate(ps, t[:, ::-1])), PROMPTS),
         (lambda ps, t: generate(ps, jnp.tile(generate(ps, t), 3)), PROMPTS),
-        (
-            lambda ps, ts: lax.map(lambda t: generate(ps, t), ts),
-            shaped(2, *PROMPTS.shape, dtype=jnp.int32),
-        ),
+        (lambda ps, ts: lax.map(lambda t: generate(ps, t), ts), BATCHES),
     ],
 )
-def test_what_only_looks_like_a_generation_has_no_such_phases(
+def test_what_looks_like_a_generation_has_no_such_phases(
     fn: Callable[..., Any], given: Any
 ) -> None:
     program = flint.trace(fn, "data=2,model=4", WEIGHTS, given).program
     assert not np.isin(program.phase, (Phase.PREFILL, Phase.DECODE)).any()
+
+
+SERVE = """
+from tests.core.partition.test_generation import *
+def serve(ps, tokens, cache, at): return forward(ps, tokens, cache, at)
+prefill, decode = jax.jit(serve), jax.jit(serve, donate_argnums=2)
+ps = {name: jnp.ones(size) for name, size in SIZES.items()}
+prompt, key, at = jnp.ones(PROMPTS.shape, jnp.int32), jax.random.key(0), jnp.int32(PROMPT)
+"""
+GENERATES = """
+for length in (3, 24):
+    logits, cache = prefill(ps, prompt, empty(), 0)
+    for n in range(length):
+        logits, cache = decode(ps, best(logits)[:, None], cache, PROMPT + n)
+"""
+SAMPLES = """
+logits, cache = prefill(ps, prompt, empty(), 0)
+for n in range(24):
+    key, now = jax.random.split(key)
+    logits, cache = decode(ps, jax.random.categorical(now, logits)[:, None], cache, at)
+    at = at + 1
+"""
+TRAINS = """
+loss = lambda ps, y: (serve(ps, y, empty(), 0)[0] ** 2).mean()
+train = jax.jit(lambda ps, y: jax.tree.map(jnp.add, ps, jax.grad(loss)(ps, y)))
+y = best(prefill(ps, prompt, empty(), 0)[0])[:, None]
+for n in range(24): ps = train(ps, y)
+"""
+
+
+@pytest.mark.parametrize(("script", "passes"), [(GENERATES, 24), (SAMPLES, 24), (TRAINS, None)])
+def test_a_prefill_and_calls_that_decode_are_one_program(
+    script: str, passes: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    (tmp_path / "serve.py").write_text(SERVE + script)
+    trace = trace_script(tmp_path / "serve.py", "1")
+    serving = trace.estimate("h100-dgx").serving
+    assert (serving and serving["decode_passes"]) == passes
+    if passes:
+        flops = trace.program.flops * trace.program.trips * (trace.program.op == OpClass.MATMUL)
+        token = LAYERS * HEADS * DIM * (6 * WIDTH + 4 * LENGTH)
+        assert flops.sum() == BATCH * ((PROMPT + 24) * token + 25 * 2 * WIDTH * WORDS)
+        assert {"ps['qkv']", "tokens"} <= {trace.program.row(n).name for n in range(9)}

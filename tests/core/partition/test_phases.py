@@ -113,25 +113,14 @@ def by_hand(recomputes: bool) -> flint.Trace:
     return flint.trace(step, MESH, *matrices, partitioner="shardy")
 
 
-def test_bodies_of_shard_map_have_the_scope_and_the_phase_of_where_they_are() -> None:
-    program = by_hand(recomputes=False).program
+@pytest.mark.parametrize("again", [[], [Phase.REMAT]])
+def test_bodies_of_shard_map_have_scope_and_phase_of_where_they_are(again: list[Phase]) -> None:
+    program = by_hand(recomputes=bool(again)).program
     found = [program.row(r) for r in range(len(program)) if program.kind[r] >= Kind.COMPUTE]
-    phases = [r.phase for r in found if r.opcode == "stablehlo.dot_general"]
-    assert phases == [Phase.FORWARD, Phase.BACKWARD]
-    assert {r.scope.split("/")[-1] for r in found if r.opcode == "stablehlo.dot_general"} == {
-        "block"
-    }
+    products = [r for r in found if r.opcode == "stablehlo.dot_general"]
+    assert [r.phase for r in products] == [Phase.FORWARD, *again, Phase.BACKWARD]
+    assert again or {r.scope.split("/")[-1] for r in products} == {"block"}
     assert found[-1].phase is Phase.OPTIMIZER
-
-
-def test_bodies_of_shard_map_that_run_again_are_remat() -> None:
-    program = by_hand(recomputes=True).program
-    found = [program.row(r) for r in range(len(program))]
-    assert [r.phase for r in found if r.opcode == "stablehlo.dot_general"] == [
-        Phase.FORWARD,
-        Phase.REMAT,
-        Phase.BACKWARD,
-    ]
 
 
 def test_bodies_are_named_from_outside_before_xla_partitions() -> None:
