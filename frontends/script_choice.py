@@ -34,8 +34,10 @@ def script_chosen(o: CaptureRequest) -> tuple[CaptureRequest, str]:
     file = script_file(path)
     if o.world or file is None:
         return o, ""
-    if file != path or path.suffix == NOTEBOOK:
-        return _recorded(o, file.name, f"it is a {'module' if file != path else 'notebook'}")
+    if file != path:
+        return _recorded(o, o.model, "it is a module")
+    if path.suffix == NOTEBOOK:
+        return _recorded(o, path.name, "it is a notebook")
     try:
         tree = ast.parse(source_of(path))
     except (SyntaxError, ValueError, RecursionError):

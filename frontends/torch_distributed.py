@@ -18,6 +18,7 @@ from flint.frontends.torch_world.program.groups import mesh_before, mesh_of
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.process import RankProcesses, Relay
 from flint.frontends.user_process import StepMissing
+from flint.frontends.user_program import NOTEBOOK
 from flint.ir.made_by import StoodIn
 from flint.ir.workload import Workload
 from flint.steps.step import WorldStep
@@ -57,15 +58,20 @@ def capture_script(
     if steps is None:
         return _captured_as_far_as_it_goes(job, mesh, path)
     job = replace(job, steps=steps)
-    return _capture(job, mesh, path.stem, path.name)
+    return _capture(job, mesh, _title(path), path.name)
+
+
+def _title(path: Path) -> str:
+    """`train` of train.py, and of the module package.train."""
+    return path.stem if path.suffix in (".py", NOTEBOOK) else path.suffix[1:] or path.name
 
 
 def _captured_as_far_as_it_goes(job: Job, mesh: object, path: Path) -> Workload:
     try:
-        return _capture(job, mesh, path.stem, path.name)
+        return _capture(job, mesh, _title(path), path.name)
     except StepMissing as error:
         done = error.done_steps
-    found = _capture(replace(job, steps=done), mesh, path.stem, path.name)
+    found = _capture(replace(job, steps=done), mesh, _title(path), path.name)
     said = (
         "the script takes only 1 optimizer step, which was recorded with all that it sets up"
         if done

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flint.cli.exits import FOUND
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 _ABOUT = (
     "Flint says what a JAX or PyTorch step would do on devices that are not there: communication, memory, time. "
-    "capture a program once, then ask the other tools about the directory or .flint file that it wrote. "
+    "Capture a program once, then ask the other tools about the directory or .flint file that it wrote. "
     "Times are in ns, sizes in bytes; numbers on a mesh are of one device unless a field says otherwise."
 )
 
@@ -91,7 +92,13 @@ def server_of(*, allow_run: bool, run: Run = in_a_process) -> Server[Any]:
             return _result(types, found, is_error=True)
         return _result(types, json.dumps(found), found)
 
-    return Server("flint", instructions=_ABOUT, on_list_tools=listed, on_call_tool=called)
+    return Server(
+        "flint",
+        version=version("flint-ir"),
+        instructions=_ABOUT,
+        on_list_tools=listed,
+        on_call_tool=called,
+    )
 
 
 def _result(types: Any, text: str, found: object = None, *, is_error: bool = False) -> Any:

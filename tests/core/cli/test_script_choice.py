@@ -165,7 +165,8 @@ def test_a_script_with_fewer_steps_is_recorded_as_far_as_it_goes(tmp_path, tail,
 
 def test_a_pasted_command_has_its_mesh_modules_and_arguments(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/train.py").write_text(
         "import os, sys\n"
         "assert sys.argv[1:] == ['--local-rank=' + os.environ['LOCAL_RANK'], 'a']\n"
         f"assert os.environ['LOCAL_WORLD_SIZE'] == '4' and os.environ['HOW'] == 'x'\n{DDP}"
@@ -178,12 +179,13 @@ def test_a_pasted_command_has_its_mesh_modules_and_arguments(tmp_path, monkeypat
         "--nnodes",
         "2",
         "-m",
-        "train",
+        "package.train",
         "a",
     ]
     request = CaptureRequest("HOW=x", script_arguments=("python", *words))
     trace = capture(request)
-    assert trace.mesh.size == 8 and trace.recorded.startswith("train was recorded as a script")
+    assert trace.mesh.size == 8 and trace.summary().name == "train"
+    assert trace.recorded.startswith("package.train was recorded as a script")
 
 
 @pytest.mark.parametrize("name", ["train.py", "train.ipynb"])
