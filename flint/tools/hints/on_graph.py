@@ -140,7 +140,8 @@ def _attention(e: Estimate, request: EstimateRequest, rows: int) -> Iterator[Hin
 
 def _has_softmax(program: Program) -> bool:
     """Whether there may be one between products of several matrices."""
-    return bool(is_any(program, _SOFTMAX).any() and is_any(program, PRODUCT).any())
+    several = is_any(program, PRODUCT) & (program.dims[:, 0] > 1)
+    return bool(several.any() and is_any(program, _SOFTMAX).any())
 
 
 def _flash(program: Program) -> list[int]:
