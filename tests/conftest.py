@@ -5,6 +5,7 @@ The profile `fixed` gives the same examples to everyone, at every run. `explore`
 """
 
 import gc
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -15,6 +16,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import warm
+
+# Tests are run by as many processes as there are cores: threads of each only wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 _GOLDEN = Path(__file__).parent / "golden"
 
