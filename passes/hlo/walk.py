@@ -294,20 +294,13 @@ class _HloWalk:
         elif message is not None:
             opcode += reduction(i, self.module)
         idle = kind is Kind.VALUE
-        op = work.class_or(class_of(i.opcode))
-        if message is not None:
-            op = reducer(i, message, self.module)
-        elif part:
-            op = OpClass.ALL_SLICE
-        elif idle and op is OpClass.UNKNOWN:
-            op = OpClass.VALUE
         made_for, told = self.known.cause(i)
         shares = Flag.VIEW | (Flag.IN_PLACE if self.known.names_storage else 0)
         deps = self._reads(i, scope, 1 if part else None)
         row = self.builder.add(
             opcode,
             kind,
-            op=op,
+            op=self._class(i, work, message, part, idle=idle),
             deps=deps,
             alias=deps[0] if flags & shares and deps else -1,
             dtype=dtype,
@@ -332,6 +325,16 @@ class _HloWalk:
         )
         whole = kind is Kind.VALUE or scope.asynchronous or i.opcode.endswith("-start")
         return tree(result, lambda _: row) if whole else self._parts(result, row)
+
+    def _class(
+        self, i: Instruction, work: Work, message: Message | None, part: Group | None, *, idle: bool
+    ) -> OpClass:
+        if message is not None:
+            return reducer(i, message, self.module)
+        if part:
+            return OpClass.ALL_SLICE
+        found = work.class_or(class_of(i.opcode))
+        return OpClass.VALUE if idle and found is OpClass.UNKNOWN else found
 
     def _moved(self, i: Instruction, scope: _Scope) -> int:
         return sum(shapes.num_bytes(o.shape) for o in self._operands(i, scope))

@@ -94,12 +94,8 @@ def capture(
             "cluster": hardware[0] if hardware else None,
             **{name: getattr(estimated, name) for name in _OF_TRACES},
         }
-        began = time.perf_counter()
-        report = _write(trace, output, quiet=quiet or json_, ranks=ranks, **options)
+        trace, report = _written(trace, output, quiet=quiet or json_, ranks=ranks, **options)
         files, written = files_document(report, output), report.written
-        trace = replace(
-            trace, timings={**trace.timings, "write_seconds": time.perf_counter() - began}
-        )
     for warning in trace.warnings:
         print_note(f"warning: {warning}", quiet=quiet)
     seconds = {**trace.timings, "total_seconds": time.perf_counter() - started}
@@ -159,9 +155,14 @@ def _refuse_clusters(
             print_note(said, quiet=quiet)
 
 
-def _write(trace: Trace, output: Path, *, quiet: bool, **options: Any) -> WriteReport:
+def _written(
+    trace: Trace, output: Path, *, quiet: bool, **options: Any
+) -> tuple[Trace, WriteReport]:
+    began = time.perf_counter()
     with progress_bar("writing", quiet=quiet) as progress:
-        return trace.save(output, progress=progress, **options)
+        report = trace.save(output, progress=progress, **options)
+    seconds = time.perf_counter() - began
+    return replace(trace, timings={**trace.timings, "write_seconds": seconds}), report
 
 
 def files_document(report: WriteReport, output: Path) -> FilesDocument:

@@ -54,19 +54,8 @@ def export(
     """
     from flint.backends.summary.graph import FORMATS
     from flint.cli.inputs import load_workload, program_of_rank
-    from flint.errors import FlintError
 
-    if output is None and (json_ or format_ is Format.CHAKRA):
-        report = "--json prints a report on stdout, so the graph needs a file"
-        raise FlintError(
-            "FL218", report if json_ else "traces need a directory", help="add -o FILE"
-        )
-    if force and format_ is Format.CHAKRA:
-        raise FlintError(
-            "FL218",
-            "--force is for files: a directory is replaced only if all of it is Flint's",
-            help="omit --force, or move what else is there away",
-        )
+    _refuse(output, format_, json_=json_, force=force)
     workload = load_workload(path)
     if output is None:
         print_text(FORMATS[format_.value](program_of_rank(workload, rank)), end="")
@@ -89,6 +78,23 @@ def export(
         print_json(document)
     else:
         print_note(f"{output}: {nodes:,} nodes, {edges:,} dependencies", quiet=quiet)
+
+
+def _refuse(output: Path | None, format_: Format, *, json_: bool, force: bool) -> None:
+    """Raise FlintError FL218 for options that exclude each other."""
+    from flint.errors import FlintError
+
+    if output is None and (json_ or format_ is Format.CHAKRA):
+        report = "--json prints a report on stdout, so the graph needs a file"
+        raise FlintError(
+            "FL218", report if json_ else "traces need a directory", help="add -o FILE"
+        )
+    if force and format_ is Format.CHAKRA:
+        raise FlintError(
+            "FL218",
+            "--force is for files: a directory is replaced only if all of it is Flint's",
+            help="omit --force, or move what else is there away",
+        )
 
 
 def _write_traces(workload: Workload, rank: int, folder: Path) -> tuple[int, int]:
