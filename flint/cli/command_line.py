@@ -72,7 +72,7 @@ class CommandWithTables(TyperCommand):
                 error.message += f" of flint {self.name}. {_NOT_OURS}"
             raise
 
-    def _module_named(self, ctx: Any, args: list[str]) -> list[str]:
+    def _module_named(self, ctx: typer.Context, args: list[str]) -> list[str]:
         """Without a model, `-m package.train` is one, as for python -m and torchrun -m."""
         head = args[: args.index("--")] if "--" in args else args
         at = next((i for i, (a, b) in enumerate(pairwise(head)) if a == "-m" and _MODULE(b)), -1)

@@ -83,7 +83,6 @@ def capture(
         again = None if trace.recorded else request  # a script is not recorded again for hints
         each = [(e, e.hints(again, thorough=what_now)) for e in estimates]
     files: FilesDocument | None = None
-    # with and without traces the summary has the communication of the cluster's kernels
     written = estimates[0].kernels if len({e.profile for e in estimates}) == 1 else None
     if output is not None:
         options = {

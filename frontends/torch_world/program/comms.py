@@ -138,7 +138,9 @@ def comm_of(
     by_name = dict(zip(names, args, strict=False))
     name, group = groups.of(_group_argument(family, args, by_name))
     if family.output == 0 and family.input == 1 and "root_rank" not in by_name:
-        _require_sizes(family.collective, by_name, inputs, outputs, group.size())
+        rows = by_name.get("input_split_sizes"), by_name.get("output_split_sizes")
+        listed = "output_tensors" in by_name
+        _require_sizes(family.collective, inputs, outputs, group.size(), listed, rows)
     peer = (
         by_name.get("dst", by_name.get("src")) if family.kind is not CommKind.COLLECTIVE else None
     )
@@ -164,20 +166,25 @@ def comm_of(
 
 def _require_sizes(
     collective: Collective,
-    by_name: dict[str, Any],
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
     members: int,
+    listed: bool,
+    splits: Sequence[Sequence[int] | None],
 ) -> None:
-    """Raise ValueError where tensors do not fit the group, as the process group of NCCL does."""
+    """Raise ValueError where tensors do not fit the group, as the process group of NCCL does.
+
+    `listed`: the operator takes a list with a tensor for each member. `splits` are the rows of an
+    exchange that go to each member and come from each, None or () where all are equal.
+    """
     small, large = (inputs, outputs) if collective is Collective.ALL_GATHER else (outputs, inputs)
-    if "output_tensors" in by_name:
+    if listed:
         tensors = len(large) if collective is Collective.ALL_TO_ALL else len(small) * members
         if len(large) != tensors or len(large) % members:
             raise ValueError(f"a list of {len(large)} tensors for the {members} ranks of the group")
     elif collective is Collective.ALL_TO_ALL:
-        _require_splits(inputs[0], by_name.get("input_split_sizes"), members)
-        _require_splits(outputs[0], by_name.get("output_split_sizes"), members)
+        _require_splits(inputs[0], splits[0], members)
+        _require_splits(outputs[0], splits[1], members)
     elif _elements(large) != _elements(small) * members:
         names = ("output", "input") if small is inputs else ("input", "output")
         raise ValueError(
@@ -194,7 +201,7 @@ def _require_splits(tensor: torch.Tensor, splits: Sequence[int] | None, members:
         raise ValueError(f"{rows:,} rows do not divide equally among {members} ranks")
 
 
-def _elements(tensors: Sequence[Any]) -> int:
+def _elements(tensors: Sequence[torch.Tensor]) -> int:
     return sum(int(t.numel()) for t in tensors)
 
 
