@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from flint.frontends.jax_world.runtime.lowering import abstract
+from flint.frontends.user_code import user_error
 from flint.passes import jax_private
 from flint.passes.locations import decode_location
 from flint.passes.mlir import functions_of
@@ -98,7 +99,10 @@ def _is_same(a: object, b: object) -> bool:
 
 
 def lowered_generation(found: Generation) -> ir.Module:
-    """StableHLO of the calls before, and of a loop around the call and what is between."""
+    """StableHLO of the calls before, and of a loop around the call and what is between.
+
+    Raises FlintError FL203 where JAX does not take them together.
+    """
     import jax
 
     calls = (*found.before, found.first, *found.between)
@@ -120,7 +124,10 @@ def lowered_generation(found: Generation) -> ir.Module:
         return _steps(found, {key: given[name] for key, name in names.items()})
 
     jitted = jax.jit(step, donate_argnames=tuple(sorted(donated)))
-    module: ir.Module = jitted.trace(**given).lower().compiler_ir("stablehlo")
+    try:
+        module: ir.Module = jitted.trace(**given).lower().compiler_ir("stablehlo")
+    except Exception as error:
+        raise user_error(error, f"lowering {found.name}", found.first.function.place) from error
     _name_arguments(module)
     return module
 

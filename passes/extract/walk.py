@@ -56,7 +56,8 @@ class LoopCounts:
             "FL403",
             f"the trip count of loop {self.names[-1]}{where} depends on data{hint}",
             place=origin.location or None,
-            help=f'give its trip count with --trip-count {best}=N (in Python: trip_counts={{"{best}": N}})',
+            help=f'give its trip count with --trip-count {best}=N (in Python: trip_counts={{"{best}": N}})'
+            + _at_most(op),
         )
 
     def leave(self) -> None:
@@ -79,8 +80,26 @@ class LoopCounts:
 
 def static_trip_count(op: Any) -> int | None:
     """Trip count from `i < bound` with constant start, bound and step, or None."""
-    condition = op.regions[0].blocks[0]
-    decided = defining_operation(list(condition)[-1].operation.operands[0])
+    return _compared(op, _condition(op))
+
+
+def _condition(op: Any) -> Any:
+    return defining_operation(list(op.regions[0].blocks[0])[-1].operation.operands[0])
+
+
+def _at_most(op: Any) -> str:
+    """What a counter says of a loop that data may end earlier."""
+    decided, counts = [_condition(op)], []
+    while decided:
+        one = decided.pop()
+        if one is not None and one.name == "stablehlo.and":
+            decided += map(defining_operation, one.operands)
+        elif (count := _compared(op, one)) is not None:
+            counts.append(count)
+    return f"; its counter ends it after {min(counts)}" if counts else ""
+
+
+def _compared(op: Any, decided: Any) -> int | None:
     if decided is None or decided.name != "stablehlo.compare":
         return None
     direction = str(decided.attributes["comparison_direction"])

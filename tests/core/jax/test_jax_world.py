@@ -179,6 +179,7 @@ def test_loops_without_a_bound_take_the_trip_count_that_is_given(tmp_path: Path)
         trace_script(script, "1")
     assert caught.value.code == "FL403"
     (name,) = re.findall(r"--trip-count (\S+)=", str(caught.value.help))
+    assert str(caught.value.help).endswith("; its counter ends it after 100")
     (only,) = trace_script(script, "1", trip_counts={name: 7}).summary().to_json()["classes"]
     assert only["matmul_flops"] == 7 * 2 * 8**3
     with pytest.raises(FlintError, match="no loop"):

@@ -30,6 +30,8 @@ STEPS = (
     ("mixtral_jax.py", "4x2", "num_layers=2 seq=128", True),
     ("mixtral_jax.py", "4x2", "num_layers=2 seq=128 remat=none", False),
     ("mixtral_jax.py", "4x2", "num_layers=2 seq=128 dispatch=einsum", True),
+    ("mixtral_jax.py", "4x2", "num_layers=2 seq=128 partitioner=xla", True),
+    ("mixtral_jax.py", "4x2", "num_layers=2 seq=128 remat=none partitioner=xla", False),
     ("ring_attention_jax.py", "2x4", "seq=4096", True),
     ("spmd_pipeline_jax.py", "4x2", "num_layers=8 seq=512", True),
     ("gpt3_jax.py", "pipe=2,data=1,model=2", "num_layers=4 model=6.7b remat=none clip=1.0", False),
@@ -39,13 +41,12 @@ STEPS = (
 )
 
 
-def programs(
-    file: str, mesh: str, options: str, partitioner: str = "shardy"
-) -> tuple[Program, ...]:
+def programs(file: str, mesh: str, options: str) -> tuple[Program, ...]:
     if file.startswith("torch"):
         pytest.importorskip("torch")
     target = Target.parse(str(EXAMPLES / file))
     settings = dict(option.split("=") for option in options.split())
+    partitioner = settings.pop("partitioner", "shardy")
     with importable(EXAMPLES):
         loaded = load_step(target, mesh, settings=settings)
         trace = trace_step(loaded.step, loaded.mesh, name=loaded.name, partitioner=partitioner)
@@ -82,12 +83,6 @@ def check(program: Program, recomputes: bool) -> None:
     assert 1.94 * flops(forward) <= flops(backward) <= 2.002 * flops(forward)
     assert bool(again) is recomputes
     assert again <= forward
-
-
-@pytest.mark.parametrize("options", ["num_layers=2 seq=128", "num_layers=2 seq=128 remat=none"])
-def test_so_has_one_that_xla_partitions(options: str) -> None:
-    for program in programs("mixtral_jax.py", "4x2", options, "xla"):
-        check(program, recomputes="none" not in options)
 
 
 MESH = auto_mesh((4, 2), ("data", "model"))
