@@ -88,21 +88,28 @@ def _condition(op: Any) -> Any:
 
 
 def _at_most(op: Any) -> str:
-    """What a counter says of a loop that data may end earlier."""
+    """What a counter says of a loop that data may end earlier. `jnp.logical_and` asks whether each side is not false."""
     decided, counts = [_condition(op)], []
     while decided:
         one = decided.pop()
-        if one is not None and one.name == "stablehlo.and":
-            decided += map(defining_operation, one.operands)
-        elif (count := _compared(op, one)) is not None:
+        if (count := _compared(op, one)) is not None:
             counts.append(count)
+        elif one is not None and (
+            one.name in ("stablehlo.and", "stablehlo.convert") or "NE" in _direction(one)
+        ):
+            decided += map(defining_operation, one.operands)
     return f"; its counter ends it after {min(counts)}" if counts else ""
+
+
+def _direction(op: Any) -> str:
+    is_comparison = op.name == "stablehlo.compare"
+    return str(op.attributes["comparison_direction"]) if is_comparison else ""
 
 
 def _compared(op: Any, decided: Any) -> int | None:
     if decided is None or decided.name != "stablehlo.compare":
         return None
-    direction = str(decided.attributes["comparison_direction"])
+    direction = _direction(decided)
     left, right = decided.operands
     if constant_of(left) is not None or _invariant(op, left):
         left, right = right, left
