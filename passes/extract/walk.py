@@ -94,31 +94,26 @@ def _at_most(op: Any) -> str:
         one = decided.pop()
         if (count := _compared(op, one)) is not None:
             counts.append(count)
-        elif one is not None and (
-            one.name in ("stablehlo.and", "stablehlo.convert") or "NE" in _direction(one)
-        ):
+        elif one and (one.name in ("stablehlo.and", *_TRANSPARENT) or "NE" in _direction(one)):
             decided += map(defining_operation, one.operands)
     return f"; its counter ends it after {min(counts)}" if counts else ""
 
 
 def _direction(op: Any) -> str:
-    is_comparison = op.name == "stablehlo.compare"
-    return str(op.attributes["comparison_direction"]) if is_comparison else ""
+    is_one = op is not None and op.name == "stablehlo.compare"
+    return str(op.attributes["comparison_direction"]) if is_one else ""
 
 
 def _compared(op: Any, decided: Any) -> int | None:
-    if decided is None or decided.name != "stablehlo.compare":
+    if not (direction := _direction(decided)):
         return None
-    direction = _direction(decided)
     left, right = decided.operands
     if constant_of(left) is not None or _invariant(op, left):
         left, right = right, left
         direction = direction.translate(str.maketrans("LG", "GL"))
-    counter = _argument_number(left)
-    if counter is None:
+    if (counter := _argument_number(left)) is None:
         return None
-    start = constant_of(op.operands[counter])
-    bound = _bound(op, right)
+    start, bound = constant_of(op.operands[counter]), _bound(op, right)
     step = _step(op, counter)
     if start is None or bound is None or not step:
         return None
