@@ -35,7 +35,6 @@ def trace_pools(
     """
     from flint.passes.partition.worker import the_worker
     from flint.passes.pools.compose import compose_pools
-    from flint.passes.pools.ports import partition_pool
 
     the_worker().prestart()  # it imports MLIR while the frontend traces
     captured = capture_pools(
@@ -51,7 +50,7 @@ def trace_pools(
         compiler = PositionCompiler(lowering, captured.axis)
         workload = compiler.signed(compose_pools(captured, compiler.pool))
     else:
-        workload = compose_pools(captured, partition_pool)
+        workload = compose_pools(captured)
     for step in (captured.prefill, captured.decode):
         TripCounts.of(step.trip_counts).require_taken()
     return workload

@@ -96,7 +96,7 @@ def _is_chosen(sample: Sample, options: argparse.Namespace) -> bool:
 
 def _compare(name: str, captured: Captured, whole: Compiler) -> Comparison:
     compiled, memory_bytes = whole.compiled(captured)
-    program = run_passes(partitioner("shardy")(captured), profile(whole.name).passes)
+    program = run_passes(partitioner("xla")(captured), profile(whole.name).passes)
     other = side(compiled, memory_bytes=memory_bytes)
     return Comparison(name, str(captured.mesh), side(program), other)
 

@@ -137,7 +137,7 @@ def _both(
     captured = sample.capture(whole.platform)
     try:
         program, memory_bytes = whole.compiled(captured)
-        mine = captured_side(partitioner("shardy")(captured), cluster)
+        mine = captured_side(partitioner("xla")(captured), cluster)
         return mine, compiled_side(program, cluster), memory_bytes
     except FlintError as error:
         print(f"{sample.name}: {error}")

@@ -78,12 +78,14 @@ def module_with_results(
     mesh: Mesh,
     trip_counts: Mapping[str, int] | None = None,
     known: CapturedFacts = NOTHING,
+    *,
+    apart: bool = True,
 ) -> tuple[Program, tuple[int, ...]]:
-    """As `module_to_program`, and for each result of the module a row of its own that holds it.
+    """As `module_to_program`, and for each result of the module a row that holds it, with `apart` one of its own.
 
     Phases are those that instructions are tagged with: the module may be a part of a step.
     """
-    return _walked(module, mesh, trip_counts, known, apart=True)
+    return _walked(module, mesh, trip_counts, known, apart=apart)
 
 
 def _walked(

@@ -68,5 +68,9 @@ def _too_large(captured: Captured, devices: int) -> str:
 
 
 def _told(reason: str) -> str:
-    said = "Shardy's rules divided this program, not XLA's own partitioner"
-    return f"{said}: {reason}" if reason else ""
+    if not reason:
+        return ""
+    return (
+        "Shardy's passes divided this program, not XLA's own partitioner, which hardware runs and "
+        f"which may communicate otherwise: {reason}"
+    )

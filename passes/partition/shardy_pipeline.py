@@ -12,20 +12,12 @@ from typing import Any
 from flint.errors import FlintError
 from flint.passes.locations import decode_location
 from flint.passes.mlir import functions_of, make_context, write_bytecode
-from flint.passes.partition.as_xla.gathers import split_gathers
-from flint.passes.partition.as_xla.lookups import split_lookups
-from flint.passes.partition.as_xla.pointwise import follow_results
-from flint.passes.partition.as_xla.products import resolve_dot_conflicts
-from flint.passes.partition.as_xla.reshards import drop_barriers, keep_chains, split_reshards
-from flint.passes.partition.as_xla.sums import settle_sums
-from flint.passes.partition.as_xla.top_k import split_top_ks
-from flint.passes.partition.as_xla.whole import gather_operands
-from flint.passes.partition.as_xla.zeros import drop_empty_results
 from flint.passes.partition.prepare.host_calls import take_host_calls_apart
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.rules import attach_rules, make_rules_final
 from flint.passes.partition.prepare.simplify import simplify
 from flint.passes.partition.prepare.sizes import refuse_huge_tensors
+from flint.passes.partition.prepare.zeros import drop_empty_results
 from flint.passes.partition.worker import announce
 
 #: Drops functions that nothing calls any more.
@@ -86,18 +78,7 @@ def partition_module(bytecode: bytes) -> bytes:
         module = ir.Module.parse(bytecode)
         ruled = _propagated(module, bytecode)
         make_rules_final(module, ruled)
-        resolve_dot_conflicts(module)
-        split_lookups(module)
-        gather_operands(module)
-        split_top_ks(module)
-        follow_results(module)
-        keep_chains(module)
-        _run(module, RESHARDS)
-        split_reshards(module)
-        _run(module, COLLECTIVES)
-        drop_barriers(module)
-        split_gathers(module)
-        settle_sums(module)
+        _run(module, RESHARDS + COLLECTIVES)
         return write_bytecode(module)
 
 

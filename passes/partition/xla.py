@@ -84,10 +84,9 @@ def position_with_results(
     alone = on_one_position(captured, axis, in_passes=True)
     both = divided(alone, timeout_seconds, in_passes=True)
     facts = replace(_facts(captured, both), names_storage=True)
-    program, rows = module_with_results(both.part, alone.mesh, captured.trip_counts, facts)
-    program = with_host_memory(with_phases(program))
-    results = tuple(program.alias[list(rows)].tolist())
-    return on_all_positions(program, captured.mesh, axis), results
+    found = module_with_results(both.part, alone.mesh, captured.trip_counts, facts, apart=False)
+    program = with_host_memory(with_phases(found[0]))
+    return on_all_positions(program, captured.mesh, axis), found[1]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from flint.passes.pools.ports import (
     where_read,
 )
 from flint.passes.pools.transfer import CacheLayout, CacheMessage, Exchange, Pools, messages
+from flint.passes.rewrites.reduce_scatter import FormReduceScatter
 from flint.steps.captured import Captured
 from flint.steps.pools import CacheName, CapturedPools
 
@@ -176,7 +178,7 @@ def of_one_layer(exchange: Exchange) -> Exchange:
 Partition = Callable[[Captured], PoolStep]
 
 
-def compose_pools(captured: CapturedPools, partition: Partition = partition_pool) -> Workload:
+def compose_pools(captured: CapturedPools, given: Partition | None = None) -> Workload:
     """Partition both steps and send each cache from the one to the other.
 
     A cache that the prefill step stacks in a loop is sent a layer at a time, each as soon as it is
@@ -184,6 +186,7 @@ def compose_pools(captured: CapturedPools, partition: Partition = partition_pool
     Raises FlintError FL240 (a step is sharded over the pools' axis, names that do not fit), FL245
     (a cache that cannot be resharded), and what the partitioner raises.
     """
+    partition = given or partial(partition_pool, axis=captured.axis)
     prefill, decode = partition(captured.prefill), partition(captured.decode)
     for name, step in (("prefill", prefill), ("decode", decode)):
         _check_axis(step, captured.axis, name)
@@ -194,7 +197,7 @@ def compose_pools(captured: CapturedPools, partition: Partition = partition_pool
         RankClass("prefill", 0, {captured.axis: captured.prefill_positions}),
         RankClass("decode", 1, {captured.axis: captured.decode_positions}),
     )
-    return Workload(captured.mesh, programs, classes, _metadata(captured, pairs))
+    return Workload(captured.mesh, programs, classes, _metadata(captured, pairs, prefill, decode))
 
 
 def _connected(
@@ -210,7 +213,8 @@ def _connected(
         _send(sends, cache, made, sent, channel)
         _receive(receives, cache, made.layers, sent, channel)
         channel += len(sent)
-    built = (in_order_of_use(edit.build().program) for edit in (sends, receives))
+    edited = (FormReduceScatter().apply(edit.build().program) for edit in (sends, receives))
+    built = map(in_order_of_use, edited)
     return next(built), next(built)
 
 
@@ -303,12 +307,12 @@ def _sharded(name: str, axis: str, what: str, place: str | None = None) -> Flint
     )
 
 
-def _metadata(captured: CapturedPools, caches: list[CachePair]) -> dict[str, Any]:
+def _metadata(captured: CapturedPools, caches: list[CachePair], *steps: PoolStep) -> dict[str, Any]:
     metadata: dict[str, Any] = {
         "producer": "flint",
         "name": captured.name,
         "source": captured.source,
-        "partitioner": "shardy",
+        "partitioner": "xla" if all(step.by == "xla" for step in steps) else "shardy",
         "pools": {
             "axis": captured.axis,
             "prefill": list(captured.prefill_positions),
@@ -316,6 +320,7 @@ def _metadata(captured: CapturedPools, caches: list[CachePair]) -> dict[str, Any
             "caches": {c.result.name: c.argument.name for c in caches},
         },
     }
-    if captured.warnings:
-        metadata["warnings"] = list(captured.warnings)
+    warnings = dict.fromkeys((*captured.warnings, *(s.warning for s in steps if s.warning)))
+    if warnings:
+        metadata["warnings"] = list(warnings)
     return metadata

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program, RegionKind
+from flint.passes.compilers.positions.cut_module import with_shardings
 from flint.passes.extract.tensors import Tensor, Tensors
-from flint.passes.extract.walk import extract_with_results
 from flint.passes.locations import decode_location
 from flint.passes.mlir import make_context
+from flint.passes.partition.auto import partitioned_position
 from flint.passes.partition.worker import the_worker
 from flint.passes.pipeline.split.reach import outermost_region
 from flint.steps.captured import Captured
@@ -35,16 +36,21 @@ class PoolStep:
     program: Program
     arguments: tuple[TensorPort, ...]
     results: tuple[TensorPort, ...]
+    by: str = "xla"  #: the partitioner that made it
+    warning: str = ""
 
 
-def partition_pool(captured: Captured) -> PoolStep:
-    """Partition with Shardy. Raises FlintError FL401, FL402 or FL403.
+def partition_pool(captured: Captured, axis: str) -> PoolStep:
+    """Partition for a position of the pools' `axis`. Raises what `partitioned_position` does.
 
-    Results are named `result` and their pytree path: `result[1]['k']`.
+    Results are named `result` and their pytree path: `result[1]['k']`. Those without a sharding have
+    the one that Shardy propagates.
     """
-    _, partitioned = the_worker().request("shardy", captured.module)
-    program, rows = extract_with_results(partitioned, captured.mesh, captured.trip_counts)
-    return pool_step(partitioned, program, rows)
+    facts, _ = the_worker().request("result-shardings", captured.module)
+    module = with_shardings(captured.module, 0, facts["shardings"], results=True)
+    found = partitioned_position(replace(captured, module=module), axis)
+    step = pool_step(module, found.program, found.results)
+    return replace(step, by=found.by, warning=found.warning)
 
 
 def pool_step(module: bytes, program: Program, rows: Sequence[int]) -> PoolStep:

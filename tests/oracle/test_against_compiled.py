@@ -77,7 +77,7 @@ def test_enough_programs_are_equal_and_every_other_has_a_reason() -> None:
 @pytest.mark.parametrize("name", CHECKED)
 def test_captured_is_as_near_as_recorded(name: str) -> None:
     captured = sample(name).capture("cuda")
-    program = run_passes(partitioner("shardy")(captured), profile("xla-gpu").passes)
+    program = run_passes(partitioner("xla")(captured), profile("xla-gpu").passes)
     expected = recorded()[name]
     assert str(captured.mesh) == expected.mesh
     found = Comparison(name, expected.mesh, side(program), expected.compiled)

@@ -38,7 +38,7 @@ KEPT: list[dict[str, Any]] = [
 def test_collectives_are_the_compilers(kept: dict[str, Any]) -> None:
     example = program(Choices(kept["seed"]))
     assert example.name == kept["name"], "the generator changed: record the programs again"
-    partitioned = partitioner("shardy")(capture_jax(example.step, example.mesh))
+    partitioned = partitioner("xla")(capture_jax(example.step, example.mesh))
     found = side(run_passes(partitioned, profile("xla-gpu").passes))
     assert traffic_text(found.collectives) == kept["compiled"]
 
@@ -54,7 +54,7 @@ def test_the_simplest_choices_are_a_program(family: str) -> None:
 def test_programs_that_stopped_once_are_partitioned(seed: int) -> None:
     """Slices of no elements; parts of an axis that a gather brings together."""
     example = program(Choices(seed))
-    assert len(partitioner("shardy")(capture_jax(example.step, example.mesh)))
+    assert len(partitioner("xla")(capture_jax(example.step, example.mesh)))
 
 
 def test_choices_are_shrunk_to_what_fails() -> None:

@@ -10,6 +10,7 @@ Random numbers that a frontend calls local are drawn by hand in the same way.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,6 @@ from flint.passes.mlir import (
     target_of,
     write_bytecode,
 )
-from flint.passes.partition.as_xla.placed import manual_axes, sharding_of
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.rules import (
     FACTORED,
@@ -329,3 +329,44 @@ def _local(kind: Any, dimensions: list[list[int]], split: _Split) -> Any:
         for size, factors in zip(whole.shape, dimensions, strict=True)
     ]
     return ir.RankedTensorType.get(shape, whole.element_type, whole.encoding)
+
+
+def sharding_of(value: Any) -> Any:
+    """The `#sdy.sharding` of a value, or None: it is whole on every device."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import sdy
+
+    owner = _definer(value)
+    if owner.name == "func.func":
+        attributes = owner.attributes.get("arg_attrs", None)
+        given = attributes[value.arg_number] if attributes is not None else {}
+        return sdy.TensorShardingAttr(given["sdy.sharding"]) if "sdy.sharding" in given else None
+    if owner.name == "sdy.reshard":
+        return sdy.TensorShardingAttr(owner.attributes["sharding"])
+    if "out_sharding" in owner.attributes:  # of Shardy's collectives
+        return sdy.TensorShardingAttr(owner.attributes["out_sharding"])
+    if "sdy.sharding" not in owner.attributes:
+        return None
+    argument = isinstance(value, ir.BlockArgument)
+    number = value.arg_number if argument else ir.OpResult(value).result_number
+    every = sdy.TensorShardingPerValueAttr(owner.attributes["sdy.sharding"]).shardings
+    return sdy.TensorShardingAttr(every[number])
+
+
+def _definer(value: Any) -> Any:
+    """The operation that has a value as its result, or as an argument of its region."""
+    from jaxlib.mlir import ir
+
+    owner = value.owner.owner if isinstance(value, ir.BlockArgument) else value.owner
+    return getattr(owner, "operation", owner)
+
+
+def manual_axes(op: Any) -> frozenset[str]:
+    """Names of the axes that the `shard_map` around an operation divides by itself."""
+    found: set[str] = set()
+    parent = op.parent
+    while parent is not None:
+        if parent.name == "sdy.manual_computation":
+            found.update(re.findall(r'"([^"]*)"', str(parent.attributes["manual_axes"])))
+        parent = parent.parent
+    return frozenset(found)

@@ -80,7 +80,7 @@ def batched(last: int) -> RuleMaker:
 
 
 def top_k(operands: list[Shape], results: list[Shape], op: Any) -> FactorRule | None:
-    """The searched dimension stays whole, unless `as_xla.top_k` divides it; nothing propagates."""
+    """The searched dimension stays whole; nothing propagates."""
     found = batched(1)(operands, results, op)
     return None if found is None else replace(found, blocked=tuple(range(len(found.sizes))))
 

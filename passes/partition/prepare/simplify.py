@@ -9,12 +9,7 @@ import math
 from typing import Any, Final
 
 from flint.passes.mlir import operations_named, rewritten, shape_of
-from flint.passes.partition.as_xla.products import split_broadcasts
-from flint.passes.partition.as_xla.zeros import (
-    drop_added_zeros,
-    join_reshapes,
-    pad_with_constants,
-)
+from flint.passes.partition.prepare.broadcasts import split_broadcasts
 from flint.passes.partition.prepare.host_calls import rename_moves, take_host_calls_apart
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.kept_fills import keep_fills
@@ -22,6 +17,11 @@ from flint.passes.partition.prepare.move_reshapes import move_reshapes
 from flint.passes.partition.prepare.scans import scans_as_windows
 from flint.passes.partition.prepare.single_index import expand_single_indices
 from flint.passes.partition.prepare.transposed import exchange_operands
+from flint.passes.partition.prepare.zeros import (
+    drop_added_zeros,
+    join_reshapes,
+    pad_with_constants,
+)
 
 
 def simplified(bytecode: bytes) -> bytes:

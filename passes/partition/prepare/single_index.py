@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from flint.passes.mlir import operations_named, shape_of
-from flint.passes.partition.as_xla.batches import Dimensions, columns
-from flint.passes.partition.as_xla.lines import line_of
+from flint.passes.partition.prepare.index_lines import line_of
+from flint.passes.partition.prepare.lookups import Dimensions, columns
 
 #: Where a slice begins in each dimension: a number, or a scalar of the program.
 Starts = Sequence["int | Any"]

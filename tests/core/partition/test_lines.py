@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from flint.passes.mlir import functions_of, make_context
-from flint.passes.partition.as_xla.lines import IndexLine, line_of
+from flint.passes.partition.prepare.index_lines import IndexLine, line_of
 from flint.passes.partition.prepare.inline import inline_calls
 
 IOTA = IndexLine(0, 1, 0, 6)

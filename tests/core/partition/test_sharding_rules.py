@@ -6,7 +6,6 @@ import flint
 from flint import plugins
 from flint.ir.program import Collective, Kind
 from flint.passes.mlir import make_context
-from flint.passes.partition.as_xla import top_k
 from flint.passes.partition.prepare.rules import FactorRule, attach_rules, pointwise
 from tests.auto_mesh import auto_mesh
 
@@ -110,32 +109,6 @@ def test_ragged_dot(left, right, expected) -> None:
     f32, i32 = jax.numpy.float32, jax.numpy.int32
     operands = [((32, 16), f32, left), ((4, 16, 8), f32, right), ((4,), i32, P())]
     assert collectives(jax.lax.ragged_dot, operands) == expected
-
-
-@pytest.mark.parametrize(
-    ("layout", "found", "in_parts"),
-    [
-        (("data", "model"), 3, True),  # each of 4 devices has 16 of 64
-        (("data", "model"), 15, True),
-        (("data", "model"), 16, False),  # a part is not longer than what is looked for
-        (("", "data model"), 7, True),
-        (("", "data model"), 8, False),  # 8 devices have 8 each
-        (("data model", ""), 63, True),
-        (("", "model"), 3, False),  # devices along data would do the same
-        (("data", "", "model"), 3, True),
-        (("", "data", "model"), 3, False),
-        (("data model",), 3, False),
-    ],
-)
-def test_the_largest_are_searched_in_parts(
-    layout: tuple[str, ...], found: int, in_parts: bool
-) -> None:
-    """Where the first and last dimension hold all devices, and parts are longer than the result."""
-    sizes = {"data": 2, "model": 4, "idle": 3}
-    axes = tuple(tuple((name, 1, sizes[name]) for name in part.split()) for part in layout)
-    shape = (64,) * len(layout)
-    used = frozenset(("data", "model"))
-    assert top_k._is_searched_in_parts(axes, shape, found, sizes, used) is in_parts
 
 
 def test_approximate_top_k_gathers_scores_and_indices() -> None:

@@ -15,15 +15,15 @@ import numpy as np
 from jax import lax
 
 from flint.passes.mlir import functions_of, make_context, operations_named, write_bytecode
-from flint.passes.partition.as_xla.zeros import (
-    drop_empty_results,
-    join_reshapes,
-    pad_with_constants,
-)
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.move_reshapes import move_reshapes
 from flint.passes.partition.prepare.single_index import expand_single_indices
 from flint.passes.partition.prepare.transposed import exchange_operands
+from flint.passes.partition.prepare.zeros import (
+    drop_empty_results,
+    join_reshapes,
+    pad_with_constants,
+)
 
 X = np.arange(96, dtype=np.float32).reshape(8, 12)
 ROWS, ROW, COLUMN = -X[:3], -X[0], -X[:, 0]

@@ -6,7 +6,7 @@ pytest.importorskip("jaxlib")
 from jaxlib.mlir import ir
 
 from flint.passes.mlir import make_context
-from flint.passes.partition.as_xla.products import split_broadcasts
+from flint.passes.partition.prepare.broadcasts import split_broadcasts
 
 
 def _after(operand: str, dims: str, result: str) -> list[str]:

@@ -433,7 +433,7 @@ def test_what_xla_does_not_partition_is_shardys_and_said(monkeypatch: pytest.Mon
     trace = flint.trace(_of_two_stages(lambda params, x: jnp.tanh(x @ params["w"])), MESH)
     assert trace.workload.metadata["partitioner"] == "shardy"
     (warning,) = trace.warnings
-    assert "Shardy's rules divided this program" in warning and "100 bytes" in warning
+    assert "Shardy's passes divided this program" in warning and "100 bytes" in warning
 
 
 def test_methods_of_one_object_are_one_function() -> None:

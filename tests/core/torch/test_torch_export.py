@@ -15,6 +15,7 @@ jax = pytest.importorskip("jax")
 import torch.nn.functional as F
 from torch import nn
 
+import flint
 from flint.errors import FlintError
 from flint.frontends.torch_export import capture_torch
 from flint.frontends.torch_graph.export import export_step
@@ -286,7 +287,9 @@ def test_sequence_parallel_gradients_are_gathered_for_both_products() -> None:
         },
         activations={"*": ("data", "model", None), "*.up": ("data", None, "model")},
     )
-    rows = [r for r in rows_of(step) if r.kind == Kind.COLLECTIVE and str(r.group) == "model"]
+    program = flint.trace(step, MESH).program
+    every = map(program.row, range(len(program)))
+    rows = [r for r in every if r.kind == Kind.COLLECTIVE and str(r.group) == "model"]
     found = [(r.collective.name, r.scope, r.phase.name, r.dtype) for r in rows]
     assert ("REDUCE_SCATTER", "0/down", "FORWARD", "float32") in found
     # What the gradient is selected by and from, as XLA partitions it: the mask is smaller.

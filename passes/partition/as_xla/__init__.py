@@ -1,1 +1,0 @@
-"""Where XLA's partitioner decides otherwise than Shardy: reshards that lead Shardy to XLA's choice."""
