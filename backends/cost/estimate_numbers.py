@@ -134,16 +134,15 @@ class EstimateNumbers:
             return 0
         generated = 1 + self.serving["decode_passes"] if self.serving else 0
         arguments = map(program.row, np.flatnonzero(program.kind == Kind.PARAMETER).tolist())
-        found = [a for a in arguments if a.dtype in _INDICES and len(a.shape) > 1 and a.cause]
-        parts = (
-            (a.shape[:1], a.cause.partition("}")[0]) if generated else (a.shape, a.cause)
-            for a in found
-            if ":" not in a.cause
-        )
-        sizes = (
-            math.prod(shape) * mesh.group_size(map(AxisRef, set(_AXIS.findall(axes))))
-            for shape, axes in parts
-        )
+        told = [
+            a for a in arguments
+            if a.dtype in _INDICES and len(a.shape) > 1 and a.cause and ":" not in a.cause
+        ]  # fmt: skip
+        # of a generation sequences count, not their elements
+        ends, to = (1, "}") if generated else (None, ":")
+        axes = (set(_AXIS.findall(a.cause.partition(to)[0])) for a in told)
+        parts = (mesh.group_size(map(AxisRef, names)) for names in axes)
+        sizes = (math.prod(a.shape[:ends]) * part for a, part in zip(told, parts, strict=True))
         return max(sizes, default=0) * (generated or 1)
 
     @property

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from flint.errors import FlintError
 from flint.ir.program import Program
 from flint.passes.partition import Partitioned
-from flint.passes.partition.shardy import partition_with_results
-from flint.passes.partition.shardy import partitioned as partitioned_by_shardy
 from flint.passes.partition.xla import partitioned as partitioned_by_xla
 from flint.passes.partition.xla import position_with_results
 from flint.steps.captured import Captured
@@ -23,15 +21,21 @@ MOST_DEVICES, MOST_BYTES, MOST_SECONDS = 65_536, 16_000_000, 60.0
 def partitioned(captured: Captured) -> Partitioned:
     """Partition with XLA, or with Shardy where XLA has no answer. Raises what Shardy's does."""
     if captured.mesh.size == 1:
-        return partitioned_by_shardy(captured)  # there is nothing to divide
+        return _by_shardy(captured)  # there is nothing to divide
     reason = _too_large(captured, captured.mesh.size)
     if not reason:
         try:
             return partitioned_by_xla(captured, MOST_SECONDS)
         except FlintError as error:
             reason = error.message
-    found = partitioned_by_shardy(captured)
+    found = _by_shardy(captured)
     return replace(found, warning=_told(reason))
+
+
+def _by_shardy(captured: Captured) -> Partitioned:
+    from flint.passes.partition.shardy import partitioned  # most captures do not load it
+
+    return partitioned(captured)
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ def partitioned_position(captured: Captured, axis: str, name: str = "auto") -> P
                 return PositionProgram(*position_with_results(captured, axis, MOST_SECONDS), "xla")
         except FlintError as error:
             reason = error.message
+    from flint.passes.partition.shardy import partition_with_results
+
     return PositionProgram(*partition_with_results(captured), "shardy", _told(reason))
 
 

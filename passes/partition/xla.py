@@ -27,7 +27,6 @@ from flint.passes.hlo.tidy import tidy
 from flint.passes.hlo.walk import module_to_program, module_with_results
 from flint.passes.mlir import make_context
 from flint.passes.partition import Partitioned
-from flint.passes.partition.one_position import on_all_positions, on_one_position
 from flint.passes.partition.prepare.sizes import refuse_huge_tensors
 from flint.passes.partition.replicated import replicated_work
 from flint.passes.partition.worker import the_worker
@@ -81,6 +80,8 @@ def position_with_results(
     """The program of a device of each position of `axis`, where others run other programs, and a row
     for each of its results. Raises as `partition_xla`, and FlintError FL240 for a program over `axis`.
     """
+    from flint.passes.partition.one_position import on_all_positions, on_one_position
+
     alone = on_one_position(captured, axis, in_passes=True)
     both = divided(alone, timeout_seconds, in_passes=True)
     facts = replace(_facts(captured, both), names_storage=True)
