@@ -15,7 +15,7 @@ from flint.passes.partition.xla import position_with_results
 from flint.steps.captured import Captured
 
 #: What takes XLA's partitioner longer than the rest of a capture is not asked of it.
-MOST_DEVICES, MOST_BYTES, MOST_SECONDS = 65_536, 16_000_000, 60.0
+MOST_DEVICES, MOST_BYTES, MOST_SECONDS = 131_072, 16_000_000, 60.0
 
 
 def partitioned(captured: Captured) -> Partitioned:
