@@ -124,22 +124,17 @@ class EstimateNumbers:
     def tokens(self) -> int:
         """Tokens that a step trains on or generates on all devices; 0 where its arguments do not tell.
 
-        They are the elements of the largest argument of indices with two dimensions or more, where every rank
-        runs one program whose arguments say how they are sharded. Of a generation, an element along the first
-        dimension is a sequence, which gets a token by the prefill and by each pass that decodes.
+        They are the elements of the largest argument of indices with two dimensions or more, or a token by the
+        prefill and by each pass for each of its sequences, where all ranks run one program and know shardings.
         """
         (program, *others), mesh = self.workload.programs, self.workload.mesh
-        trains = (program.phase == Phase.BACKWARD).any()
-        if others or not (trains or self.serving):
+        if others or not (self.serving or (program.phase == Phase.BACKWARD).any()):
             return 0
         generated = 1 + self.serving["decode_passes"] if self.serving else 0
         arguments = map(program.row, np.flatnonzero(program.kind == Kind.PARAMETER).tolist())
-        told = [
-            a for a in arguments
-            if a.dtype in _INDICES and len(a.shape) > 1 and a.cause and ":" not in a.cause
-        ]  # fmt: skip
-        # of a generation sequences count, not their elements
-        ends, to = (1, "}") if generated else (None, ":")
+        found = (a for a in arguments if a.dtype in _INDICES and len(a.shape) > 1)
+        told = [a for a in found if a.cause and ":" not in a.cause]
+        ends, to = (1, "}") if generated else (None, ":")  # sequences, or all elements
         axes = (set(_AXIS.findall(a.cause.partition(to)[0])) for a in told)
         parts = (mesh.group_size(map(AxisRef, names)) for names in axes)
         sizes = (math.prod(a.shape[:ends]) * part for a, part in zip(told, parts, strict=True))

@@ -33,8 +33,6 @@ from flint.text import format_duration, plural
 
 #: Shares of the step below which nothing is said.
 LEAST_SHARE = 0.01
-
-
 #: The package whose exchanges of tokens are recorded as even ones.
 _EVEN = "deep_ep"
 
