@@ -285,6 +285,7 @@ def _partitioned(captured: Captured, asked: Asked) -> Workload:
         *(found.by, len(found.program), len(found.program.regions), len(captured.module)),
     )
     metadata = _metadata(captured.name, captured.source, found.by)
+    metadata |= {"model_share": found.model_share} if found.model_share < 1 else {}
     more = (found.warning, found.replicated, *regathered_warnings(found.program))
     return _single(found.program, metadata | _warned(captured, *more))
 

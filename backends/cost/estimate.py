@@ -257,7 +257,10 @@ def estimate_of(
         profile=s.profile,
         policy=s.policy,
         step_time_ns=timeline.total_ns,
-        model_flops=sum(f.model * int(r) for f, r in zip(counted, sizes, strict=True)),
+        model_flops=round(
+            sum(f.model * int(r) for f, r in zip(counted, sizes, strict=True))
+            * workload.model_share
+        ),
         executed_flops=sum(f.executed * int(r) for f, r in zip(counted, sizes, strict=True)),
         repeated_flops=sum(f.repeated * int(r) for f, r in zip(counted, sizes, strict=True)),
         peak_flops_per_s=peak,

@@ -139,8 +139,13 @@ def _by_compiler(workload: Workload) -> Iterator[tuple[str, str]]:
 
 
 def _beyond_the_model(e: EstimateNumbers) -> str:
-    masked = e.executed_flops - e.repeated_flops > e.model_flops
-    what = (("recomputation", e.repeated_flops > 0), ("masked scores", masked))
+    share = e.workload.model_share
+    masked = (e.executed_flops - e.repeated_flops) * share > e.model_flops + 1  # rounded
+    what = (
+        ("recomputation", e.repeated_flops > 0),
+        ("masked scores", masked),
+        ("products that devices repeat or pad", share < 1),
+    )
     named = " and ".join(name for name, there in what if there)
     return f", {named} included" if named else ""
 

@@ -94,6 +94,11 @@ class Workload:
         return tuple(map(str, self.metadata.get("warnings", ())))
 
     @property
+    def model_share(self) -> float:
+        """Part of the product FLOPs of all devices that the whole program has; 1 where that is unknown."""
+        return float(self.metadata.get("model_share", 1.0))
+
+    @property
     def is_launched(self) -> bool:
         """Whether a framework launched its operators, one by one: it was recorded."""
         return any((p.flags & Flag.LAUNCHED).any() for p in self.programs)

@@ -16,10 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Partitioned:
-    """The program of one device, and a sentence about work that is not split ("" if all is)."""
+    """The program of one device, and a sentence about work that is not split ("" if all is).
+
+    `model_share` is the part of the product FLOPs of all devices that the whole program has: the
+    rest is repeated by devices, or padding.
+    """
 
     program: Program
     replicated: str = ""
+    model_share: float = 1.0
     by: str = "xla"  #: the partitioner that made it
     warning: str = ""  #: what differs from the program of another partitioner
 

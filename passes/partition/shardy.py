@@ -14,7 +14,7 @@ def partitioned(captured: Captured) -> Partitioned:
     """Partition with Shardy. Raises FlintError FL401, FL402 or FL403."""
     _, module = the_worker().request("shardy", captured.module)
     found = extract_with_splits(module, captured.mesh, captured.trip_counts)
-    return Partitioned(found.program, replicated_work(found.program, found.splits), "shardy")
+    return Partitioned(found.program, replicated_work(found.program, found.splits), by="shardy")
 
 
 def partition_with_results(captured: Captured) -> tuple[Program, tuple[int, ...]]:

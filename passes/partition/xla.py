@@ -14,7 +14,8 @@ import numpy as np
 
 from flint.errors import FlintError
 from flint.io.scratch import scratch_folder
-from flint.ir.program import Kind, Program
+from flint.ir.arrays import Float64s
+from flint.ir.program import Kind, Phase, Program
 from flint.passes.extract.host_memory import with_host_memory
 from flint.passes.extract.phases import with_phases
 from flint.passes.hlo.arguments import given_arguments
@@ -31,10 +32,13 @@ from flint.passes.partition.prepare.sizes import refuse_huge_tensors
 from flint.passes.partition.replicated import replicated_work
 from flint.passes.partition.worker import the_worker
 from flint.passes.rewrites.reduce_scatter import FormReduceScatter
+from flint.passes.work.totals import matmul_flops
 from flint.steps.captured import Captured
 
 #: Longest time that one request may take, in seconds.
 TIMEOUT_SECONDS = 900.0
+#: A `model_share` above this is 1.
+_ALL = 0.995
 
 
 def run_xla(
@@ -62,7 +66,7 @@ def partitioned(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) ->
     """
     both = divided(captured, timeout_seconds)
     program = FormReduceScatter().apply(_program(captured, both))
-    return Partitioned(program, _replicated(captured, both.whole))
+    return Partitioned(program, *_repeated(captured, both.whole, program))
 
 
 def partition_xla(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) -> Program:
@@ -114,15 +118,28 @@ def _facts(captured: Captured, both: Divided) -> CapturedFacts:
     )
 
 
-def _replicated(captured: Captured, whole: HloModule) -> str:
-    """Of the program before it is divided, whose rows say by their causes which instructions they are."""
+def _repeated(captured: Captured, whole: HloModule, part: Program) -> tuple[str, float]:
+    """What is said of axes that do not split work, and the `model_share` of `Partitioned`.
+
+    Rows of the program before it is divided say by their causes which instructions they are.
+    """
     splits = splits_of(whole, captured.mesh)
     known = CapturedFacts(causes={number: str(number) for number in splits})
     program = module_to_program(whole, captured.mesh, captured.trip_counts, known)
     rows = np.flatnonzero((program.kind == Kind.COMPUTE) & (program.flops > 0)).tolist()
     found = {row: splits[int(program.strings[program.cause[row]])] for row in rows}
+    ways = [split.ways for split in found.values()]
     axes = {row: split.axes for row, split in found.items()}
-    return replicated_work(program, axes, [split.ways for split in found.values()])
+    needed, done = (_product_flops(p) for p in (program, part))
+    share = float(needed[rows] @ np.array(ways)) / max(float(done.sum()) * captured.mesh.size, 1.0)
+    told = replicated_work(program, axes, ways)
+    return told, round(share, 4) if 0 < share < _ALL else 1.0
+
+
+def _product_flops(program: Program) -> Float64s:
+    """For each row those of a step, without layers that are recomputed."""
+    flops = matmul_flops(program) * program.trips
+    return np.where(program.phase == Phase.REMAT, 0.0, flops)
 
 
 def divided(

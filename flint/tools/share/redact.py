@@ -157,6 +157,8 @@ def neutral_metadata(metadata: Mapping[str, Any], axes: Mapping[str, str]) -> di
     stack = StoodIn.from_json(metadata.get("stood_in") or {}).stack
     if stack and is_public_value(stack):
         found["stood_in"] = StoodIn(stack=stack).to_json()
+    if "model_share" in metadata:
+        found["model_share"] = float(metadata["model_share"])
     if metadata.get("measured"):
         measured = metadata["measured"]
         found["measured"] = {**measured, "device": neutral_device(str(measured["device"]))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,6 +13,10 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
+from flint.backends.cost.estimate import estimate
+from flint.cli.inputs import load_workload
+from flint.cluster.named import load_cluster
+from flint.requests.estimate import EstimateRequest
 
 ROWS = P("data")
 MESH = AbstractMesh((4, 2), ("data", "model"), (AxisType.Auto, AxisType.Auto))
@@ -112,3 +117,30 @@ def test_shardings_of_a_mesh_of_one_device_are_said_to_shard_nothing() -> None:
     foreign, nothing = flint.trace(jitted, "8x4", x, x).warnings
     assert "over a mesh of data=1,model=1 instead of the capture's mesh" in foreign
     assert nothing.startswith("no operation of this program is sharded")
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "share"),
+    [("data", "model", 1.0), ("data", None, 0.5), (None, "model", 0.25), (None, None, 0.125)],
+)
+def test_products_that_devices_repeat_count_for_hfu_alone(
+    rows: str | None, columns: str | None, share: float, tmp_path: Path
+) -> None:
+    """Five products of a step on all devices; traces on disk say the same."""
+    x, w = array((512, 256), rows), array((256, 1024), None, columns)
+    v = array((1024, 256), columns)
+    loss = jax.grad(lambda w, v, x: ((jax.nn.relu(x @ w) @ v) ** 2).sum(), argnums=(0, 1))
+    trace = flint.trace(loss, MESH, w, v, x)
+    trace.save(tmp_path / "traces")
+    found = estimate(load_workload(tmp_path / "traces"), EstimateRequest(load_cluster("h100-dgx")))
+    assert found.model_flops == 5 * 2 * 512 * 256 * 1024
+    assert found.model_flops == found.executed_flops * share
+    assert ("that devices repeat" in found.to_text()) == (share < 1)
+
+
+def test_products_in_a_shard_map_are_parts() -> None:
+    """Types in its body are of a part: a device's products are its own, unless an axis repeats them."""
+    x, w = array((512, 512), "data"), array((512, 512), None, "model")
+    whole = flint.trace(by_hand(P()), MESH, x, array((512, 512)))
+    parts = flint.trace(by_hand(P(None, "model"), lambda x, w: jnp.tile(x @ w, 2)), MESH, x, w)
+    assert [t.workload.model_share for t in (whole, parts)] == [0.5, 1.0]
