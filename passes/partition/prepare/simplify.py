@@ -18,6 +18,7 @@ from flint.passes.partition.prepare.scans import scans_as_windows
 from flint.passes.partition.prepare.single_index import expand_single_indices
 from flint.passes.partition.prepare.transposed import exchange_operands
 from flint.passes.partition.prepare.zeros import (
+    add_into_scatters,
     drop_added_zeros,
     join_reshapes,
     pad_with_constants,
@@ -45,6 +46,7 @@ def simplify(module: Any, bytecode: bytes) -> None:
     """Simplify `module`, which `bytecode` was parsed to, in place."""
     if b"scan" in bytecode:
         scans_as_windows(module)
+    add_into_scatters(module)
     if any(name in bytecode for name in (b"gather", b"scatter", b"dynamic_slice")):
         expand_single_indices(module)
     drop_added_zeros(module)

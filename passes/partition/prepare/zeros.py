@@ -18,6 +18,31 @@ def drop_added_zeros(module: Any) -> None:
                 break
 
 
+def add_into_scatters(module: Any) -> None:
+    """Write `x + scatter(0, ...)` as `scatter(x, ...)` if the scatter adds, in place.
+
+    The gradient of a table that is looked up and multiplied with is such a sum, and that of scores.
+    """
+    for op in operations_named(module, "stablehlo.scatter"):
+        uses = list(op.results[0].uses)
+        reader = uses[0].owner.operation if len(uses) == 1 and _adds(op) else None
+        if reader is None or reader.name != "stablehlo.add" or reader.parent != op.parent:
+            continue
+        other = reader.operands[1 - uses[0].operand_number]
+        if is_zero(op.operands[0]) and other.type == op.results[0].type:
+            op.move_before(reader)
+            op.operands[0] = other
+            reader.results[0].replace_all_uses_with(op.results[0])
+            reader.erase()
+
+
+def _adds(scatter: Any) -> bool:
+    """Whether a scatter adds what it writes to what is there."""
+    (block,) = scatter.regions[0].blocks
+    made = [o.operation for o in block.operations]
+    return len(made) == 2 and made[0].name == "stablehlo.add" and len(block.arguments) == 2
+
+
 def join_reshapes(module: Any) -> None:
     """Write a reshape of a reshape as one, or as none, in place: shardings propagate otherwise."""
     for op in operations_named(module, "stablehlo.reshape"):
