@@ -10,7 +10,7 @@ tests hold captured programs against without a compiler.
 
 No device is needed: the compiler runs whole for an H100 SXM that is described to it. What it made is
 kept in $FLINT_CACHE_DIR; a program is compiled again when its StableHLO changes, so that a second
-run evaluates captured sides only. The captured side is `shardy` with the profile of the compiler.
+run evaluates captured sides only. The captured side is XLA's partitioner with the profile of the compiler.
 
 Prints a Markdown row for each program (see `table.py`) and how many are how far (`compare.py`).
 `--show` prints kinds, axes, executions and bytes of both sides, and XLA's partitioner alone.
