@@ -264,3 +264,37 @@ def test_a_module_that_xla_refuses_is_an_error() -> None:
     with pytest.raises(FlintError, match="XLA does not partition this program") as error:
         partition_xla(Captured(b"no module", MESH, "x", "x"))
     assert error.value.code == "FL402"
+
+
+@pytest.mark.parametrize(("write", "additions"), [("add", 0), ("max", 1), ("read twice", 1)])
+def test_the_gradient_of_a_tied_table_is_written_into_that_of_the_product(
+    write: str, additions: int
+) -> None:
+    """XLA adds a product to a scatter into zeros by starting from the product: two sums over devices.
+
+    Found by compiling (`python -m benchmarks.compilers --only "gpt2 data"`).
+    """
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    import flint
+
+    def step(x: Any, dy: Any, places: Any) -> Any:
+        written = jnp.zeros((64, 32)).at[places]
+        scattered = (written.max if write == "max" else written.add)(dy)
+        total = x.T @ dy + scattered
+        return total * scattered if write == "read twice" else total
+
+    mesh = auto_mesh((8,), ("data",))
+    shapes = (((16, 64), "float32"), ((16, 32), "float32"), ((16,), "int32"))
+    of = NamedSharding(mesh, P("data"))
+    given = (jax.ShapeDtypeStruct(shape, t, sharding=of) for shape, t in shapes)
+    program = flint.trace(step, Mesh.parse("data=8"), *given).program
+    rows = [program.row(number) for number in range(len(program))]
+    reduced = [row.comm_bytes for row in rows if row.collective == Collective.ALL_REDUCE]
+    assert reduced == [64 * 32 * 4] * 2, (
+        "compilers keep both where the one is written into the other"
+    )
+    assert sum(row.opcode == "hlo.add" and row.shape == (64, 32) for row in rows) == additions
