@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.passes.mlir import defining_operation, operations_named, shape_of
+
+if TYPE_CHECKING:
+    from jaxlib.mlir import ir
 
 
 def drop_added_zeros(module: Any) -> None:
@@ -18,7 +21,7 @@ def drop_added_zeros(module: Any) -> None:
                 break
 
 
-def add_into_scatters(module: Any) -> None:
+def add_into_scatters(module: ir.Module) -> None:
     """Write `x + scatter(0, ...)` as `scatter(x, ...)` if the scatter adds, in place.
 
     The gradient of a table that is looked up and multiplied with is such a sum, and that of scores.
@@ -36,7 +39,7 @@ def add_into_scatters(module: Any) -> None:
             reader.erase()
 
 
-def _adds(scatter: Any) -> bool:
+def _adds(scatter: ir.Operation) -> bool:
     """Whether a scatter adds what it writes to what is there."""
     (block,) = scatter.regions[0].blocks
     made = [o.operation for o in block.operations]
