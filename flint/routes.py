@@ -18,7 +18,7 @@ from flint.log import stage
 from flint.steps.captured import Captured
 from flint.steps.entry import AnyStep
 from flint.steps.input_kind import InputKind
-from flint.steps.lowering import AUTO, SHARDY, Lowering
+from flint.steps.lowering import AUTO, Lowering
 from flint.steps.pipeline import Pipeline
 from flint.steps.pools import Disaggregated
 from flint.steps.step import Step, TorchStep, WorldStep
@@ -104,7 +104,6 @@ def _captured(step: Step | TorchStep, asked: Asked, counts: TripCounts) -> Captu
 def _pools(step: Disaggregated, asked: Asked) -> Workload:
     from flint.tracing_pools import trace_pools
 
-    _require_no_partitioner(asked.lowering, "pools")
     step = replace(step, name=step.name or asked.name)
     with stage("capture", asked.timings):
         return trace_pools(
@@ -197,13 +196,15 @@ def workload_of_jax_script(
     _prestart(asked.lowering)
     with stage("capture", asked.timings):
         captured = capture_jax_script(path, argv, asked.mesh, **options)
-    workload = None
+    workload, counts = None, TripCounts(dict(asked.counts))
     if captured.generation and not asked.lowering.compiler:
+        generation = replace(captured.generation, trip_counts=counts)
         with suppress(FlintError):  # what is wrong with it is not what the user asked for
-            workload = finished(replace(captured.generation, trip_counts=asked.counts), asked)
+            workload = finished(generation, replace(asked, counts=counts))
     if workload is None or (workload.programs[0].phase != Phase.DECODE).all():
-        workload = finished(replace(captured, trip_counts=asked.counts), asked)
-    asked.counts.require_taken()
+        counts = asked.counts
+        workload = finished(replace(captured, trip_counts=counts), asked)
+    counts.require_taken()
     return workload
 
 
@@ -326,12 +327,3 @@ def _prestart(lowering: Lowering) -> None:
         from flint.passes.partition.worker import the_worker
 
         the_worker().prestart()
-
-
-def _require_no_partitioner(lowering: Lowering, what: str) -> None:
-    if lowering.partitioner not in (AUTO, SHARDY):
-        raise FlintError(
-            "FL240",
-            f"{what} are partitioned by shardy, not by {lowering.partitioner}",
-            help="omit the partitioner",
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -50,7 +51,10 @@ def trace_pools(
         compiler = PositionCompiler(lowering, captured.axis)
         workload = compiler.signed(compose_pools(captured, compiler.pool))
     else:
-        workload = compose_pools(captured)
+        from flint.passes.pools.ports import partition_pool
+
+        by = functools.partial(partition_pool, axis=captured.axis, name=lowering.partitioner)
+        workload = compose_pools(captured, by)
     for step in (captured.prefill, captured.decode):
         TripCounts.of(step.trip_counts).require_taken()
     return workload

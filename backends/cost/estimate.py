@@ -234,6 +234,11 @@ def _estimated(workload: Workload, request: EstimateRequest) -> tuple[Setting, T
     return setting, timed, estimate_of(setting, timed, memory, parts)
 
 
+def _whole(flops: int, workload: Workload) -> int:
+    share = workload.model_share
+    return flops if share == 1 else round(flops * share)
+
+
 def estimate_of(
     setting: Setting, timed: Timed, memory: Sequence[MemoryUse], parts: Sequence[Sequence[Share]]
 ) -> Estimate:
@@ -257,9 +262,8 @@ def estimate_of(
         profile=s.profile,
         policy=s.policy,
         step_time_ns=timeline.total_ns,
-        model_flops=round(
-            sum(f.model * int(r) for f, r in zip(counted, sizes, strict=True))
-            * workload.model_share
+        model_flops=_whole(
+            sum(f.model * int(r) for f, r in zip(counted, sizes, strict=True)), workload
         ),
         executed_flops=sum(f.executed * int(r) for f, r in zip(counted, sizes, strict=True)),
         repeated_flops=sum(f.repeated * int(r) for f, r in zip(counted, sizes, strict=True)),

@@ -137,8 +137,9 @@ class EstimateNumbers:
         ends, to = (1, "}") if generated else (None, ":")  # sequences, or all elements
         axes = (set(_AXIS.findall(a.cause.partition(to)[0])) for a in told)
         parts = (mesh.group_size(map(AxisRef, names)) for names in axes)
-        sizes = (math.prod(a.shape[:ends]) * part for a, part in zip(told, parts, strict=True))
-        return max(sizes, default=0) * (generated or 1)
+        sizes = {math.prod(a.shape[:ends]) * part for a, part in zip(told, parts, strict=True)}
+        unsure = generated and len(sizes) > 1  # tables of integers beside prompts
+        return 0 if unsure else max(sizes, default=0) * (generated or 1)
 
     @property
     def tokens_per_second(self) -> float:

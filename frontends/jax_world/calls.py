@@ -18,6 +18,8 @@ from flint.text import plural
 CALLS_AFTER = 8
 #: A program that has called jitted functions so often is in a loop that does not end.
 MOST_CALLS = 20_000
+#: So many calls of one function are waited for, to see how many tokens a program generates.
+MOST_PASSES = 2_000
 
 
 class StepDone(BaseException):

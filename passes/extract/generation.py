@@ -114,7 +114,10 @@ class _Loop:
     def _writes_one(self, row: int, others: list[int]) -> bool:
         p = self.program
         sizes = p.shapes[p.shape[row]]
-        written = next(p.shapes[p.shape[r]] for r in reversed(others) if p.dtype[r] == p.dtype[row])
+        typed = [p.shapes[p.shape[r]] for r in others if p.dtype[r] == p.dtype[row]]
+        if not typed or (p.op[row] == OpClass.UPDATE_SLICE and len(typed[-1]) != len(sizes)):
+            return False  # a kernel that makes what it writes
+        written = typed[-1]
         if p.op[row] == OpClass.UPDATE_SLICE:
             return sizes != written and all(
                 b in (a, 1) for a, b in zip(sizes, written, strict=True)

@@ -61,6 +61,8 @@ def _restrict(module: Any, here: NDArray[np.int64], axis: str) -> None:
 
     def own(listed: Any) -> Any:
         rows = np.array(ir.DenseIntElementsAttr(listed)).tolist()
+        if not rows:
+            return listed
         mine = [[place[rank] for rank in row] for row in rows if place.keys() >= set(row)]
         if any(place.keys() & set(row) - {-1} and not place.keys() >= set(row) for row in rows):
             errors.append(_refused(axis, "communicates"))

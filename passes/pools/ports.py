@@ -40,15 +40,15 @@ class PoolStep:
     warning: str = ""
 
 
-def partition_pool(captured: Captured, axis: str) -> PoolStep:
-    """Partition for a position of the pools' `axis`. Raises what `partitioned_position` does.
+def partition_pool(captured: Captured, axis: str, name: str = "auto") -> PoolStep:
+    """Partition by `name` for a position of the pools' `axis`. Raises what `partitioned_position` does.
 
     Results are named `result` and their pytree path: `result[1]['k']`. Those without a sharding have
     the one that Shardy propagates.
     """
     facts, _ = the_worker().request("result-shardings", captured.module)
     module = with_shardings(captured.module, 0, facts["shardings"], results=True)
-    found = partitioned_position(replace(captured, module=module), axis)
+    found = partitioned_position(replace(captured, module=module), axis, name)
     step = pool_step(module, found.program, found.results)
     return replace(step, by=found.by, warning=found.warning)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flint.frontends.jax_step.gpu_kernels import lowering_options, without_gpu
-from flint.frontends.jax_world.calls import Call, Calls, Function, StepDone
+from flint.frontends.jax_world.calls import MOST_PASSES, Call, Calls, Function, StepDone
 from flint.frontends.jax_world.generation import generation_in, made_by
 from flint.frontends.jax_world.runtime.arrays import Placed, array_class
 from flint.frontends.jax_world.runtime.devices import VirtualClient, VirtualDevice
@@ -147,10 +147,14 @@ class World:
         for argument, is_donated in donated:
             if is_donated and isinstance(argument, self.array):
                 argument.delete()
-        may_end = function is not None and self.calls.may_end(function)
-        if may_end and generation_in(f for f in self.calls.free if f is function) is None:
+        if function and self.calls.may_end(function) and not self._goes_on(function):
             raise StepDone
         return results, None, None, []
+
+    def _goes_on(self, function: Function) -> bool:
+        """Whether calls of a function may be the passes of a generation, whose end says how many there are."""
+        same = (f for f in self.calls.free if f is function)
+        return function.calls < MOST_PASSES and generation_in(same) is not None
 
     def _place_all(self, arguments: Sequence[Any]) -> None:
         """Find out where arguments are: each waits for the call before, and that for another."""

@@ -114,12 +114,16 @@ def _constants() -> dict[str, Any]:
     }
 
 
+#: Devices that a host has at least: a rank may choose any of them.
+_OF_A_HOST = 8
+
+
 def _device_functions(timeline: DeviceTimeline, count: int) -> dict[str, Any]:
     index = _always(timeline.shown.index)
 
     def set_device(given: Device) -> None:
         number = given if isinstance(given, int) else torch.device(given or SHOWN).index
-        if number is not None and number >= count:
+        if number is not None and number >= max(count, _OF_A_HOST):
             raise torch.AcceleratorError("CUDA error: invalid device ordinal")
 
     class device:

@@ -282,7 +282,9 @@ def sent(program: Program) -> dict[tuple[Kind, str], int]:
     return found
 
 
-def test_a_partitioner_is_not_for_pools() -> None:
-    with pytest.raises(FlintError, match="partitioned by shardy, not by xla") as error:
-        trace(Case().pools(), Case().mesh, partitioner="xla")
-    assert error.value.code == "FL240"
+def test_the_partitioner_of_pools_is_the_one_that_is_named() -> None:
+    made = {
+        name: trace(Case().pools(), Case().mesh, partitioner=name).workload.metadata["partitioner"]
+        for name in ("auto", "xla", "shardy")
+    }
+    assert made == {"auto": "xla", "xla": "xla", "shardy": "shardy"}

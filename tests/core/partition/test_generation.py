@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 import flint
 from flint.ir.op_class import OpClass
 from flint.ir.program import Phase
+from flint.passes.extract.generation import with_generation
 from flint.tracing import trace_script
 
 LAYERS, WIDTH, HEADS, DIM, WORDS, BATCH, PROMPT, NEW = 2, 64, 4, 16, 96, 4, 24, 8
@@ -177,3 +178,15 @@ def test_a_prefill_and_calls_that_decode_are_one_program(
         token = LAYERS * HEADS * DIM * (6 * WIDTH + 4 * LENGTH)
         assert flops.sum() == BATCH * ((PROMPT + 24) * token + 25 * 2 * WIDTH * WORDS)
         assert {"ps['qkv']", "tokens"} <= {trace.program.row(n).name for n in range(9)}
+
+
+def test_a_kernel_that_makes_what_it_writes_writes_no_cache() -> None:
+    """A compiler's scatter may hold its update: then it reads an array and places alone."""
+    traced = flint.trace(lambda ps, t: generate(ps, t, "rows"), "data=2,model=2", WEIGHTS, PROMPTS)
+    program = traced.program
+    plain = program.with_rows(phase=np.full(len(program), Phase.FORWARD, dtype=np.uint8))
+    assert (with_generation(plain).phase == Phase.DECODE).any()
+    dtype, places = plain.dtype.copy(), plain.dtypes.index("int32")
+    for row in np.flatnonzero(plain.op == OpClass.SCATTER).tolist():
+        dtype[plain.dependencies(row)[1:]] = places
+    assert not (with_generation(plain.with_rows(dtype=dtype)).phase == Phase.DECODE).any()

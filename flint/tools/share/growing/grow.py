@@ -349,12 +349,7 @@ def _other_axes(own: Mesh, asked: str) -> FlintError:
 
 def _metadata(before: Workload, after: Workload, wish: GrowRequest) -> dict[str, Any]:
     """Facts that are still true, and what changed. The source is not that of the grown program."""
-    untrue = {
-        "source",
-        "entry",
-        "settings",
-        *({"model_share"} if before.mesh != after.mesh else ()),
-    }
+    untrue = ("source", "entry", "settings", "model_share")
     found = {k: v for k, v in after.metadata.items() if k not in untrue}
     changed: dict[str, Any] = {
         name: str(size) for name, size in {**wish.roles, **wish.variables}.items()
