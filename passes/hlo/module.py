@@ -64,7 +64,11 @@ _MESSAGES: dict[str, str] = {
     "OpSharding": "type 1 int32, tile_assignment_dimensions 3 int64*, "
     "tile_assignment_devices 4 int64*, tuple_shardings 5 OpSharding*, "
     "replicate_on_last_tile_dim 6 bool, last_tile_dims 8 int32*, iota_reshape_dims 9 int64*, "
-    "iota_transpose_perm 10 int32*",
+    "iota_transpose_perm 10 int32*, named_sharding 14 NamedSharding",
+    # how JAX 0.12 and newer say it
+    "NamedSharding": "mesh 2 DeviceMesh, dim_shardings 3 DimensionSharding*, "
+    "manual_axes 7 MeshAxisRef*",
+    "DimensionSharding": "axes 1 MeshAxisRef*",
     "Instruction": "name 1 string, opcode 2 string, shape 3 Shape, metadata 7 OpMetadata, "
     "literal 8 Literal, parameter_number 9 int64, tuple_index 13 int64, dimensions 14 int64*, "
     "window 15 Window, convolution_dimension_numbers 16 ConvolutionDimensions, "

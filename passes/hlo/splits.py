@@ -65,6 +65,8 @@ def _edges(i: Instruction, computation: Computation, module: HloModule) -> list[
 
 
 def _split(sharding: OpSharding, mesh: Mesh, by_hand: frozenset[str]) -> DividedBy:
+    if sharding.HasField("named_sharding"):
+        return _split_by_names(sharding, mesh, by_hand)
     if sharding.type == _MANUAL:
         return DividedBy(by_hand, mesh.group_size(map(AxisRef, by_hand)))
     if sharding.type != _TILED:
@@ -84,6 +86,18 @@ def _split(sharding: OpSharding, mesh: Mesh, by_hand: frozenset[str]) -> Divided
         ),
         ways,
     )
+
+
+def _split_by_names(sharding: OpSharding, mesh: Mesh, by_hand: frozenset[str]) -> DividedBy:
+    named = sharding.named_sharding
+    names = [axis.name for axis in named.mesh.axes]
+    manual = frozenset(names[a.mesh_axis_index] for a in named.manual_axes)
+    used = manual | {names[a.mesh_axis_index] for d in named.dim_shardings for a in d.axes}
+    if not used <= set(mesh.names):
+        return DividedBy(frozenset(mesh.names), 1)
+    if manual and manual >= {name for name, size in mesh.shape.items() if size > 1}:
+        manual = used = by_hand
+    return DividedBy(used, mesh.group_size(map(AxisRef, manual)))
 
 
 def _tiles(sharding: OpSharding, num_devices: int) -> NDArray[np.int64] | None:
