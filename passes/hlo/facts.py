@@ -15,15 +15,14 @@ class CapturedFacts:
     """What is known of a module beside it: the arguments of the program, and its collectives.
 
     `shardings` are as `Program.cause` has them, `on_host` numbers of arguments that the host holds,
-    `causes` what `causes_of` finds. `captured` says that no compiler has ordered what products read,
-    `names_storage` that updates in place have what they update as their alias.
+    `causes` what `causes_of` finds. `captured` says that no compiler has ordered what products read: then
+    updates in place name what they update as their alias, too.
     """
 
     shardings: Sequence[str] = ()
     on_host: Container[int] = ()
     causes: Mapping[int, str] = field(default_factory=dict)
     captured: bool = False
-    names_storage: bool = False
 
     def argument(self, number: int) -> tuple[bool, str]:
         """Whether the host holds an argument, and its sharding."""

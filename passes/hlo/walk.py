@@ -297,7 +297,7 @@ class _HloWalk:
             opcode += reduction(i, self.module)
         idle = kind is Kind.VALUE
         made_for, told = self.known.cause(i)
-        shares = Flag.VIEW | (Flag.IN_PLACE if self.known.names_storage else 0)
+        shares = Flag.VIEW | (Flag.IN_PLACE if self.known.captured else 0)
         deps = self._reads(i, scope, 1 if part else None)
         row = self.builder.add(
             opcode,

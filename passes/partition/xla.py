@@ -7,7 +7,7 @@ forgets the names of mesh axes; `flint.passes.axes` finds them again.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,7 @@ def position_with_results(
 
     alone = on_one_position(captured, axis, in_passes=True)
     both = divided(alone, timeout_seconds, in_passes=True)
-    facts = replace(_facts(captured, both), names_storage=True)
+    facts = _facts(captured, both)
     found = module_with_results(both.part, alone.mesh, captured.trip_counts, facts, apart=False)
     program = with_host_memory(with_phases(found[0]))
     return on_all_positions(program, captured.mesh, axis), found[1]

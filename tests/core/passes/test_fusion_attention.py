@@ -179,6 +179,17 @@ def products(b: Rows) -> tuple[int, dict[str, Any]]:
     return b.op("dot_general", b.parameter(), b.parameter(), **dot), dot
 
 
+def test_attention_behind_an_update_in_place_reads_the_whole_cache() -> None:
+    def decode(q: jax.Array, k: jax.Array, cache: jax.Array) -> tuple[jax.Array, jax.Array]:
+        cache = jax.lax.dynamic_update_slice_in_dim(cache, k, SEQ - 1, 1)
+        return plain(q, cache, cache), cache
+
+    new = (BATCH, 1, HEADS, SIZE)
+    program = captured(decode, new, new, QKV)
+    (row,) = attentions(program)
+    assert row.operand_bytes == PART + PART // SEQ
+
+
 def test_scores_that_leave_the_device_are_no_attention() -> None:
     b = Rows()
     scores, dot = products(b)
