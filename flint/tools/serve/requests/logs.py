@@ -1,0 +1,212 @@
+"""Requests of a log: Azure's, BurstGPT's, Mooncake's, Vidur's, ShareGPT's, and plain tables."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flint.errors import FlintError, Malformed
+from flint.tools.serve.requests.formats import Columns, columns_of
+from flint.tools.serve.requests.records import Record, bad_row, records
+from flint.tools.serve.requests.table import Ints, Prefixes, Requests, table
+
+#: More tokens of one request are a mistake.
+_MOST_TOKENS = 2**31
+#: Characters of a token where a text has no count of tokens: OpenAI's rule of thumb for English,
+#: help.openai.com "What are tokens and how to count them?".
+CHARACTERS_A_TOKEN = 4
+_AT_ONCE = "the file says no times of arrival: all requests arrive at once"
+
+
+def read_log(
+    path: Path, *, n: int | None = None, speed: float = 1.0, strict: bool = False
+) -> Requests:
+    """The requests of a log, sorted by arrival, the first at 0 s.
+
+    `n` takes the first rows only, and `speed` 2 lets them come twice as fast. Rows without output
+    tokens (requests that failed) or input tokens are left out and counted in a note. Raises FlintError FL884 for an
+    unknown format, FL885 for rows out of order if `strict`, FL886 for a row that is no request, FL887
+    if none is left.
+    """
+    rows = _Rows(path)
+    for record in records(path):
+        rows.add(record)
+        if n is not None and len(rows.inputs) >= n:
+            break
+    if not rows.inputs:
+        raise FlintError("FL887", f"{path} has no request with input and output tokens",
+                         help="; ".join(rows.notes()) or None)  # fmt: skip
+    return _sorted(rows, speed, strict)
+
+
+@dataclass
+class _Rows:
+    """The rows of a log as they are read."""
+
+    path: Path
+    columns: Columns | None = None
+    arrivals: array[float] = field(default_factory=lambda: array("d"))
+    inputs: array[int] = field(default_factory=lambda: array("q"))
+    outputs: array[int] = field(default_factory=lambda: array("q"))
+    priorities: array[int] = field(default_factory=lambda: array("q"))
+    hashes: array[int] = field(default_factory=lambda: array("q"))
+    starts: array[int] = field(default_factory=lambda: array("q", [0]))
+    left_out: Counter[str] = field(default_factory=Counter)
+    said: dict[str, None] = field(default_factory=dict)
+
+    def add(self, record: Record) -> None:
+        """Take a record, or leave it out with a reason."""
+        try:
+            if "conversations" in record.values:
+                self._add_conversation(record.values["conversations"])
+            else:
+                self._add_row(record.values)
+        except Malformed as error:
+            raise bad_row(self.path, record.line, str(error)) from error
+
+    def _add_row(self, values: Mapping[str, Any]) -> None:
+        self.columns = self.columns or columns_of([*values], str(self.path))
+        columns = self.columns
+        arrival_s = 0.0
+        if columns.arrival:
+            arrival_s = _seconds(values.get(columns.arrival), columns.unit_s, columns.arrival)
+        else:
+            self.said[_AT_ONCE] = None
+        tokens = _tokens(values.get(columns.input), columns.input)
+        priority = _whole(values.get(columns.priority), "priority") if columns.priority else 0
+        hashes = values.get(columns.hashes, []) if columns.hashes else []
+        self._take(
+            arrival_s,
+            tokens,
+            _tokens(values.get(columns.output), columns.output),
+            priority,
+            _hashes(hashes)[: tokens // columns.format.block_tokens],
+        )
+
+    def _add_conversation(self, turns: object) -> None:
+        """The first two turns are prompt and answer, as `vllm bench serve` takes them."""
+        self.said[_AT_ONCE] = None
+        if not isinstance(turns, list):
+            raise Malformed("conversations is no list")
+        if len(turns) < 2:
+            self.left_out["with fewer than two turns"] += 1
+        else:
+            self._take(0.0, self._turn(turns[0]), self._turn(turns[1]), 0, ())
+
+    def _turn(self, turn: object) -> int:
+        given = turn if isinstance(turn, dict) else {}
+        for name in ("tokens", "num_tokens"):
+            if name in given:
+                return _tokens(given[name], name)
+        text = given.get("value", given.get("content"))
+        if not isinstance(text, str):
+            raise Malformed("a turn has neither tokens nor a value")
+        self.said[f"tokens of texts are characters / {CHARACTERS_A_TOKEN}: an assumption"] = None
+        return math.ceil(len(text) / CHARACTERS_A_TOKEN)
+
+    def _take(
+        self, arrival_s: float, inputs: int, outputs: int, priority: int, hashes: Sequence[int]
+    ) -> None:
+        if not inputs or not outputs:
+            self.left_out[f"without {'output' if inputs else 'input'} tokens"] += 1
+            return
+        self.hashes.extend(hashes)
+        self.starts.append(len(self.hashes))
+        self.arrivals.append(arrival_s)
+        self.inputs.append(inputs)
+        self.outputs.append(outputs)
+        self.priorities.append(priority)
+
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed and left out."""
+        left = (f"left out: {count:,} requests {why}" for why, count in self.left_out.items())
+        return (*self.said, *left)
+
+
+def _sorted(rows: _Rows, speed: float, strict: bool) -> Requests:
+    arrival_s = np.array(rows.arrivals)
+    notes = rows.notes()
+    order = np.argsort(arrival_s, kind="stable")
+    moved = int(np.count_nonzero(arrival_s[1:] < arrival_s[:-1]))
+    if moved and strict:
+        first = int(np.flatnonzero(arrival_s[1:] < arrival_s[:-1])[0]) + 2
+        raise FlintError("FL885", f"{rows.path}: request {first} arrives before the one above it",
+                         help="sort the file, or let Flint sort it: leave out strict")  # fmt: skip
+    if moved:
+        notes += (f"sorted by arrival: {moved:,} rows stood before an earlier one",)
+    starts, hashes = np.array(rows.starts, np.int64), np.array(rows.hashes, np.int64)
+    assert rows.columns is not None or not len(hashes), "hashes have a column"
+    block = rows.columns.format.block_tokens if rows.columns else 1
+    found = table(
+        str(rows.path),
+        (arrival_s[order] - arrival_s[order[0]]) / speed,
+        np.array(rows.inputs, np.int64)[order],
+        np.array(rows.outputs, np.int64)[order],
+        priority=np.array(rows.priorities, np.int64)[order],
+        prefixes=_ordered(Prefixes(starts, hashes, block), order) if len(hashes) else None,
+        notes=notes,
+    )
+    return found if speed == 1.0 else replace(found, source=f"{found.source}, {speed:g} x as fast")
+
+
+def _ordered(prefixes: Prefixes, order: Ints) -> Prefixes:
+    if np.array_equal(order, np.arange(len(order))):
+        return prefixes
+    lists = [prefixes.of(i) for i in order.tolist()]
+    start = np.cumsum([0, *map(len, lists)])
+    return Prefixes(
+        start, np.array([h for one in lists for h in one], np.int64), prefixes.block_tokens
+    )
+
+
+def _hashes(value: object) -> list[int]:
+    if not isinstance(value, list) or not all(isinstance(h, int) for h in value):
+        raise Malformed("hash_ids is no list of whole numbers")
+    return [h & (2**63 - 1) for h in value]
+
+
+def _tokens(value: object, name: str) -> int:
+    count = _whole(value, name)
+    if not 0 <= count < _MOST_TOKENS:
+        raise Malformed(f"{name} is {count}")
+    return count
+
+
+def _whole(value: object, name: str) -> int:
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value)
+    found = _number(value, name)
+    if found != int(found):
+        raise Malformed(f"{name} is {found:g}, not a whole number")
+    return int(found)
+
+
+def _number(value: object, name: str) -> float:
+    """A finite number, or a text of one."""
+    found = math.nan
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError, OverflowError):
+            found = float(value)
+    if not math.isfinite(found):
+        raise Malformed(f"{name} is {str(value)[:40]!r}, not a number")
+    return found
+
+
+def _seconds(value: object, unit_s: float | None, name: str) -> float:
+    """A time of arrival in seconds; a date counts in UTC where it says no zone."""
+    if unit_s is not None:
+        return _number(value, name) * unit_s
+    try:
+        found = datetime.fromisoformat(str(value).strip())
+    except ValueError:
+        return _number(value, name)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
