@@ -89,13 +89,13 @@ def test_what_is_wrong_is_said_with_its_place(
     ("text", "said"),
     [
         ("poisson:10", "how long requests are"),
-        ("poisson:x/s,lengths=sharegpt", "a number above 0"),
+        ("poisson:x/s,lengths=sharegpt", "a rate such as 10/s"),
         ("poisson:10/s,lengths=sharegpt,sed=3", "did you mean 'seed'"),
         ("constant:5/s,input=0,output=4", "lognormal(mean,sigma)"),
         ("constant:5/s,input=uniform(4,1),output=4", "uniform(64,256)"),
-        ("poisson:5/s,input=4,output=4,burstiness=2", "only gamma:"),
-        ("concurrency:0,input=4,output=4", "at least 1"),
-        ("trace:", "no file"),
+        ("poisson:5/s,input=4,output=4,burstiness=2", "no option 'burstiness'"),
+        ("concurrency:0,input=4,output=4", "greater than or equal to 1"),
+        ("trace:", "nothing behind"),
     ],
 )
 def test_generators_say_what_they_cannot_read(text: str, said: str) -> None:

@@ -7,7 +7,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from flint.errors import FlintError, Malformed
 from flint.tools.serve.requests.formats import Columns, columns_of
 from flint.tools.serve.requests.records import Record, bad_row, records
-from flint.tools.serve.requests.table import Ints, Prefixes, Requests, table
+from flint.tools.serve.requests.table import Ints, Prefixes, Requests
 
 #: More tokens of one request are a mistake.
 _MOST_TOKENS = 2**31
@@ -146,16 +146,15 @@ def _sorted(rows: _Rows, speed: float, strict: bool) -> Requests:
     starts, hashes = np.array(rows.starts, np.int64), np.array(rows.hashes, np.int64)
     assert rows.columns is not None or not len(hashes), "hashes have a column"
     block = rows.columns.format.block_tokens if rows.columns else 1
-    found = table(
-        str(rows.path),
+    return Requests(
+        str(rows.path) if speed == 1.0 else f"{rows.path}, {speed:g} x as fast",
         (arrival_s[order] - arrival_s[order[0]]) / speed,
         np.array(rows.inputs, np.int64)[order],
         np.array(rows.outputs, np.int64)[order],
-        priority=np.array(rows.priorities, np.int64)[order],
+        np.array(rows.priorities, np.int64)[order],
         prefixes=_ordered(Prefixes(starts, hashes, block), order) if len(hashes) else None,
         notes=notes,
     )
-    return found if speed == 1.0 else replace(found, source=f"{found.source}, {speed:g} x as fast")
 
 
 def _ordered(prefixes: Prefixes, order: Ints) -> Prefixes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,25 +53,3 @@ class Requests:
     def span_s(self) -> float:
         """Seconds between the first and the last arrival."""
         return float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
-
-    def with_note(self, note: str) -> Requests:
-        """The same requests, and a sentence about them."""
-        return replace(self, notes=(*self.notes, note))
-
-
-def table(
-    source: str,
-    arrival_s: Floats,
-    input_tokens: Ints,
-    output_tokens: Ints,
-    *,
-    priority: Ints | None = None,
-    prefixes: Prefixes | None = None,
-    concurrency: int | None = None,
-    notes: tuple[str, ...] = (),
-) -> Requests:
-    """Requests of the same priority unless it is given."""
-    zeros = np.zeros(len(arrival_s), np.int64) if priority is None else priority
-    return Requests(
-        source, arrival_s, input_tokens, output_tokens, zeros, prefixes, concurrency, notes
-    )

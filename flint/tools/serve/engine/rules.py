@@ -1,0 +1,71 @@
+"""How an engine schedules: what differs between vLLM, SGLang and TensorRT-LLM, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Order(StrEnum):
+    """Who waits in front."""
+
+    FCFS = "fcfs"  #: who came first
+    PRIORITY = "priority"  #: the lowest number of priority, then who came first
+
+
+class Reserve(StrEnum):
+    """What must be free in the cache before a request starts."""
+
+    CHUNK = "chunk"  #: its first chunk
+    PROMPT = "prompt"  #: its prompt
+    EXPECTED = "expected"  #: prompt and answer, and a share of what those who run have left
+    WHOLE = "whole"  #: prompt and answer, which stay reserved: no request is ever preempted
+
+
+class Victim(StrEnum):
+    """Who is preempted when the cache is full; it computes its prompt and answer again."""
+
+    LAST = (
+        "last"  #: who started last, or the lowest priority; it goes back to its place in the queue
+    )
+    SHORTEST = (
+        "shortest"  #: the shortest answer so far, of these the longest prompt; to the queue's end
+    )
+
+
+@dataclass(frozen=True)
+class Expected:
+    """SGLang's share of the answers that it expects to come: falls with each decode pass.
+
+    From `first` to `least` in `passes` decode passes; after a preemption the share that is generated,
+    counting `ahead` more tokens of each request.
+    """
+
+    first: float = 0.7
+    least: float = 0.7 * 0.14
+    passes: int = 600
+    ahead: int = 20
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of one engine.
+
+    In a pass every sequence that decodes computes one token. The rest of `max_tokens` goes to the prompt
+    that is under way, then to those that wait.
+    """
+
+    name: str
+    max_sequences: int
+    max_tokens: int  #: of one pass
+    block_tokens: int
+    chunked: bool  #: prompts are cut where the pass is full
+    prefill_first: bool  #: prompts come before decodes
+    mixed: bool  #: prompts and decodes share passes
+    reserve: Reserve
+    victim: Victim
+    prefix_caching: bool
+    order: Order
+    watermark: float  #: share of the cache that starting requests leave free
+    host_ns: float  #: of each pass, in which the chip waits
+    expected: Expected = Expected()

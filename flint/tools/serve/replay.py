@@ -1,0 +1,234 @@
+"""Requests through a router to engines, from the first arrival to the last token.
+
+Engines run in the order of their clocks, and a pass begins only when nothing that could still arrive
+before it is missing: the result does not depend on how far one engine was run ahead of another.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence as Several
+from dataclasses import dataclass
+from enum import StrEnum
+
+from flint.errors import FlintError
+from flint.tools.serve.engine.engine import Engine
+from flint.tools.serve.engine.record import Passes, Times
+from flint.tools.serve.engine.rules import Rules
+from flint.tools.serve.engine.sequence import Sequence
+from flint.tools.serve.requests.table import Requests
+from flint.tools.serve.step_times import StepTimes
+
+
+class Router(StrEnum):
+    """Which engine a request goes to."""
+
+    ROUND_ROBIN = "round-robin"
+    LEAST = "least"  #: the one with the fewest requests that wait or run
+    PREFIX = "prefix"  #: the one that has most of the prompt, of these the one with the fewest
+
+
+class Unserved(StrEnum):
+    """Why a request never ends."""
+
+    MODEL = "longer than the model takes"
+    CACHE = "longer than the cache of one engine"
+    PASS = "a prompt longer than a pass takes, and prompts are not cut"
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Engines of one kind."""
+
+    times: StepTimes
+    rules: Rules
+    engines: int = 1
+
+    def refuses(self, input_tokens: int, output_tokens: int) -> Unserved | None:
+        """Why no engine of the pool could ever finish such a request."""
+        rules, longest = self.rules, self.times.longest
+        if longest is not None and input_tokens + output_tokens > longest:
+            return Unserved.MODEL
+        blocks = self.times.cache_tokens // rules.block_tokens
+        if -(-(input_tokens + output_tokens) // rules.block_tokens) > blocks:
+            return Unserved.CACHE
+        # after a preemption the answer is computed as a prompt, too
+        if not rules.chunked and input_tokens + output_tokens - 1 > rules.max_tokens:
+            return Unserved.PASS
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """What happened: times of requests, and the passes of each engine of each pool."""
+
+    requests: Requests
+    times: Times
+    unserved: dict[int, Unserved]  #: requests that never end
+    pools: tuple[Pool, ...]
+    passes: tuple[tuple[Passes, ...], ...]
+
+
+def replay(
+    requests: Requests,
+    pool: Pool,
+    decode: Pool | None = None,
+    *,
+    router: Router = Router.LEAST,
+    jump: bool = True,
+) -> Replay:
+    """Replay requests on the engines of `pool`; with `decode`, prompts there and answers in `decode`.
+
+    `jump` runs passes that need no planning after each other, with the same result. Raises FlintError FL888
+    if no request can be served, FL892 for a pool without engines.
+    """
+    pools = (pool,) if decode is None else (pool, decode)
+    if min(p.engines for p in pools) < 1:
+        raise FlintError("FL892", "a pool has no engine", help="give each pool at least one")
+    run = _Run(requests, pools, router, jump)
+    run.to_the_end()
+    if len(run.unserved) == len(requests):
+        why = next(iter(run.unserved.values()), "there is none")
+        raise FlintError("FL888", f"no request can be served: {why}",
+                         help="shorten the requests, or give an engine more memory")  # fmt: skip
+    passes = tuple(tuple(e.passes for e in engines) for engines in run.pools)
+    return Replay(requests, run.log, run.unserved, pools, passes)
+
+
+class _Run:
+    """One replay as it goes on."""
+
+    def __init__(
+        self, requests: Requests, pools: Several[Pool], router: Router, jump: bool
+    ) -> None:
+        self.requests = requests
+        self.kinds = pools
+        self.log = Times(len(requests))
+        self.unserved: dict[int, Unserved] = {}
+        self.router = router
+        self.prefixes = requests.prefixes if pools[0].rules.prefix_caching else None
+        hash_tokens = self.prefixes.block_tokens if self.prefixes else 1
+        block = pools[0].rules.block_tokens
+        unit = math.lcm(hash_tokens, block)  # hashes that begin a block of the engine
+        self.every = unit // hash_tokens
+        last = len(pools) - 1
+        self.pools = [
+            [
+                Engine(
+                    p.times, p.rules, self.log, unit if self.prefixes and not at else 0,
+                    prefills=at < last, jump=jump,
+                )
+                for _ in range(p.engines)
+            ]
+            for at, p in enumerate(pools)
+        ]  # fmt: skip
+        self.engines = [engine for pool in self.pools for engine in pool]
+        self.produces = requests.concurrency is not None or last > 0
+        self.turns = [0] * len(pools)
+        self.next = 0  #: the next request that has not arrived
+        self.count = 0
+        self.coming: list[
+            tuple[float, int, int, Sequence | None]
+        ] = []  #: ns, order, request, moved
+
+    def to_the_end(self) -> None:
+        """Run until nothing arrives and nothing runs."""
+        for _ in range(self.requests.concurrency or 1):
+            self._announce(0.0)
+        while True:
+            arrival = self.coming[0][0] if self.coming else math.inf
+            clocks = sorted((e.clock, at) for at, e in enumerate(self.engines) if e.busy)
+            if clocks and clocks[0][0] < arrival:
+                self._advance(clocks, arrival)
+            elif self.coming:
+                self._arrive()
+            else:
+                return
+
+    def _advance(self, clocks: list[tuple[float, int]], arrival: float) -> None:
+        if not self.produces:
+            for clock, at in clocks:
+                if clock < arrival:
+                    self.engines[at].advance(arrival, to_end=False)
+            return
+        # another engine may send something as early as its clock: a pass that begins by then is safe
+        until = min(arrival, math.nextafter(clocks[1][0], math.inf)) if clocks[1:] else arrival
+        engine = self.engines[clocks[0][1]]
+        engine.advance(until, to_end=True)
+        for sequence in engine.ended:
+            self._ended(engine, sequence)
+
+    def _announce(self, now_ns: float) -> None:
+        """The next request comes: at its time, or in a closed loop now."""
+        if self.next < len(self.requests):
+            closed = self.requests.concurrency is not None
+            when = now_ns if closed else float(self.requests.arrival_s[self.next]) * 1e9
+            self._come(when, self.next, None)
+            self.next += 1
+
+    def _come(self, when_ns: float, request: int, moved: Sequence | None) -> None:
+        heapq.heappush(self.coming, (when_ns, self.count, request, moved))
+        self.count += 1
+
+    def _arrive(self) -> None:
+        now, order, request, moved = heapq.heappop(self.coming)
+        if moved is not None:
+            self.log.first[request] = now
+            self._send(moved, 1, now)
+            return
+        self.log.queued[request] = now
+        if self.requests.concurrency is None:
+            self._announce(now)
+        inputs = int(self.requests.input_tokens[request])
+        outputs = int(self.requests.output_tokens[request])
+        why = next((w for p in self.kinds if (w := p.refuses(inputs, outputs))), None)
+        if why is not None:
+            self.unserved[request] = why
+            if self.requests.concurrency is not None:
+                self._announce(now)
+            return
+        sequence = Sequence(request, inputs, outputs if len(self.kinds) == 1 else 1, (now, order))
+        sequence.priority = int(self.requests.priority[request])
+        if self.prefixes:
+            sequence.hashes = self.prefixes.of(request)[self.every - 1 :: self.every]
+        self._send(sequence, 0, now)
+
+    def _send(self, sequence: Sequence, pool: int, now: float) -> None:
+        engines = self.pools[pool]
+        at = self._route(sequence, pool, now)
+        if pool == len(self.pools) - 1:
+            self.log.replica[sequence.request] = at
+        engines[at].enqueue(sequence, now)
+
+    def _route(self, sequence: Sequence, pool: int, now: float) -> int:
+        engines = self.pools[pool]
+        if self.router is Router.ROUND_ROBIN:
+            self.turns[pool] += 1
+            return (self.turns[pool] - 1) % len(engines)
+        prefix = self.router is Router.PREFIX
+
+        def load(at: int) -> tuple[int, int, int]:
+            hits = engines[at].cache.hits(sequence.hashes) if prefix else 0
+            return -hits, engines[at].outstanding(now), at
+
+        return min(range(len(engines)), key=load)
+
+    def _ended(self, engine: Engine, sequence: Sequence) -> None:
+        """What the end of a sequence brings about: it moves to a decode engine, or another request comes."""
+        request, now = sequence.request, engine.clock
+        output = int(self.requests.output_tokens[request])
+        if len(self.pools) > 1 and engine in self.pools[0]:
+            if output > 1:
+                moved = Sequence(request, sequence.input, output, (now, self.count))
+                moved.priority, moved.generated, moved.computed = (
+                    sequence.priority,
+                    1,
+                    sequence.input,
+                )
+                transfer = self.kinds[0].times.transfer_ns(sequence.input)
+                self._come(now + transfer, request, moved)
+                return
+            self.log.last[request] = now
+        if self.requests.concurrency is not None:
+            self._announce(now)

@@ -1,0 +1,240 @@
+"""What a replay says: times of requests as means and percentiles, throughput, goodput, where time went."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flint.io.documents import IfAny, Millionths, Thousandths
+from flint.tools.serve.engine.record import Held, Kind, Passes
+from flint.tools.serve.limits import Limit
+from flint.tools.serve.replay import Pool, Replay
+from flint.tools.serve.requests.table import Floats
+
+#: An open loop is overloaded if more than this share still waits when the last request arrives, ...
+_BACKLOG = 0.05
+#: ... and the last third waited this many times as long as the first. Both are judgments.
+_GROWTH = 2.0
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and percentiles (between two values: linear) of a time in ns."""
+
+    mean: Thousandths
+    p50: Thousandths
+    p90: Thousandths
+    p99: Thousandths
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """Requests that stayed within limits."""
+
+    #: `ttft` and the like, with the most that each may be in ns.
+    limits_ns: dict[str, float]
+    #: Of all requests, those that never end among them.
+    share: Millionths
+    requests_per_s: Millionths
+
+
+@dataclass(frozen=True)
+class NotEnded:
+    """Requests that no engine can ever finish, and why."""
+
+    reason: str
+    requests: int
+
+
+@dataclass(frozen=True)
+class PoolUse:
+    """What the engines of one pool did."""
+
+    engines: int
+    passes: int
+    #: Sequences in a pass.
+    mean_batch: Millionths
+    #: Shares of the engines' time in passes of prompts (`prefill`), of decodes, of both (`mixed`), in
+    #: which the chip waited for the host, and without work (`idle`).
+    time: dict[str, float]
+    #: Share of the cache in use: over time, at most, and as points of the engine with the highest peak.
+    cache_mean: Millionths
+    cache_peak: Millionths
+    #: Seconds since the start, and the share.
+    cache_over_time: tuple[tuple[float, float], ...]
+    #: Sequences that lost their cache and computed it again.
+    preemptions: int
+    #: Passes in which somebody waited, by what held the first of them back.
+    held_back: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Overload:
+    """Requests come faster than the engines serve them: waiting times grow with the length of the log."""
+
+    #: Input and output tokens a second.
+    asked_tokens_per_s: Thousandths
+    served_tokens_per_s: Thousandths
+    #: What ends it: `time` (tokens a second of the passes), `cache` (its places) or `sequences` (an option).
+    resource: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A replay in numbers. Times and rates are of requests that ended."""
+
+    requests: int
+    ended: int
+    not_ended: tuple[NotEnded, ...]
+    #: From the first arrival to the last token.
+    duration_s: Millionths
+    #: From arrival to the first token.
+    ttft_ns: Spread
+    #: Between the first and the last token of a request, over its tokens but one.
+    tpot_ns: IfAny[Spread | None]
+    #: Between two tokens of a request, over all of them.
+    itl_ns: IfAny[Spread | None]
+    #: From arrival to the last token.
+    latency_ns: Spread
+    #: From arrival to the first pass.
+    queue_ns: Spread
+    requests_per_s: Millionths
+    input_tokens_per_s: Thousandths
+    output_tokens_per_s: Thousandths
+    #: Share of prompts' tokens that were in the cache.
+    cached_share: Millionths
+    pools: tuple[PoolUse, ...]
+    goodput: IfAny[Goodput | None] = None
+    overload: IfAny[Overload | None] = None
+
+
+def request_times(found: Replay) -> dict[str, Floats]:
+    """By quantity, nanoseconds of each request; NaN for those that never end, and TPOT of one token."""
+    times = found.times
+    more = found.requests.output_tokens - 1
+    with np.errstate(invalid="ignore", divide="ignore"):
+        tpot = np.where(more > 0, (times.last - times.first) / more, np.nan)
+    return {
+        "ttft": times.first - times.queued,
+        "tpot": tpot,
+        "latency": times.last - times.queued,
+        "queue": times.scheduled - times.queued,
+    }
+
+
+def summarize(found: Replay, limits: Sequence[Limit] = ()) -> Summary:
+    """The summary of a replay, with the goodput under `limits` if there are any."""
+    requests, times = found.requests, found.times
+    ended = ~np.isnan(times.last)
+    count = int(ended.sum())
+    start_ns = float(np.nanmin(times.queued))
+    duration_s = (float(np.nanmax(times.last)) - start_ns) / 1e9
+    inputs, outputs = requests.input_tokens[ended].sum(), requests.output_tokens[ended].sum()
+    spreads = request_times(found)
+    why = Counter(found.unserved.values())
+    good = _goodput(spreads, ended, limits, duration_s) if limits else None
+    return Summary(
+        requests=len(requests),
+        ended=count,
+        not_ended=tuple(NotEnded(reason.value, why[reason]) for reason in sorted(why)),
+        duration_s=duration_s,
+        ttft_ns=_needed(spreads["ttft"]),
+        tpot_ns=_spread(spreads["tpot"]),
+        itl_ns=_gaps([p for pool in found.passes for p in pool]),
+        latency_ns=_needed(spreads["latency"]),
+        queue_ns=_needed(spreads["queue"]),
+        requests_per_s=count / duration_s,
+        input_tokens_per_s=float(inputs / duration_s),
+        output_tokens_per_s=float(outputs / duration_s),
+        cached_share=float(times.cached[ended].sum() / inputs),
+        pools=tuple(
+            _use(p, e, start_ns, duration_s) for p, e in zip(found.pools, found.passes, strict=True)
+        ),
+        goodput=good,
+        overload=_overload(found, spreads["queue"], duration_s),
+    )
+
+
+def _spread(values: Floats, weights: Floats | None = None) -> Spread | None:
+    """Mean and percentiles; with `weights`, the value at which so much of the weight is reached."""
+    kept = values[~np.isnan(values)]
+    if not len(kept):
+        return None
+    if weights is None:
+        return Spread(float(kept.mean()), *np.percentile(kept, (50, 90, 99)).tolist())
+    order = np.argsort(kept, kind="stable")
+    reached = np.cumsum(weights[order])
+    at = np.searchsorted(reached, reached[-1] * np.array((0.5, 0.9, 0.99)))
+    return Spread(float(np.average(kept, weights=weights)), *kept[order][at].tolist())
+
+
+def _needed(values: Floats) -> Spread:
+    found = _spread(values)
+    assert found is not None, "some request ended"
+    return found
+
+
+def _gaps(passes: Sequence[Passes]) -> Spread | None:
+    gaps = np.concatenate([np.array(p.gaps_ns) for p in passes])
+    return _spread(gaps, np.concatenate([np.array(p.gaps, np.float64) for p in passes]))
+
+
+def _goodput(
+    values: dict[str, Floats], ended: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    limits: Sequence[Limit], duration_s: float,
+) -> Goodput:  # fmt: skip
+    good = ended.copy()
+    for limit in limits:
+        good &= ~(values[limit.quantity] > limit.most_ns)  # one token has no TPOT, and meets it
+    count = int(good.sum())
+    said = {limit.quantity: limit.most_ns for limit in limits}
+    return Goodput(said, count / len(good), count / duration_s)
+
+
+def _use(pool: Pool, engines: Sequence[Passes], start_ns: float, duration_s: float) -> PoolUse:
+    all_ns = duration_s * 1e9 * len(engines)
+    spent = {kind.value: sum(e.spent[kind] for e in engines) / all_ns for kind in Kind}
+    blocks = pool.times.cache_tokens // pool.rules.block_tokens
+    fullest = max(engines, key=lambda e: e.peak)
+    passes = sum(e.count for e in engines)
+    held = sum((e.held_back for e in engines), Counter[Held]())
+    return PoolUse(
+        engines=len(engines),
+        passes=passes,
+        mean_batch=sum(e.sequences for e in engines) / max(passes, 1),
+        time={
+            k: round(v, 6) for k, v in {**spent, "idle": max(0.0, 1 - sum(spent.values()))}.items()
+        },
+        cache_mean=sum(e.used_ns for e in engines) / (all_ns * blocks),
+        cache_peak=fullest.peak / blocks,
+        cache_over_time=tuple(
+            (round((ns - start_ns) / 1e9, 6), round(used / blocks, 6))
+            for ns, used in fullest.points
+        ),
+        preemptions=sum(e.preemptions for e in engines),
+        held_back={reason.value: held[reason] for reason in Held},
+    )
+
+
+def _overload(found: Replay, queue_ns: Floats, duration_s: float) -> Overload | None:
+    """Whether the queue of an open loop grows, and what ends its growth."""
+    requests, times = found.requests, found.times
+    if requests.concurrency is not None or not requests.span_s:
+        return None
+    late = np.nanmean(times.scheduled > requests.arrival_s[-1] * 1e9)
+    waits = queue_ns[~np.isnan(queue_ns)]
+    third = max(1, len(waits) // 3)
+    if late < _BACKLOG or waits[-third:].mean() < _GROWTH * waits[:third].mean():
+        return None
+    ended = ~np.isnan(times.last)
+    tokens = float((requests.input_tokens + requests.output_tokens)[ended].sum())
+    held = sum((p.held_back for pool in found.passes for p in pool), Counter[Held]())
+    worst = max(Held, key=lambda reason: held[reason])
+    return Overload(
+        tokens / requests.span_s,
+        tokens / duration_s,
+        "time" if worst is Held.TOKENS else worst.value,
+    )

@@ -1,0 +1,295 @@
+"""The replay: held against a plain scheduler, and properties that every replay has."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flint.errors import FlintError
+from flint.io.documents import as_json
+from flint.tools.serve.engine.engines import ENGINES, rules_of
+from flint.tools.serve.limits import limits_of
+from flint.tools.serve.replay import Pool, Replay, Router, Unserved, replay
+from flint.tools.serve.requests.generated import requests_of
+from flint.tools.serve.requests.table import Prefixes, Requests
+from flint.tools.serve.result import request_times, summarize
+from flint.tools.serve.step_times import Chunk
+from tests.tools.serve import plain_vllm
+from tests.tools.serve.roofline import Roofline
+
+OPTIONS = {
+    "vllm": "max_num_seqs={seqs},max_num_batched_tokens={tokens},block_size={block}",
+    "sglang": "max_running_requests={seqs},chunked_prefill_size={tokens},page_size={block}",
+    "trtllm": "max_batch_size={seqs},max_num_tokens={tokens},tokens_per_block={block},"
+    "enable_chunked_prefill=on",
+}
+VARIANTS = {
+    "vllm": ["", "scheduler_reserve_full_isl=off", "scheduling_policy=priority", "watermark=0.1"],
+    "sglang": ["", "enable_mixed_chunk=on", "schedule_conservativeness=0.1"],
+    "trtllm": ["", "capacity_scheduler_policy=MAX_UTILIZATION"],
+}
+
+
+@st.composite
+def some_requests(draw: st.DrawFn, most: int = 30) -> Requests:
+    n = draw(st.integers(1, most))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    span = draw(st.sampled_from([0.0, 0.1, 3.0]))
+    inputs = random.integers(1, draw(st.sampled_from([5, 60, 300])), n, endpoint=True)
+    outputs = random.integers(1, draw(st.sampled_from([2, 40, 200])), n, endpoint=True)
+    shared = np.repeat(random.integers(0, 2, n), 3) * 10 + np.tile(np.arange(3), n)
+    lengths = np.minimum(inputs // 16, 3)
+    kept = (np.arange(3) < lengths[:, None]).ravel()
+    prefixes = Prefixes(np.cumsum([0, *lengths]), shared[kept], 16)
+    return Requests(
+        "drawn", np.sort(random.random(n) * span), inputs, outputs, random.integers(0, 3, n),
+        prefixes if draw(st.booleans()) else None,
+        draw(st.sampled_from([None, None, 3])),
+    )  # fmt: skip
+
+
+@st.composite
+def some_engines(draw: st.DrawFn) -> str:
+    name = draw(st.sampled_from([*ENGINES]))
+    seqs = draw(st.sampled_from([1, 4, 16]))
+    text = OPTIONS[name].format(
+        seqs=seqs,
+        tokens=draw(st.sampled_from([16, 33, 512])),
+        block=draw(st.sampled_from([1, 7, 16])),
+    )
+    host = draw(st.sampled_from([0, 300]))
+    return f"{name}:{text},host_us={host}," + draw(st.sampled_from(VARIANTS[name]))
+
+
+def _columns(found: Replay) -> bytes:
+    t = found.times
+    columns = (t.queued, t.scheduled, t.first, t.last, t.preemptions, t.cached, t.replica)
+    return b"".join(c.tobytes() for c in columns)
+
+
+@given(
+    some_requests(),
+    st.sampled_from([1, 3, 40]),
+    st.sampled_from([40, 512]),
+    st.sampled_from([1, 5, 16]),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_engine_schedules_as_a_plain_scheduler(
+    requests: Requests, seqs: int, tokens: int, block: int, whole: bool, by_priority: bool
+) -> None:
+    requests = replace(requests, prefixes=None, concurrency=None)
+    chip = Roofline(cache_tokens=560)
+    rules = rules_of(
+        f"vllm:max_num_seqs={seqs},max_num_batched_tokens={tokens},block_size={block},host_us=0,"
+        f"scheduler_reserve_full_isl={whole},scheduling_policy={'priority' if by_priority else 'fcfs'}"
+    )
+    times = replay(requests, Pool(chip, rules)).times
+    plain = plain_vllm.times_of(
+        requests, chip, sequences=seqs, tokens=tokens, block=block, whole_prompt=whole,
+        by_priority=by_priority,
+    )  # fmt: skip
+    assert times.preemptions.tolist() == [s.preemptions for s in plain]
+    assert times.scheduled.tolist() == [s.scheduled for s in plain]
+    assert times.first.tolist() == [s.first for s in plain]
+    assert times.last.tolist() == [s.last for s in plain]
+
+
+@given(
+    some_requests(), some_engines(), st.integers(1, 3), st.sampled_from([*Router]), st.booleans()
+)
+@settings(max_examples=200, deadline=None)
+def test_what_every_replay_keeps(
+    requests: Requests, engine: str, engines: int, router: Router, pools: bool
+) -> None:
+    chip = Roofline(cache_tokens=560, longest=450)
+    pool = Pool(chip, rules_of(engine), engines)
+    decode = Pool(chip, rules_of(engine), 2) if pools else None
+    try:
+        found = replay(requests, pool, decode, router=router)
+    except FlintError as error:
+        assert error.code == "FL888"
+        return
+    stepped = replay(requests, pool, decode, router=router, jump=False)
+    assert _columns(found) == _columns(stepped)
+    assert as_json(summarize(found)) == as_json(summarize(stepped))
+    times, summary = found.times, summarize(found)
+    ended = ~np.isnan(times.last)
+    assert sorted(found.unserved) == np.flatnonzero(~ended).tolist()
+    assert all(
+        pool.refuses(int(requests.input_tokens[i]), int(requests.output_tokens[i]))
+        for i in found.unserved
+    )
+    assert (times.queued[ended] <= times.scheduled[ended]).all()
+    assert (times.scheduled[ended] < times.first[ended]).all()
+    assert (times.first[ended] <= times.last[ended]).all()
+    every = [p for ps in found.passes for p in ps]
+    computed, answered = sum(p.prompt_tokens for p in every), sum(p.decoded for p in every)
+    inputs, outputs = requests.input_tokens[ended].sum(), requests.output_tokens[ended].sum()
+    if not times.preemptions.any():
+        assert computed + times.cached.sum() == inputs and answered + ended.sum() == outputs
+    else:
+        assert computed + times.cached.sum() > inputs and answered + ended.sum() <= outputs
+    blocks = chip.cache_tokens // pool.rules.block_tokens
+    assert all(p.peak <= blocks for p in every)
+    for use in summary.pools:
+        assert sum(use.time.values()) == pytest.approx(1, abs=1e-4)
+
+
+def test_first_come_first_served_and_none_starves() -> None:
+    requests = requests_of("poisson:200/s,lengths=sharegpt,n=400,seed=3")
+    for name in ENGINES:
+        found = replay(requests, Pool(Roofline(cache_tokens=6000), rules_of(name)))
+        assert not np.isnan(found.times.last).any(), name
+        assert (np.diff(found.times.scheduled) >= 0).all(), name
+
+
+def test_at_a_low_rate_the_first_token_takes_one_prefill() -> None:
+    chip = Roofline()
+    for name in ENGINES:
+        rules = rules_of(f"{name}:host_us=100")
+        found = replay(requests_of("constant:0.1/s,input=900,output=20,n=5"), Pool(chip, rules))
+        alone = chip.step_ns(0, 0, (Chunk(900, 0),)) + 1e5
+        assert request_times(found)["ttft"] == pytest.approx(alone)
+
+
+def test_all_at_once_the_throughput_is_that_of_full_passes() -> None:
+    chip = Roofline()
+    rules = rules_of("vllm:max_num_seqs=64,max_num_batched_tokens=2048,host_us=0")
+    found = summarize(
+        replay(requests_of("poisson:inf/s,input=64,output=1000,n=640"), Pool(chip, rules))
+    )
+    fullest = 64 / chip.step_ns(64, 64 * (64 + 500)) * 1e9
+    assert 0.95 * fullest < found.output_tokens_per_s < 1.02 * fullest
+    assert found.pools[0].mean_batch == pytest.approx(64, rel=0.05)
+
+
+def test_waits_do_not_fall_when_the_rate_rises() -> None:
+    ttft = [
+        summarize(
+            replay(
+                requests_of(f"poisson:{r}/s,lengths=sharegpt,n=1500"),
+                Pool(Roofline(), rules_of("vllm")),
+                router=Router.LEAST,
+            )
+        ).ttft_ns.p99
+        for r in (2, 8, 32, 128)
+    ]
+    assert all(a <= b * 1.05 for a, b in itertools.pairwise(ttft))
+
+
+def test_shared_prefixes_are_computed_once() -> None:
+    requests = requests_of("constant:2/s,input=1000,output=4,n=20,prefix=800")
+    for name in ENGINES:
+        found = replay(requests, Pool(Roofline(), rules_of(name)))
+        assert found.times.cached.tolist() == [0, *[800] * 19], name
+    off = replay(requests, Pool(Roofline(), rules_of("vllm:enable_prefix_caching=off")))
+    assert not off.times.cached.any()
+    routed = [replay(requests, Pool(Roofline(), rules_of("vllm"), 4), router=r) for r in Router]
+    assert [int((r.times.cached == 0).sum()) for r in routed] == [4, 1, 1]
+
+
+def test_pools_add_the_transfer_and_keep_prompts_from_decodes() -> None:
+    requests, chip = requests_of("constant:1/s,input=2000,output=50,n=8"), Roofline()
+    rules = rules_of("vllm:host_us=0")
+    apart = replay(requests, Pool(chip, rules), Pool(chip, rules, 2))
+    together = replay(requests, Pool(chip, rules))
+    waited = request_times(apart)["ttft"] - request_times(together)["ttft"]
+    assert waited == pytest.approx(chip.transfer_ns(2000))
+    assert summarize(apart).pools[1].time["prefill"] == 0
+    assert set(apart.times.replica.tolist()) == {0}
+    one = replay(
+        requests_of("constant:1/s,input=20,output=1,n=2"), Pool(chip, rules), Pool(chip, rules)
+    )
+    assert (one.times.first == one.times.last).all()
+
+
+def test_what_cannot_be_served_is_said() -> None:
+    rules = rules_of("trtllm:max_num_tokens=512,max_batch_size=8")
+    chip = Roofline(cache_tokens=3200, longest=4000)
+    requests = requests_of("constant:1/s,input=100,output=20,n=5")
+    requests = replace(requests, input_tokens=np.array([100, 600, 3300, 9000, 100]))
+    found = replay(requests, Pool(chip, rules))
+    assert found.unserved == {1: Unserved.PASS, 2: Unserved.CACHE, 3: Unserved.MODEL}
+    assert [n.requests for n in summarize(found).not_ended] == [1, 1, 1]
+    with pytest.raises(FlintError, match="FL888"):
+        replay(replace(requests, input_tokens=np.full(5, 9000)), Pool(chip, rules))
+    with pytest.raises(FlintError, match="FL892"):
+        replay(requests, Pool(chip, rules, 0))
+
+
+@pytest.mark.parametrize(
+    ("engine", "cache", "resource"),
+    [
+        ("vllm:max_num_seqs=16,max_num_batched_tokens=64", 400_000, "time"),
+        ("vllm:max_num_seqs=4", 400_000, "sequences"),
+        ("trtllm", 4_000, "cache"),
+    ],
+)
+def test_a_rate_that_is_too_high_names_what_ends_it(engine: str, cache: int, resource: str) -> None:
+    pool = Pool(Roofline(cache_tokens=cache), rules_of(engine))
+    lengths = "input=2000,output=2" if resource == "time" else "input=200,output=200"
+    found = summarize(replay(requests_of(f"poisson:50/s,{lengths},n=400"), pool))
+    assert found.overload and found.overload.resource == resource
+    assert found.overload.asked_tokens_per_s > found.overload.served_tokens_per_s
+    low = summarize(replay(requests_of(f"poisson:0.2/s,{lengths},n=100"), pool))
+    assert low.overload is None and low.ended == 100
+
+
+def test_a_closed_loop_keeps_its_number_of_requests() -> None:
+    found = replay(
+        requests_of("concurrency:8,input=50,output=30,n=64"), Pool(Roofline(), rules_of("vllm"), 2)
+    )
+    starts, ends = np.sort(found.times.queued), np.sort(found.times.last)
+    assert (starts[8:] == ends[:-8]).all() and (starts[:8] == 0).all()
+
+
+def test_goodput_counts_requests_within_all_limits() -> None:
+    found = replay(
+        requests_of("poisson:20/s,lengths=sharegpt,n=300"), Pool(Roofline(), rules_of("vllm"))
+    )
+    times = request_times(found)
+    good = summarize(found, limits_of("ttft<=60ms, tpot<=13ms")).goodput
+    meets = (times["ttft"] <= 60e6) & ~(times["tpot"] > 13e6)
+    assert good and 0 < good.share < 1 and good.share == pytest.approx(meets.mean())
+    assert good.limits_ns == {"ttft": 60e6, "tpot": 13e6}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ttft<=2",
+        "ttft<=0s",
+        "ttft<=1s,ttft<=2s",
+        "tptt<=1s",
+        "ttft>=1s",
+        "latency<=1s,ttft<=2s",
+        "",
+    ],
+)
+def test_limits_that_cannot_be_read_or_met(text: str) -> None:
+    with pytest.raises(FlintError, match="FL891"):
+        limits_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("vlm", "did you mean 'vllm'"),
+        ("vllm:max_num_seq=3", "did you mean 'max_num_seqs'"),
+        ("vllm:max_num_seqs=0", "greater than or equal to 1"),
+        ("vllm:watermark=1", "less than 1"),
+        ("vllm:max_num_seqs=128,max_num_batched_tokens=64", "less than max_num_seqs=128"),
+        ("trtllm:capacity_scheduler_policy=STATIC_BATCH", "MAX_UTILIZATION"),
+        ("sglang:page_size", "not written key=value"),
+        ("sglang:page_size=1,page_size=2", "stands twice"),
+    ],
+)
+def test_options_that_an_engine_does_not_take(text: str, said: str) -> None:
+    with pytest.raises(FlintError, match="FL890") as caught:
+        rules_of(text)
+    assert said in str(caught.value)
