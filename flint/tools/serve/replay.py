@@ -20,13 +20,18 @@ from flint.tools.serve.engine.sequence import Sequence
 from flint.tools.serve.requests.table import Requests
 from flint.tools.serve.step_times import StepTimes
 
+#: SGLang's router (sglang_router 0.3, policy cache_aware: cache_threshold, balance_abs_threshold,
+#: balance_rel_threshold): the longest prefix counts if it is more than this part of the prompt, and
+#: while no engine has this many and times as many requests as another.
+_PART, _APART, _TIMES = 0.3, 64, 1.5
+
 
 class Router(StrEnum):
     """Which engine a request goes to."""
 
     ROUND_ROBIN = "round-robin"
     LEAST = "least"  #: the one with the fewest requests that wait or run
-    PREFIX = "prefix"  #: the one that has most of the prompt, of these the one with the fewest
+    PREFIX = "prefix"  #: the one that has most of the prompt, or as LEAST: see `_PART`
 
 
 class Unserved(StrEnum):
@@ -206,13 +211,13 @@ class _Run:
         if self.router is Router.ROUND_ROBIN:
             self.turns[pool] += 1
             return (self.turns[pool] - 1) % len(engines)
-        prefix = self.router is Router.PREFIX
-
-        def load(at: int) -> tuple[int, int, int]:
-            hits = engines[at].cache.hits(sequence.hashes) if prefix else 0
-            return -hits, engines[at].outstanding(now), at
-
-        return min(range(len(engines)), key=load)
+        loads = [engine.outstanding(now) for engine in engines]
+        most, least = max(loads), min(loads)
+        if self.router is Router.PREFIX and not most > max(least + _APART, least * _TIMES):
+            hits = [engine.cache.hits(sequence.hashes) for engine in engines]
+            if max(hits) * engines[0].cache.unit_tokens > _PART * sequence.input:
+                return hits.index(max(hits))
+        return loads.index(least)
 
     def _ended(self, engine: Engine, sequence: Sequence) -> None:
         """What the end of a sequence brings about: it moves to a decode engine, or another request comes."""

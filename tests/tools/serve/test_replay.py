@@ -225,7 +225,7 @@ def test_what_cannot_be_served_is_said() -> None:
 @pytest.mark.parametrize(
     ("engine", "cache", "resource"),
     [
-        ("vllm:max_num_seqs=16,max_num_batched_tokens=64", 400_000, "time"),
+        ("vllm:max_num_batched_tokens=64", 400_000, "time"),
         ("vllm:max_num_seqs=4", 400_000, "sequences"),
         ("trtllm", 4_000, "cache"),
     ],

@@ -55,17 +55,16 @@ class Rules:
     that is under way, then to those that wait.
     """
 
-    name: str
     max_sequences: int
     max_tokens: int  #: of one pass
     block_tokens: int
-    chunked: bool  #: prompts are cut where the pass is full
-    prefill_first: bool  #: prompts come before decodes
-    mixed: bool  #: prompts and decodes share passes
     reserve: Reserve
-    victim: Victim
-    prefix_caching: bool
-    order: Order
-    watermark: float  #: share of the cache that starting requests leave free
     host_ns: float  #: of each pass, in which the chip waits
+    prefix_caching: bool
+    chunked: bool = True  #: prompts are cut where the pass is full
+    prefill_first: bool = False  #: prompts come before decodes
+    mixed: bool = True  #: prompts and decodes share passes
+    victim: Victim = Victim.LAST
+    order: Order = Order.FCFS
+    watermark: float = 0.0  #: share of the cache that starting requests leave free
     expected: Expected = Expected()
