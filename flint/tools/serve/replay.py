@@ -20,7 +20,7 @@ from flint.tools.serve.engine.sequence import Sequence
 from flint.tools.serve.requests.table import Requests
 from flint.tools.serve.step_times import StepTimes
 
-#: SGLang's router (sglang_router 0.3, policy cache_aware: cache_threshold, balance_abs_threshold,
+#: SGLang's router (sglang_router, policy cache_aware: cache_threshold, balance_abs_threshold,
 #: balance_rel_threshold): the longest prefix counts if it is more than this part of the prompt, and
 #: while no engine has this many and times as many requests as another.
 _PART, _APART, _TIMES = 0.3, 64, 1.5
@@ -50,18 +50,14 @@ class Pool:
     rules: Rules
     engines: int = 1
 
-    def refuses(self, input_tokens: int, output_tokens: int) -> Unserved | None:
-        """Why no engine of the pool could ever finish such a request."""
+    def refuses(self, prompt: int, tokens: int) -> Unserved | None:
+        """Why no engine of the pool could ever finish a request of `tokens`, of which it computes `prompt`."""
         rules, longest = self.rules, self.times.longest
-        if longest is not None and input_tokens + output_tokens > longest:
+        if longest is not None and tokens > longest:
             return Unserved.MODEL
-        blocks = self.times.cache_tokens // rules.block_tokens
-        if -(-(input_tokens + output_tokens) // rules.block_tokens) > blocks:
+        if tokens > self.times.cache_tokens // rules.block_tokens * rules.block_tokens:
             return Unserved.CACHE
-        # after a preemption the answer is computed as a prompt, too
-        if not rules.chunked and input_tokens + output_tokens - 1 > rules.max_tokens:
-            return Unserved.PASS
-        return None
+        return Unserved.PASS if prompt > rules.max_tokens and not rules.chunked else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,34 +104,29 @@ class _Run:
         self, requests: Requests, pools: Several[Pool], router: Router, jump: bool
     ) -> None:
         self.requests = requests
+        self.closed = requests.concurrency is not None
         self.kinds = pools
         self.log = Times(len(requests))
         self.unserved: dict[int, Unserved] = {}
         self.router = router
         self.prefixes = requests.prefixes if pools[0].rules.prefix_caching else None
         hash_tokens = self.prefixes.block_tokens if self.prefixes else 1
-        block = pools[0].rules.block_tokens
-        unit = math.lcm(hash_tokens, block)  # hashes that begin a block of the engine
-        self.every = unit // hash_tokens
-        last = len(pools) - 1
+        unit = math.lcm(hash_tokens, pools[0].rules.block_tokens)
+        self.every = unit // hash_tokens  #: each so manieth hash ends a block of the engine, too
         self.pools = [
-            [
-                Engine(
-                    p.times, p.rules, self.log, unit if self.prefixes and not at else 0,
-                    prefills=at < last, jump=jump,
-                )
-                for _ in range(p.engines)
-            ]
+            self._engines(p, unit if self.prefixes and not at else 0, p is not pools[-1], jump)
             for at, p in enumerate(pools)
-        ]  # fmt: skip
+        ]
         self.engines = [engine for pool in self.pools for engine in pool]
-        self.produces = requests.concurrency is not None or last > 0
         self.turns = [0] * len(pools)
         self.next = 0  #: the next request that has not arrived
         self.count = 0
-        self.coming: list[
-            tuple[float, int, int, Sequence | None]
-        ] = []  #: ns, order, request, moved
+        #: nanoseconds, order, request, and the sequence if it comes from another engine
+        self.coming: list[tuple[float, int, int, Sequence | None]] = []
+
+    def _engines(self, pool: Pool, unit: int, prefills: bool, jump: bool) -> list[Engine]:
+        of = (pool.times, pool.rules, self.log, unit)
+        return [Engine(*of, prefills=prefills, jump=jump) for _ in range(pool.engines)]
 
     def to_the_end(self) -> None:
         """Run until nothing arrives and nothing runs."""
@@ -152,12 +143,11 @@ class _Run:
                 return
 
     def _advance(self, clocks: list[tuple[float, int]], arrival: float) -> None:
-        if not self.produces:
-            for clock, at in clocks:
-                if clock < arrival:
-                    self.engines[at].advance(arrival, to_end=False)
+        if not self.closed and len(self.pools) == 1:  # no end brings an arrival
+            for _, at in clocks:
+                self.engines[at].advance(arrival, to_end=False)
             return
-        # another engine may send something as early as its clock: a pass that begins by then is safe
+        # another engine sends nothing before its clock: a pass that begins by then is safe
         until = min(arrival, math.nextafter(clocks[1][0], math.inf)) if clocks[1:] else arrival
         engine = self.engines[clocks[0][1]]
         engine.advance(until, to_end=True)
@@ -167,9 +157,8 @@ class _Run:
     def _announce(self, now_ns: float) -> None:
         """The next request comes: at its time, or in a closed loop now."""
         if self.next < len(self.requests):
-            closed = self.requests.concurrency is not None
-            when = now_ns if closed else float(self.requests.arrival_s[self.next]) * 1e9
-            self._come(when, self.next, None)
+            at = float(self.requests.arrival_s[self.next]) * 1e9
+            self._come(now_ns if self.closed else at, self.next, None)
             self.next += 1
 
     def _come(self, when_ns: float, request: int, moved: Sequence | None) -> None:
@@ -177,34 +166,35 @@ class _Run:
         self.count += 1
 
     def _arrive(self) -> None:
-        now, order, request, moved = heapq.heappop(self.coming)
-        if moved is not None:
+        now, order, request, sequence = heapq.heappop(self.coming)
+        if sequence is not None:
             self.log.first[request] = now
-            self._send(moved, 1, now)
+            self._send(sequence, 1, now)
             return
         self.log.queued[request] = now
-        if self.requests.concurrency is None:
-            self._announce(now)
-        inputs = int(self.requests.input_tokens[request])
-        outputs = int(self.requests.output_tokens[request])
-        why = next((w for p in self.kinds if (w := p.refuses(inputs, outputs))), None)
-        if why is not None:
+        prompt = int(self.requests.input_tokens[request])
+        output = int(self.requests.output_tokens[request])
+        last = len(self.kinds) - 1
+        refusals = (
+            p.refuses(0 if at else prompt, prompt + (output if at == last else 1))
+            for at, p in enumerate(self.kinds)
+        )
+        if why := next(filter(None, refusals), None):
             self.unserved[request] = why
-            if self.requests.concurrency is not None:
-                self._announce(now)
-            return
-        sequence = Sequence(request, inputs, outputs if len(self.kinds) == 1 else 1, (now, order))
-        sequence.priority = int(self.requests.priority[request])
-        if self.prefixes:
-            sequence.hashes = self.prefixes.of(request)[self.every - 1 :: self.every]
-        self._send(sequence, 0, now)
+        else:
+            priority = int(self.requests.priority[request])
+            sequence = Sequence(request, prompt, 1 if last else output, (now, order), priority)
+            if self.prefixes:
+                sequence.hashes = self.prefixes.of(request)[self.every - 1 :: self.every]
+            self._send(sequence, 0, now)
+        if why or not self.closed:
+            self._announce(now)
 
     def _send(self, sequence: Sequence, pool: int, now: float) -> None:
-        engines = self.pools[pool]
         at = self._route(sequence, pool, now)
         if pool == len(self.pools) - 1:
             self.log.replica[sequence.request] = at
-        engines[at].enqueue(sequence, now)
+        self.pools[pool][at].enqueue(sequence, now)
 
     def _route(self, sequence: Sequence, pool: int, now: float) -> int:
         engines = self.pools[pool]
@@ -219,21 +209,17 @@ class _Run:
                 return hits.index(max(hits))
         return loads.index(least)
 
-    def _ended(self, engine: Engine, sequence: Sequence) -> None:
+    def _ended(self, engine: Engine, done: Sequence) -> None:
         """What the end of a sequence brings about: it moves to a decode engine, or another request comes."""
-        request, now = sequence.request, engine.clock
+        request, now = done.request, engine.clock
         output = int(self.requests.output_tokens[request])
         if len(self.pools) > 1 and engine in self.pools[0]:
             if output > 1:
-                moved = Sequence(request, sequence.input, output, (now, self.count))
-                moved.priority, moved.generated, moved.computed = (
-                    sequence.priority,
-                    1,
-                    sequence.input,
-                )
-                transfer = self.kinds[0].times.transfer_ns(sequence.input)
-                self._come(now + transfer, request, moved)
+                then = now + self.kinds[0].times.transfer_ns(done.input)
+                turn = (then, self.count)
+                moved = Sequence(request, done.input, output, turn, done.priority, 1, done.input)
+                self._come(then, request, moved)
                 return
             self.log.last[request] = now
-        if self.requests.concurrency is not None:
+        if self.closed:
             self._announce(now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, TypeVar
 
@@ -46,13 +46,14 @@ def parse_spec(text: str, code: str) -> Spec:
     return Spec(text, name.strip(), first, options)
 
 
-def fill(kind: type[T], spec: Spec, code: str, **given: str) -> T:
-    """A dataclass from the options of `spec`, and of what is `given` beside them.
+def fill(kind: type[T], spec: Spec, code: str, without: Sequence[str] = (), **given: str) -> T:
+    """A dataclass from the options of `spec`, none of those `without`, and what is `given` beside them.
 
     Raises FlintError `code` for a key that `kind` lacks (with the nearest), and for a value that its field
     does not take.
     """
-    known = [f.name for f in fields(kind) if f.name not in given]  # type: ignore[arg-type]
+    names = (f.name for f in fields(kind))  # type: ignore[arg-type]
+    known = [name for name in names if name not in given and name not in without]
     for key in spec.options:
         if key not in known:
             near = nearest(key, known)

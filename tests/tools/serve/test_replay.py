@@ -120,16 +120,14 @@ def test_what_every_replay_keeps(
     times, summary = found.times, summarize(found)
     ended = ~np.isnan(times.last)
     assert sorted(found.unserved) == np.flatnonzero(~ended).tolist()
-    assert all(
-        pool.refuses(int(requests.input_tokens[i]), int(requests.output_tokens[i]))
-        for i in found.unserved
-    )
+    inputs, outputs = requests.input_tokens, requests.output_tokens
+    assert all(pool.refuses(inputs[i], inputs[i] + outputs[i]) for i in found.unserved)
     assert (times.queued[ended] <= times.scheduled[ended]).all()
     assert (times.scheduled[ended] < times.first[ended]).all()
     assert (times.first[ended] <= times.last[ended]).all()
     every = [p for ps in found.passes for p in ps]
     computed, answered = sum(p.prompt_tokens for p in every), sum(p.decoded for p in every)
-    inputs, outputs = requests.input_tokens[ended].sum(), requests.output_tokens[ended].sum()
+    inputs, outputs = inputs[ended].sum(), outputs[ended].sum()
     if not times.preemptions.any():
         assert computed + times.cached.sum() == inputs and answered + ended.sum() == outputs
     else:
@@ -209,10 +207,10 @@ def test_pools_add_the_transfer_and_keep_prompts_from_decodes() -> None:
 
 
 def test_what_cannot_be_served_is_said() -> None:
-    rules = rules_of("trtllm:max_num_tokens=512,max_batch_size=8")
+    rules = rules_of("trtllm:max_num_tokens=512")
     chip = Roofline(cache_tokens=3200, longest=4000)
     requests = requests_of("constant:1/s,input=100,output=20,n=5")
-    requests = replace(requests, input_tokens=np.array([100, 600, 3300, 9000, 100]))
+    requests = replace(requests, input_tokens=np.array([100, 600, 3300, 9000, 510]))
     found = replay(requests, Pool(chip, rules))
     assert found.unserved == {1: Unserved.PASS, 2: Unserved.CACHE, 3: Unserved.MODEL}
     assert [n.requests for n in summarize(found).not_ended] == [1, 1, 1]

@@ -97,8 +97,7 @@ class Engine:
     def _pass(self) -> None:
         preempted = self.passes.preemptions
         chunks, decodes = self._plan()
-        if self._waiting and self._held_back:
-            self.passes.held_back[self._held_back] += 1
+        self._note_waiting()
         if not chunks:
             self._decode_pass()
             quiet = not self.ended and self.passes.preemptions == preempted
@@ -119,12 +118,15 @@ class Engine:
                 self._steady = False
                 return
             self.cache.take(self._needed())
-            if self._waiting and self._held_back:
-                self.passes.held_back[self._held_back] += 1
+            self._note_waiting()
             self._decode_pass()
             if self.ended:
                 self._steady = False
                 return
+
+    def _note_waiting(self) -> None:
+        if self._waiting and self._held_back:
+            self.passes.held_back[self._held_back] += 1
 
     def _is_stuck(self) -> bool:
         """Whether those who wait go on waiting until a sequence ends or arrives."""
@@ -176,8 +178,7 @@ class Engine:
         unit = self.cache.unit_tokens
         while unit and len(sequence.held) < min(sequence.computed // unit, len(sequence.hashes)):
             if not self.cache.publish(sequence.hashes[len(sequence.held)]):
-                sequence.hashes = sequence.held[:]  # another has the rest: this one's stays its own
-                break
+                break  # another computed it meanwhile: this one's blocks stay its own
             sequence.held.append(sequence.hashes[len(sequence.held)])
             sequence.blocks -= self.cache.unit_blocks
         if sequence.computed < sequence.prompt:
@@ -202,9 +203,8 @@ class Engine:
         """The prompts of the next pass with their tokens, and how many sequences decode in it."""
         self._held_back = None
         self._start_transferred()
-        return (
-            self._plan_prompts_first() if self.rules.prefill_first else self._plan_decodes_first()
-        )
+        first = self.rules.prefill_first
+        return self._plan_prompts_first() if first else self._plan_decodes_first()
 
     def _plan_prompts_first(self) -> tuple[_Chunks, int]:
         beside = len(self._decoding) if self.rules.mixed else 0
@@ -276,11 +276,10 @@ class Engine:
         """Tokens that `sequence` computes first; 0 if it cannot start, and `_held_back` says why."""
         cache, rules, prompt = self.cache, self.rules, sequence.prompt
         hits = sequence.hashes[: cache.hits(sequence.hashes)]
-        cached = min(
-            len(hits) * cache.unit_tokens, (prompt - 1) // rules.block_tokens * rules.block_tokens
-        )
+        most = (prompt - 1) // rules.block_tokens * rules.block_tokens
+        cached = min(len(hits) * cache.unit_tokens, most)
         new = prompt - cached
-        if new > budget and not rules.chunked:
+        if new > budget and not (rules.chunked or sequence.generated):
             self._held_back = Held.TOKENS
             return 0
         new = min(new, budget)
@@ -319,7 +318,9 @@ class Engine:
                 return
             whole = self.rules.reserve is Reserve.WHOLE
             tokens = sequence.input + sequence.output if whole else sequence.prompt
-            if self.cache.blocks_of(tokens) > self.cache.available - self._kept_free(self.busy):
+            if self.cache.blocks_of(tokens) > self.cache.available - self._kept_free(
+                bool(self._decoding)
+            ):
                 self._held_back = Held.CACHE
                 return
             heapq.heappop(self._waiting)

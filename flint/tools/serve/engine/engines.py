@@ -79,7 +79,8 @@ class Sglang:
         """Prompts first. Raises FlintError FL890 for mixed passes of fewer tokens than sequences."""
         tokens, asked = self.chunked_prefill_size, self.max_running_requests
         first = min(Expected.first * self.schedule_conservativeness, 1.0)
-        most = _sequences("max_running_requests", asked, 2048, "chunked_prefill_size", tokens)
+        beside = tokens if self.enable_mixed_chunk else 1 << 53  # decodes alone take no chunk
+        most = _sequences("max_running_requests", asked, 2048, "chunked_prefill_size", beside)
         return Rules(
             most,
             tokens,

@@ -20,14 +20,12 @@ class Sequence:
     priority: int = 0
     generated: int = 0
     computed: int = 0  #: tokens of `prompt` that are in the cache
-    cached: int = 0  #: of these, found there when it started
     blocks: int = 0  #: without a hash, until it decodes
     hashes: list[int] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
     offset: int = 0
     end_tick: int = -1
     last_ns: float = 0.0  #: when its last token came; of those that decode the engine knows
-    preemptions: int = 0
 
     @property
     def prompt(self) -> int:

@@ -20,7 +20,7 @@ _PREFIX_BLOCK = 16
 
 @dataclass(frozen=True)
 class Load:
-    """What every generator takes; docs/serve.md says what each option is."""
+    """What generators take; docs/serve.md says what each option is."""
 
     n: AtLeast1 = 1000
     seed: Natural = 0
@@ -28,49 +28,9 @@ class Load:
     input: Length = None
     output: Length = None
     prefix: Natural = 0
-
-
-@dataclass(frozen=True)
-class Constant(Load):
-    """`constant:5/s`: arrivals at equal distances."""
-
+    burstiness: Above0 = 1.0  #: of `gamma:`
     rate: Rate = math.inf
-
-    def arrivals(self, random: np.random.Generator) -> Floats:
-        """Seconds, from 0."""
-        return np.arange(self.n) / self.rate
-
-
-@dataclass(frozen=True)
-class Poisson(Constant):
-    """`poisson:10/s`: distances are exponential."""
-
-    def arrivals(self, random: np.random.Generator) -> Floats:
-        """Seconds, from 0."""
-        return self._gamma(random, 1.0)
-
-    def _gamma(self, random: np.random.Generator, shape: float) -> Floats:
-        gaps = random.gamma(shape, 1 / (self.rate * shape), self.n)
-        gaps[0] = 0.0
-        return np.cumsum(gaps)
-
-
-@dataclass(frozen=True)
-class Gamma(Poisson):
-    """`gamma:10/s,burstiness=0.5`: distances of this shape, below 1 in bursts, 1 as `poisson`."""
-
-    burstiness: Above0 = 1.0
-
-    def arrivals(self, random: np.random.Generator) -> Floats:
-        """Seconds, from 0."""
-        return self._gamma(random, self.burstiness)
-
-
-@dataclass(frozen=True)
-class Concurrency(Load):
-    """`concurrency:16`: a closed loop of so many requests at a time."""
-
-    concurrency: AtLeast1 = 1
+    concurrency: AtLeast1 | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +43,13 @@ class LogOptions:
     strict: bool = False
 
 
-_OPEN: dict[str, type[Constant]] = {"constant": Constant, "poisson": Poisson, "gamma": Gamma}
+#: What stands behind the name, and options that it does not take.
+_GENERATORS = {
+    "constant": ("rate", ("concurrency", "burstiness")),
+    "poisson": ("rate", ("concurrency", "burstiness")),
+    "gamma": ("rate", ("concurrency",)),
+    "concurrency": ("concurrency", ("rate", "burstiness")),
+}
 
 
 def requests_of(text: str) -> Requests:
@@ -92,7 +58,7 @@ def requests_of(text: str) -> Requests:
     Raises FlintError FL889 for what cannot be read, and what `read_log` raises.
     """
     name = text.partition(":")[0]
-    if name not in (*_OPEN, "concurrency", "trace"):
+    if name not in (*_GENERATORS, "trace"):
         return read_log(Path(text))
     spec = parse_spec(text, "FL889")
     if not spec.first:
@@ -101,18 +67,22 @@ def requests_of(text: str) -> Requests:
     if name == "trace":
         log = fill(LogOptions, spec, "FL889", path=spec.first)
         return read_log(log.path, n=log.n, speed=log.speed, strict=log.strict)
-    if name == "concurrency":
-        closed = fill(Concurrency, spec, "FL889", concurrency=spec.first)
-        random = np.random.Generator(np.random.PCG64(closed.seed))
-        return _generated(closed, np.zeros(closed.n), random, spec, closed.concurrency)
-    load = fill(_OPEN[name], spec, "FL889", rate=spec.first)
+    first, without = _GENERATORS[name]
+    return _generated(fill(Load, spec, "FL889", without, **{first: spec.first}), spec)
+
+
+def _arrivals(load: Load, name: str, random: np.random.Generator) -> Floats:
+    """Seconds, from 0."""
+    if name == "constant" or math.isinf(load.rate):
+        return np.arange(load.n) / load.rate
+    gaps = random.gamma(load.burstiness, 1 / (load.rate * load.burstiness), load.n)
+    gaps[0] = 0.0
+    return np.cumsum(gaps)
+
+
+def _generated(load: Load, spec: Spec) -> Requests:
     random = np.random.Generator(np.random.PCG64(load.seed))
-    return _generated(load, load.arrivals(random), random, spec, None)
-
-
-def _generated(
-    load: Load, arrival_s: Floats, random: np.random.Generator, spec: Spec, concurrency: int | None
-) -> Requests:
+    arrival_s = _arrivals(load, spec.name, random)
     input, output = load.input, load.output
     notes: tuple[str, ...] = ()
     if load.lengths == "sharegpt":
@@ -131,7 +101,7 @@ def _generated(
     outputs = output(random, load.n)
     zeros = np.zeros(load.n, np.int64)
     prefixes = _prefixes(load.n, load.prefix // _PREFIX_BLOCK)
-    return Requests(spec.text, arrival_s, inputs, outputs, zeros, prefixes, concurrency, notes)
+    return Requests(spec.text, arrival_s, inputs, outputs, zeros, prefixes, load.concurrency, notes)
 
 
 def _prefixes(n: int, blocks: int) -> Prefixes | None:

@@ -181,10 +181,8 @@ def _tokens(value: object, name: str) -> int:
 
 
 def _whole(value: object, name: str) -> int:
-    if isinstance(value, str) and value.strip().isdecimal():
-        return int(value)
     found = _number(value, name)
-    if found != int(found):
+    if found != int(found) or abs(found) >= 1 << 53:
         raise Malformed(f"{name} is {found:g}, not a whole number")
     return int(found)
 
@@ -202,8 +200,8 @@ def _number(value: object, name: str) -> float:
 
 def _seconds(value: object, unit_s: float | None, name: str) -> float:
     """A time of arrival in seconds; a date counts in UTC where it says no zone."""
-    if unit_s is not None:
-        return _number(value, name) * unit_s
+    if unit_s is not None or "-" not in str(value)[1:]:
+        return _number(value, name) * (unit_s or 1.0)
     try:
         found = datetime.fromisoformat(str(value).strip())
     except ValueError:

@@ -36,6 +36,8 @@ def records(path: Path) -> Iterator[Record]:
                 yield record
     except OSError as error:
         raise FlintError("FL884", f"cannot read {path}: {error.strerror or error}") from error
+    except RecursionError as error:
+        raise bad_row(path, line[0] + 1, "it is nested too deeply") from error
     except (Malformed, csv.Error, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise bad_row(path, line[0] + 1, str(error)) from error
 
