@@ -22,93 +22,80 @@ _GROWTH = 2.0
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and percentiles (between two values: linear) of a time in ns."""
+    """Mean and percentiles of a time in ns."""
 
-    mean: Thousandths
-    p50: Thousandths
-    p90: Thousandths
-    p99: Thousandths
+    mean: Thousandths  #: In ns.
+    p50: Thousandths  #: In ns; so are the others.
+    p90: Thousandths  #: Nine of ten are at most this.
+    p99: Thousandths  #: 99 of a hundred are at most this.
 
 
 @dataclass(frozen=True)
 class Goodput:
     """Requests that stayed within limits."""
 
-    #: `ttft` and the like, with the most that each may be in ns.
-    limits_ns: dict[str, float]
-    #: Of all requests, those that never end among them.
-    share: Millionths
-    requests_per_s: Millionths
+    limits_ns: dict[str, float]  #: `ttft` and the like, with the most that each may be in ns.
+    share: Millionths  #: Of all requests, those that never end among them.
+    requests_per_s: Millionths  #: Over the duration.
 
 
 @dataclass(frozen=True)
 class NotEnded:
-    """Requests that no engine can ever finish, and why."""
+    """Requests that no engine can ever finish."""
 
-    reason: str
-    requests: int
+    reason: str  #: In words.
+    requests: int  #: How many.
 
 
 @dataclass(frozen=True)
 class PoolUse:
     """What the engines of one pool did."""
 
-    engines: int
-    passes: int
-    #: Sequences in a pass.
-    mean_batch: Millionths
-    #: Shares of the engines' time in passes of prompts (`prefill`), of decodes, of both (`mixed`), in
-    #: which the chip waited for the host, and without work (`idle`).
+    engines: int  #: How many.
+    passes: int  #: Of all engines.
+    mean_batch: Millionths  #: Sequences in a pass.
     time: dict[str, float]
-    #: Share of the cache in use: over time, at most, and as points of the engine with the highest peak.
-    cache_mean: Millionths
-    cache_peak: Millionths
-    #: Seconds since the start, and the share.
+    """Shares of the engines' time in passes of prompts (prefill), of decodes, of both (mixed), in which
+    the chip waits for the host, and without work (idle)."""
+    cache_mean: Millionths  #: Share of the cache in use, over time.
+    cache_peak: Millionths  #: The same at most.
     cache_over_time: tuple[tuple[float, float], ...]
-    #: Sequences that lost their cache and computed it again.
-    preemptions: int
-    #: Passes in which somebody waited, by what held the first of them back.
-    held_back: dict[str, int]
+    """Of the engine with the highest peak: seconds since the start, and the share."""
+    preemptions: int  #: Sequences that lost their cache and computed it again.
+    held_back: dict[str, int]  #: Passes in which somebody waited, by what held the first back.
 
 
 @dataclass(frozen=True)
 class Overload:
-    """Requests come faster than the engines serve them: waiting times grow with the length of the log."""
+    """Requests come faster than the engines serve them: waits grow with the length of the log."""
 
-    #: Input and output tokens a second.
-    asked_tokens_per_s: Thousandths
-    served_tokens_per_s: Thousandths
-    #: What ends it: `time` (tokens a second of the passes), `cache` (its places) or `sequences` (an option).
+    asked_tokens_per_s: Thousandths  #: Input and output tokens that arrive.
+    served_tokens_per_s: Thousandths  #: The same over the duration.
     resource: str
+    """What ends it: time (tokens a second of the passes), cache (its places) or sequences (an option)."""
 
 
 @dataclass(frozen=True)
 class Summary:
     """A replay in numbers. Times and rates are of requests that ended."""
 
-    requests: int
-    ended: int
-    not_ended: tuple[NotEnded, ...]
-    #: From the first arrival to the last token.
-    duration_s: Millionths
-    #: From arrival to the first token.
-    ttft_ns: Spread
-    #: Between the first and the last token of a request, over its tokens but one.
+    requests: int  #: All that arrived.
+    ended: int  #: Those that got all their tokens.
+    not_ended: tuple[NotEnded, ...]  #: Those that never can, by reason.
+    duration_s: Millionths  #: From the first arrival to the last token.
+    ttft_ns: Spread  #: From arrival to the first token.
     tpot_ns: IfAny[Spread | None]
-    #: Between two tokens of a request, over all of them.
-    itl_ns: IfAny[Spread | None]
-    #: From arrival to the last token.
-    latency_ns: Spread
-    #: From arrival to the first pass.
-    queue_ns: Spread
-    requests_per_s: Millionths
-    input_tokens_per_s: Thousandths
-    output_tokens_per_s: Thousandths
-    #: Share of prompts' tokens that were in the cache.
-    cached_share: Millionths
-    pools: tuple[PoolUse, ...]
-    goodput: IfAny[Goodput | None] = None
-    overload: IfAny[Overload | None] = None
+    """Between the first and the last token of a request, over its tokens but one."""
+    itl_ns: IfAny[Spread | None]  #: Between two tokens of a request, over all of them.
+    latency_ns: Spread  #: From arrival to the last token.
+    queue_ns: Spread  #: From arrival to the first pass.
+    requests_per_s: Millionths  #: Over the duration.
+    input_tokens_per_s: Thousandths  #: Over the duration.
+    output_tokens_per_s: Thousandths  #: Over the duration.
+    cached_share: Millionths  #: Of prompts' tokens, those that were in the cache.
+    pools: tuple[PoolUse, ...]  #: One, or prefill and decode.
+    goodput: IfAny[Goodput | None] = None  #: Where limits were given.
+    overload: IfAny[Overload | None] = None  #: Where the rate is too high.
 
 
 def request_times(found: Replay) -> dict[str, Floats]:

@@ -17,7 +17,7 @@ from flint.tools.serve.requests.generated import requests_of
 from flint.tools.serve.requests.table import Prefixes, Requests
 from flint.tools.serve.result import request_times, summarize
 from flint.tools.serve.step_times import Chunk
-from tests.tools.serve import plain_vllm
+from tests.tools.serve.plain import Plain
 from tests.tools.serve.roofline import Roofline
 
 OPTIONS = {
@@ -70,33 +70,22 @@ def _columns(found: Replay) -> bytes:
     return b"".join(c.tobytes() for c in columns)
 
 
-@given(
-    some_requests(),
-    st.sampled_from([1, 3, 40]),
-    st.sampled_from([40, 512]),
-    st.sampled_from([1, 5, 16]),
-    st.booleans(),
-    st.booleans(),
-)
-@settings(max_examples=150, deadline=None)
+@given(some_requests(), some_engines(), st.sampled_from([520, 700, 3000]))
+@settings(max_examples=200, deadline=None)
 def test_the_engine_schedules_as_a_plain_scheduler(
-    requests: Requests, seqs: int, tokens: int, block: int, whole: bool, by_priority: bool
+    requests: Requests, engine: str, cache: int
 ) -> None:
     requests = replace(requests, prefixes=None, concurrency=None)
-    chip = Roofline(cache_tokens=560)
-    rules = rules_of(
-        f"vllm:max_num_seqs={seqs},max_num_batched_tokens={tokens},block_size={block},host_us=0,"
-        f"scheduler_reserve_full_isl={whole},scheduling_policy={'priority' if by_priority else 'fcfs'}"
-    )
-    times = replay(requests, Pool(chip, rules)).times
-    plain = plain_vllm.times_of(
-        requests, chip, sequences=seqs, tokens=tokens, block=block, whole_prompt=whole,
-        by_priority=by_priority,
-    )  # fmt: skip
+    chip, rules = Roofline(cache_tokens=cache), rules_of(engine)
+    found, plain = replay(requests, Pool(chip, rules)), Plain(requests, chip, rules).every
+    times = found.times
     assert times.preemptions.tolist() == [s.preemptions for s in plain]
     assert times.scheduled.tolist() == [s.scheduled for s in plain]
-    assert times.first.tolist() == [s.first for s in plain]
-    assert times.last.tolist() == [s.last for s in plain]
+    assert times.first.tolist() == [s.tokens_ns[0] for s in plain]
+    assert times.last.tolist() == [s.tokens_ns[-1] for s in plain]
+    passes = found.passes[0][0]
+    gaps = np.repeat(np.array(passes.gaps_ns), np.array(passes.gaps, np.int64))
+    assert sorted(gaps) == sorted(np.concatenate([np.diff(s.tokens_ns) for s in plain]))
 
 
 @given(

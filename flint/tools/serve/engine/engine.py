@@ -389,7 +389,7 @@ class Engine:
     def _victim(self) -> Sequence:
         decoding = self._decoding
         if self.rules.victim is Victim.SHORTEST:
-            return min(decoding, key=lambda s: (s.output - s.end_tick, -s.input, s.arrived))
+            return min(reversed(decoding), key=lambda s: (s.output - s.end_tick, -s.input))
         if self.rules.order is Order.PRIORITY:
             running = [*decoding, *([self._partial] if self._partial else [])]
             return max(running, key=lambda s: (s.priority, s.arrived))
