@@ -101,7 +101,7 @@ class Engine:
         if not chunks:
             self._decode_pass()
             quiet = not self.ended and self.passes.preemptions == preempted
-            self._steady = self._jump and quiet and self._partial is None and self._is_stuck()
+            self._steady = self._jump and quiet and self._is_stuck()
             return
         self._steady = False
         parts = tuple(Chunk(new, s.computed) for s, new in chunks)

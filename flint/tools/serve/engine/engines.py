@@ -44,17 +44,12 @@ class Vllm:
     def rules(self) -> Rules:
         """Decodes first, chunks beside them. Raises FlintError FL890 for fewer tokens than sequences."""
         tokens = self.max_num_batched_tokens
+        most = _sequences("max_num_seqs", self.max_num_seqs, 1024, "max_num_batched_tokens", tokens)
+        reserve = Reserve.PROMPT if self.scheduler_reserve_full_isl else Reserve.CHUNK
         return Rules(
-            _sequences("max_num_seqs", self.max_num_seqs, 1024, "max_num_batched_tokens", tokens),
-            tokens,
-            self.block_size,
-            Reserve.PROMPT if self.scheduler_reserve_full_isl else Reserve.CHUNK,
-            self.host_us * 1e3,
-            self.enable_prefix_caching,
-            self.enable_chunked_prefill,
-            order=self.scheduling_policy,
-            watermark=self.watermark,
-        )
+            most, tokens, self.block_size, reserve, self.host_us * 1e3, self.enable_prefix_caching,
+            self.enable_chunked_prefill, order=self.scheduling_policy, watermark=self.watermark,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -82,17 +77,10 @@ class Sglang:
         beside = tokens if self.enable_mixed_chunk else 1 << 53  # decodes alone take no chunk
         most = _sequences("max_running_requests", asked, 2048, "chunked_prefill_size", beside)
         return Rules(
-            most,
-            tokens,
-            self.page_size,
-            Reserve.EXPECTED,
-            self.host_us * 1e3,
-            not self.disable_radix_cache,
-            prefill_first=True,
-            mixed=self.enable_mixed_chunk,
-            victim=Victim.SHORTEST,
-            expected=Expected(first, first * 0.14),
-        )
+            most, tokens, self.page_size, Reserve.EXPECTED, self.host_us * 1e3,
+            not self.disable_radix_cache, prefill_first=True, mixed=self.enable_mixed_chunk,
+            victim=Victim.SHORTEST, expected=Expected(first, first * 0.14),
+        )  # fmt: skip
 
 
 class Capacity(StrEnum):
@@ -123,15 +111,12 @@ class Trtllm:
         """Decodes first, contexts beside them. Raises FlintError FL890 for fewer tokens than sequences."""
         guaranteed = self.capacity_scheduler_policy is Capacity.GUARANTEED_NO_EVICT
         tokens = self.max_num_tokens
+        most = _sequences("max_batch_size", self.max_batch_size, 2048, "max_num_tokens", tokens)
+        reserve = Reserve.WHOLE if guaranteed else Reserve.PROMPT
         return Rules(
-            _sequences("max_batch_size", self.max_batch_size, 2048, "max_num_tokens", tokens),
-            tokens,
-            self.tokens_per_block,
-            Reserve.WHOLE if guaranteed else Reserve.PROMPT,
-            self.host_us * 1e3,
-            self.enable_block_reuse,
-            self.enable_chunked_prefill,
-        )
+            most, tokens, self.tokens_per_block, reserve, self.host_us * 1e3,
+            self.enable_block_reuse, self.enable_chunked_prefill,
+        )  # fmt: skip
 
 
 ENGINES: dict[str, type[Vllm | Sglang | Trtllm]] = {"vllm": Vllm, "sglang": Sglang, "trtllm": Trtllm}  # fmt: skip

@@ -6,7 +6,7 @@ import contextlib
 import math
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ _MOST_TOKENS = 2**31
 #: Characters of a token where a text has no count of tokens: OpenAI's rule of thumb for English,
 #: help.openai.com "What are tokens and how to count them?".
 CHARACTERS_A_TOKEN = 4
+_Hashes = list[int] | None
 _AT_ONCE = "the file says no times of arrival: all requests arrive at once"
 
 
@@ -58,8 +59,7 @@ class _Rows:
     inputs: array[int] = field(default_factory=lambda: array("q"))
     outputs: array[int] = field(default_factory=lambda: array("q"))
     priorities: array[int] = field(default_factory=lambda: array("q"))
-    hashes: array[int] = field(default_factory=lambda: array("q"))
-    starts: array[int] = field(default_factory=lambda: array("q", [0]))
+    hashes: dict[int, list[int]] = field(default_factory=dict)  #: of rows that have some
     left_out: Counter[str] = field(default_factory=Counter)
     said: dict[str, None] = field(default_factory=dict)
 
@@ -84,13 +84,9 @@ class _Rows:
         tokens = _tokens(values.get(columns.input), columns.input)
         priority = _whole(values.get(columns.priority), "priority") if columns.priority else 0
         hashes = values.get(columns.hashes, []) if columns.hashes else []
-        self._take(
-            arrival_s,
-            tokens,
-            _tokens(values.get(columns.output), columns.output),
-            priority,
-            _hashes(hashes)[: tokens // columns.format.block_tokens],
-        )
+        output = _tokens(values.get(columns.output), columns.output)
+        full = tokens // columns.format.block_tokens
+        self._take(arrival_s, tokens, output, priority, _hashes(hashes)[:full])
 
     def _add_conversation(self, turns: object) -> None:
         """The first two turns are prompt and answer, as `vllm bench serve` takes them."""
@@ -100,7 +96,7 @@ class _Rows:
         if len(turns) < 2:
             self.left_out["with fewer than two turns"] += 1
         else:
-            self._take(0.0, self._turn(turns[0]), self._turn(turns[1]), 0, ())
+            self._take(0.0, self._turn(turns[0]), self._turn(turns[1]))
 
     def _turn(self, turn: object) -> int:
         given = turn if isinstance(turn, dict) else {}
@@ -114,13 +110,13 @@ class _Rows:
         return math.ceil(len(text) / CHARACTERS_A_TOKEN)
 
     def _take(
-        self, arrival_s: float, inputs: int, outputs: int, priority: int, hashes: Sequence[int]
+        self, arrival_s: float, inputs: int, outputs: int, priority: int = 0, hashes: _Hashes = None
     ) -> None:
         if not inputs or not outputs:
             self.left_out[f"without {'output' if inputs else 'input'} tokens"] += 1
             return
-        self.hashes.extend(hashes)
-        self.starts.append(len(self.hashes))
+        if hashes:
+            self.hashes[len(self.inputs)] = hashes
         self.arrivals.append(arrival_s)
         self.inputs.append(inputs)
         self.outputs.append(outputs)
@@ -143,28 +139,23 @@ def _sorted(rows: _Rows, speed: float, strict: bool) -> Requests:
                          help="sort the file, or let Flint sort it: leave out strict")  # fmt: skip
     if moved:
         notes += (f"sorted by arrival: {moved:,} rows stood before an earlier one",)
-    starts, hashes = np.array(rows.starts, np.int64), np.array(rows.hashes, np.int64)
-    assert rows.columns is not None or not len(hashes), "hashes have a column"
-    block = rows.columns.format.block_tokens if rows.columns else 1
     return Requests(
         str(rows.path) if speed == 1.0 else f"{rows.path}, {speed:g} x as fast",
         (arrival_s[order] - arrival_s[order[0]]) / speed,
         np.array(rows.inputs, np.int64)[order],
         np.array(rows.outputs, np.int64)[order],
         np.array(rows.priorities, np.int64)[order],
-        prefixes=_ordered(Prefixes(starts, hashes, block), order) if len(hashes) else None,
+        prefixes=_prefixes(rows, order),
         notes=notes,
     )
 
 
-def _ordered(prefixes: Prefixes, order: Ints) -> Prefixes:
-    if np.array_equal(order, np.arange(len(order))):
-        return prefixes
-    lists = [prefixes.of(i) for i in order.tolist()]
-    start = np.cumsum([0, *map(len, lists)])
-    return Prefixes(
-        start, np.array([h for one in lists for h in one], np.int64), prefixes.block_tokens
-    )
+def _prefixes(rows: _Rows, order: Ints) -> Prefixes | None:
+    if rows.columns is None or not rows.hashes:
+        return None
+    lists = [rows.hashes.get(row, []) for row in order.tolist()]
+    hashes = np.array([h for one in lists for h in one], np.int64)
+    return Prefixes(np.cumsum([0, *map(len, lists)]), hashes, rows.columns.format.block_tokens)
 
 
 def _hashes(value: object) -> list[int]:
