@@ -36,11 +36,11 @@ VARIANTS = {
 
 @st.composite
 def some_requests(draw: st.DrawFn, most: int = 30) -> Requests:
-    n = draw(st.integers(1, most))
+    n = draw(st.one_of(st.integers(1, most), st.just(most)))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     span = draw(st.sampled_from([0.0, 0.1, 3.0, 60.0]))
     inputs = random.integers(1, draw(st.sampled_from([5, 60, 300])), n, endpoint=True)
-    outputs = random.integers(1, draw(st.sampled_from([2, 40, 200])), n, endpoint=True)
+    outputs = random.integers(1, draw(st.sampled_from([2, 40, 200, 200])), n, endpoint=True)
     shared = np.repeat(random.integers(0, 2, n), 3) * 10 + np.tile(np.arange(3), n)
     lengths = np.minimum(inputs // 16, 3)
     kept = (np.arange(3) < lengths[:, None]).ravel()
@@ -55,10 +55,10 @@ def some_requests(draw: st.DrawFn, most: int = 30) -> Requests:
 @st.composite
 def some_engines(draw: st.DrawFn) -> str:
     name = draw(st.sampled_from([*ENGINES]))
-    seqs = draw(st.sampled_from([1, 4, 16]))
+    seqs = draw(st.sampled_from([1, 4, 16, 16]))
     text = OPTIONS[name].format(
         seqs=seqs,
-        tokens=draw(st.sampled_from([16, 33, 512])),
+        tokens=draw(st.sampled_from([16, 33, 512, 512])),
         block=draw(st.sampled_from([1, 7, 16])),
     )
     host = draw(st.sampled_from([0, 300]))
@@ -71,8 +71,8 @@ def _columns(found: Replay) -> bytes:
     return b"".join(c.tobytes() for c in columns)
 
 
-@given(some_requests(), some_engines(), st.sampled_from([520, 700, 3000]))
-@settings(max_examples=200, deadline=None)
+@given(some_requests(), some_engines(), st.sampled_from([520, 520, 700, 3000]))
+@settings(max_examples=400, deadline=None)
 def test_the_engine_schedules_as_a_plain_scheduler(
     requests: Requests, engine: str, cache: int
 ) -> None:

@@ -15,6 +15,7 @@ BURST = (
     "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 )
 MOONCAKE = {"timestamp": 2000, "input_length": 1100, "output_length": 5, "hash_ids": [7, 8, 9]}
+PLAIN = '{"input_tokens": 1, "output_tokens": 2}\n'
 TALK = [{"from": "human", "value": "x" * 401}, {"from": "gpt", "value": "y" * 40}]
 
 
@@ -34,6 +35,7 @@ TALK = [{"from": "human", "value": "x" * 401}, {"from": "gpt", "value": "y" * 40
         (json.dumps([{"conversations": TALK}, {"conversations": TALK[:1]}], indent=1),
          [0], [101], [10], "left out: 1 requests with fewer than two turns"),
         ("arrived_at,num_prefill_tokens,num_decode_tokens\n0.5,10,20\n", [0], [10], [20], None),
+        (PLAIN + PLAIN.replace("}", ', "priority": 3}'), [0, 0], [1, 1], [2, 2], None),
         ('{"prompt_tokens": 3, "completion_tokens": 4}', [0], [3], [4],
          "the file says no times of arrival: all requests arrive at once"),
         ("input_tokens,output_tokens,timestamp\n1,1,20240101\n1,1,20240131\n",
@@ -75,6 +77,7 @@ def test_full_blocks_of_mooncake_have_hashes(tmp_path: Path) -> None:
         ('{"input_tokens": 1, "output_tokens": 2}\n{"input_tokens":', "FL886", "log:2"),
         ('[{"conversations": [{}, {}]}]', "FL886", "neither tokens nor a value"),
         ('[{"conversations": []}', "FL886", "does not end"),
+        (PLAIN + PLAIN.replace("}", ', "arrival_s": 3}'), "FL886", "log:2"),
         ('{"a":' + "[" * 200_000, "FL886", "nested too deeply"),
         ("input_tokens,output_tokens,priority\n1,2,1e300\n", "FL886", "priority is 1e+300"),
         ('{"input_tokens": 1, "output_tokens": 2, "hash_ids": "a"}', "FL886", "hash_ids"),

@@ -148,6 +148,7 @@ class Engine:
         """The time of a pass."""
         start, host = self.clock, self.rules.host_ns
         self.clock += self._step_ns(decodes, self._context if decodes else 0, chunks) + host
+        assert self.clock > start, "a pass takes time"  # what is no number does not, either
         self.passes.add(kind, start, self.clock, host, self.cache.used)
         self.passes.sequences += decodes + len(chunks)
 

@@ -55,6 +55,7 @@ class _Rows:
 
     path: Path
     columns: Columns | None = None
+    names: set[str] = field(default_factory=set)
     arrivals: array[float] = field(default_factory=lambda: array("d"))
     inputs: array[int] = field(default_factory=lambda: array("q"))
     outputs: array[int] = field(default_factory=lambda: array("q"))
@@ -74,8 +75,10 @@ class _Rows:
             raise bad_row(self.path, record.line, str(error)) from error
 
     def _add_row(self, values: Mapping[str, Any]) -> None:
-        self.columns = self.columns or columns_of([*values], str(self.path))
+        if values.keys() != self.names:
+            self._see([*values])
         columns = self.columns
+        assert columns is not None, "its names were seen"
         arrival_s = 0.0
         if columns.arrival:
             arrival_s = _seconds(values.get(columns.arrival), columns.unit_s, columns.arrival)
@@ -87,6 +90,13 @@ class _Rows:
         output = _tokens(values.get(columns.output), columns.output)
         full = tokens // columns.format.block_tokens
         self._take(arrival_s, tokens, output, priority, _hashes(hashes)[:full])
+
+    def _see(self, names: list[str]) -> None:
+        """Names of a row that the row before does not have: those of JSON lines may come and go."""
+        new, old = columns_of(names, str(self.path)), self.columns
+        if old and (new.format, new.arrival) != (old.format, old.arrival):
+            raise Malformed("other fields than in the rows above say what it is and when it came")
+        self.names, self.columns = set(names), new
 
     def _add_conversation(self, turns: object) -> None:
         """The first two turns are prompt and answer, as `vllm bench serve` takes them."""
