@@ -14,8 +14,8 @@ from enum import StrEnum
 
 from flint.errors import FlintError
 from flint.tools.serve.engine.engine import Engine
-from flint.tools.serve.engine.record import Passes, Times
-from flint.tools.serve.engine.rules import Rules
+from flint.tools.serve.engine.record import Passes, RequestTimes
+from flint.tools.serve.engine.rules import EngineRules
 from flint.tools.serve.engine.sequence import Sequence
 from flint.tools.serve.requests.table import Requests
 from flint.tools.serve.step_times import StepTimes
@@ -47,7 +47,7 @@ class Pool:
     """Engines of one kind."""
 
     times: StepTimes
-    rules: Rules
+    rules: EngineRules
     engines: int = 1
 
     def refuses(self, prompt: int, tokens: int) -> Unserved | None:
@@ -65,7 +65,7 @@ class Replay:
     """What happened: times of requests, and the passes of each engine of each pool."""
 
     requests: Requests
-    times: Times
+    times: RequestTimes
     unserved: dict[int, Unserved]  #: requests that never end
     pools: tuple[Pool, ...]
     passes: tuple[tuple[Passes, ...], ...]
@@ -106,7 +106,7 @@ class _Run:
         self.requests = requests
         self.closed = requests.concurrency is not None
         self.kinds = pools
-        self.log = Times(len(requests))
+        self.log = RequestTimes(len(requests))
         self.unserved: dict[int, Unserved] = {}
         self.router = router
         self.prefixes = requests.prefixes if pools[0].rules.prefix_caching else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flint.io.documents import IfAny, Millionths, Thousandths
-from flint.tools.serve.engine.record import Held, Kind, Passes
+from flint.tools.serve.engine.record import Held, Passes, PassKind
 from flint.tools.serve.limits import Limit
 from flint.tools.serve.replay import Pool, Replay
 from flint.tools.serve.requests.table import Floats
@@ -21,7 +21,7 @@ _GROWTH = 2.0
 
 
 @dataclass(frozen=True)
-class Spread:
+class TimeSpread:
     """Mean and percentiles of a time in ns."""
 
     mean: Thousandths  #: In ns.
@@ -76,19 +76,19 @@ class Overload:
 
 
 @dataclass(frozen=True)
-class Summary:
+class ServeSummary:
     """A replay in numbers. Times and rates are of requests that ended."""
 
     requests: int  #: All that arrived.
     ended: int  #: Those that got all their tokens.
     not_ended: tuple[NotEnded, ...]  #: Those that never can, by reason.
     duration_s: Millionths  #: From the first arrival to the last token.
-    ttft_ns: Spread  #: From arrival to the first token.
-    tpot_ns: IfAny[Spread | None]
+    ttft_ns: TimeSpread  #: From arrival to the first token.
+    tpot_ns: IfAny[TimeSpread | None]
     """Between the first and the last token of a request, over its tokens but one."""
-    itl_ns: IfAny[Spread | None]  #: Between two tokens of a request, over all of them.
-    latency_ns: Spread  #: From arrival to the last token.
-    queue_ns: Spread  #: From arrival to the first pass.
+    itl_ns: IfAny[TimeSpread | None]  #: Between two tokens of a request, over all of them.
+    latency_ns: TimeSpread  #: From arrival to the last token.
+    queue_ns: TimeSpread  #: From arrival to the first pass.
     requests_per_s: Millionths  #: Over the duration.
     input_tokens_per_s: Thousandths  #: Over the duration.
     output_tokens_per_s: Thousandths  #: Over the duration.
@@ -112,7 +112,7 @@ def request_times(found: Replay) -> dict[str, Floats]:
     }
 
 
-def summarize(found: Replay, limits: Sequence[Limit] = ()) -> Summary:
+def summarize(found: Replay, limits: Sequence[Limit] = ()) -> ServeSummary:
     """The summary of a replay, with the goodput under `limits` if there are any."""
     requests, times = found.requests, found.times
     ended = ~np.isnan(times.last)
@@ -123,7 +123,7 @@ def summarize(found: Replay, limits: Sequence[Limit] = ()) -> Summary:
     spreads = request_times(found)
     why = Counter(found.unserved.values())
     good = _goodput(spreads, ended, limits, duration_s) if limits else None
-    return Summary(
+    return ServeSummary(
         requests=len(requests),
         ended=count,
         not_ended=tuple(NotEnded(reason.value, why[reason]) for reason in sorted(why)),
@@ -145,26 +145,26 @@ def summarize(found: Replay, limits: Sequence[Limit] = ()) -> Summary:
     )
 
 
-def _spread(values: Floats, weights: Floats | None = None) -> Spread | None:
+def _spread(values: Floats, weights: Floats | None = None) -> TimeSpread | None:
     """Mean and percentiles; with `weights`, the value at which so much of the weight is reached."""
     kept = values[~np.isnan(values)]
     if not len(kept):
         return None
     if weights is None:
-        return Spread(float(kept.mean()), *np.percentile(kept, (50, 90, 99)).tolist())
+        return TimeSpread(float(kept.mean()), *np.percentile(kept, (50, 90, 99)).tolist())
     order = np.argsort(kept, kind="stable")
     reached = np.cumsum(weights[order])
     at = np.searchsorted(reached, reached[-1] * np.array((0.5, 0.9, 0.99)))
-    return Spread(float(np.average(kept, weights=weights)), *kept[order][at].tolist())
+    return TimeSpread(float(np.average(kept, weights=weights)), *kept[order][at].tolist())
 
 
-def _needed(values: Floats) -> Spread:
+def _needed(values: Floats) -> TimeSpread:
     found = _spread(values)
     assert found is not None, "some request ended"
     return found
 
 
-def _gaps(passes: Sequence[Passes]) -> Spread | None:
+def _gaps(passes: Sequence[Passes]) -> TimeSpread | None:
     gaps = np.concatenate([np.array(p.gaps_ns) for p in passes])
     return _spread(gaps, np.concatenate([np.array(p.gaps, np.float64) for p in passes]))
 
@@ -183,7 +183,7 @@ def _goodput(
 
 def _use(pool: Pool, engines: Sequence[Passes], start_ns: float, duration_s: float) -> PoolUse:
     all_ns = duration_s * 1e9 * len(engines)
-    spent = {kind.value: sum(e.spent[kind] for e in engines) / all_ns for kind in Kind}
+    spent = {kind.value: sum(e.spent[kind] for e in engines) / all_ns for kind in PassKind}
     blocks = pool.times.cache_tokens // pool.rules.block_tokens
     fullest = max(engines, key=lambda e: e.peak)
     passes = sum(e.count for e in engines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import BeforeValidator, Field
 
@@ -75,7 +75,7 @@ def _parts(text: str) -> Iterator[str]:
         yield text[start:]
 
 
-def _rate(text: Any) -> float:
+def _rate(text: object) -> float:
     count, _, unit = str(text).partition("/")
     try:
         found = float(count) / _PER[unit.strip()]

@@ -5,7 +5,7 @@ An oracle for the engine, which counts sequences instead of visiting them. One e
 
 from dataclasses import dataclass, field
 
-from flint.tools.serve.engine.rules import Order, Reserve, Rules, Victim
+from flint.tools.serve.engine.rules import EngineRules, QueueOrder, Reserve, Victim
 from flint.tools.serve.requests.table import Requests
 from flint.tools.serve.step_times import Chunk, StepTimes
 
@@ -37,13 +37,13 @@ class One:
 class Plain:
     """Every request with its times; all of them fit into the cache."""
 
-    def __init__(self, requests: Requests, times: StepTimes, rules: Rules) -> None:
+    def __init__(self, requests: Requests, times: StepTimes, rules: EngineRules) -> None:
         self.rules, self.times, self.now, self.share = rules, times, 0.0, rules.expected.first
         rows = zip(requests.input_tokens, requests.output_tokens, requests.priority, strict=True)
         self.every = []
         for i, (a, b, p) in enumerate(rows):
             when = float(requests.arrival_s[i]) * 1e9
-            priority = int(p) if rules.order is Order.PRIORITY else 0
+            priority = int(p) if rules.order is QueueOrder.PRIORITY else 0
             self.every.append(One(int(a), int(b), when, (priority, when, i)))
         self.waiting: list[One] = []
         self.running: list[One] = []
@@ -83,7 +83,7 @@ class Plain:
                 budget = self.rules.max_tokens - sum(s.planned for s in self.running)
                 one.planned = min(one.known - one.computed, budget)
             while one in self.running and self.free() < 0:
-                by_priority = self.rules.order is Order.PRIORITY
+                by_priority = self.rules.order is QueueOrder.PRIORITY
                 last = self.running[-1]
                 self.preempt(max(self.running, key=lambda s: s.turn) if by_priority else last)
         if not self.preempted:

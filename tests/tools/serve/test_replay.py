@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flint.errors import FlintError
 from flint.io.documents import as_json
-from flint.tools.serve.engine.cache import Cache
+from flint.tools.serve.engine.cache import PagedCache
 from flint.tools.serve.engine.engines import ENGINES, rules_of
 from flint.tools.serve.limits import limits_of
 from flint.tools.serve.replay import Pool, Replay, Router, Unserved, replay
@@ -169,7 +169,7 @@ def test_shared_prefixes_are_computed_once() -> None:
 
 
 def test_the_least_used_block_of_prompts_gives_way_first() -> None:
-    cache = Cache(tokens=64, block_tokens=16, unit_tokens=16)
+    cache = PagedCache(tokens=64, block_tokens=16, unit_tokens=16)
     for prompt in ([1, 2], [3]):
         cache.take(len(prompt))
         assert all(map(cache.publish, prompt)) and not cache.publish(prompt[0])

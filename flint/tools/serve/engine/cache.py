@@ -7,7 +7,7 @@ the requests stands for): by sequences, or idle until their place is needed, the
 from __future__ import annotations
 
 
-class Cache:
+class PagedCache:
     """Blocks of `block_tokens`; `unit_tokens` are what one hash stands for, 0 without hashes."""
 
     def __init__(self, tokens: int, block_tokens: int, unit_tokens: int) -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from flint.tools.serve.engine.cache import Cache
-from flint.tools.serve.engine.record import Held, Kind, Passes, Times
-from flint.tools.serve.engine.rules import Order, Reserve, Rules, Victim
+from flint.tools.serve.engine.cache import PagedCache
+from flint.tools.serve.engine.record import Held, Passes, PassKind, RequestTimes
+from flint.tools.serve.engine.rules import EngineRules, QueueOrder, Reserve, Victim
 from flint.tools.serve.engine.sequence import Sequence
 from flint.tools.serve.step_times import Chunk, StepTimes
 
@@ -30,15 +30,15 @@ class Engine:
     def __init__(
         self,
         times: StepTimes,
-        rules: Rules,
-        log: Times,
+        rules: EngineRules,
+        log: RequestTimes,
         unit_tokens: int,
         *,
         prefills: bool,
         jump: bool,
     ) -> None:
         self.rules = rules
-        self.cache = Cache(times.cache_tokens, rules.block_tokens, unit_tokens)
+        self.cache = PagedCache(times.cache_tokens, rules.block_tokens, unit_tokens)
         self.clock = 0.0
         self.passes = Passes()
         self.ended: list[Sequence] = []  #: in the last pass
@@ -105,7 +105,7 @@ class Engine:
             return
         self._steady = False
         parts = tuple(Chunk(new, s.computed) for s, new in chunks)
-        self._spend(Kind.MIXED if decodes else Kind.PREFILL, decodes, parts)
+        self._spend(PassKind.MIXED if decodes else PassKind.PREFILL, decodes, parts)
         if decodes:
             self._tick_on(decodes)
         for sequence, new in chunks:
@@ -138,13 +138,13 @@ class Engine:
     def _decode_pass(self) -> None:
         decodes = len(self._decoding)
         assert decodes, "a pass computes something"
-        self._spend(Kind.DECODE, decodes, ())
+        self._spend(PassKind.DECODE, decodes, ())
         self._tick_on(decodes)
         expected = self.rules.expected
         fall = (expected.first - expected.least) / expected.passes
         self._expected = max(expected.least, self._expected - fall)
 
-    def _spend(self, kind: Kind, decodes: int, chunks: tuple[Chunk, ...]) -> None:
+    def _spend(self, kind: PassKind, decodes: int, chunks: tuple[Chunk, ...]) -> None:
         """The time of a pass."""
         start, host = self.clock, self.rules.host_ns
         self.clock += self._step_ns(decodes, self._context if decodes else 0, chunks) + host
@@ -332,7 +332,7 @@ class Engine:
     # --- sequences --------------------------------------------------------------------------------
 
     def _wait(self, sequence: Sequence, turn: tuple[float, int]) -> None:
-        by_priority = self.rules.order is Order.PRIORITY
+        by_priority = self.rules.order is QueueOrder.PRIORITY
         heapq.heappush(self._waiting, (sequence.priority if by_priority else 0, turn, sequence))
         self._steady = False
 
@@ -391,7 +391,7 @@ class Engine:
         decoding = self._decoding
         if self.rules.victim is Victim.SHORTEST:
             return min(reversed(decoding), key=lambda s: (s.output - s.end_tick, -s.input))
-        if self.rules.order is Order.PRIORITY:
+        if self.rules.order is QueueOrder.PRIORITY:
             running = [*decoding, *([self._partial] if self._partial else [])]
             return max(running, key=lambda s: (s.priority, s.arrived))
         return self._partial or next(reversed(decoding))

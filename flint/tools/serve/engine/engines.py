@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from flint.errors import FlintError, nearest
-from flint.tools.serve.engine.rules import Expected, Order, Reserve, Rules, Victim
+from flint.tools.serve.engine.rules import EngineRules, Expected, QueueOrder, Reserve, Victim
 from flint.tools.serve.spec import Above0, AtLeast1, NotBelow0, fill, parse_spec
 
 #: What the host adds to a pass although it prepares the next one meanwhile: an assumption. Whoever has
@@ -37,16 +37,16 @@ class Vllm:
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
     scheduler_reserve_full_isl: bool = True
-    scheduling_policy: Order = Order.FCFS
+    scheduling_policy: QueueOrder = QueueOrder.FCFS
     watermark: Fraction = 0.0  #: share of the cache that starting requests leave free
     host_us: NotBelow0 = _HOST_US
 
-    def rules(self) -> Rules:
+    def rules(self) -> EngineRules:
         """Decodes first, chunks beside them. Raises FlintError FL890 for fewer tokens than sequences."""
         tokens = self.max_num_batched_tokens
         most = _sequences("max_num_seqs", self.max_num_seqs, 1024, "max_num_batched_tokens", tokens)
         reserve = Reserve.PROMPT if self.scheduler_reserve_full_isl else Reserve.CHUNK
-        return Rules(
+        return EngineRules(
             most, tokens, self.block_size, reserve, self.host_us * 1e3, self.enable_prefix_caching,
             self.enable_chunked_prefill, order=self.scheduling_policy, watermark=self.watermark,
         )  # fmt: skip
@@ -70,13 +70,13 @@ class Sglang:
     schedule_conservativeness: Above0 = 1.0  #: scales the expected share
     host_us: NotBelow0 = _HOST_US
 
-    def rules(self) -> Rules:
+    def rules(self) -> EngineRules:
         """Prompts first. Raises FlintError FL890 for mixed passes of fewer tokens than sequences."""
         tokens, asked = self.chunked_prefill_size, self.max_running_requests
         first = min(Expected.first * self.schedule_conservativeness, 1.0)
         beside = tokens if self.enable_mixed_chunk else 1 << 53  # decodes alone take no chunk
         most = _sequences("max_running_requests", asked, 2048, "chunked_prefill_size", beside)
-        return Rules(
+        return EngineRules(
             most, tokens, self.page_size, Reserve.EXPECTED, self.host_us * 1e3,
             not self.disable_radix_cache, prefill_first=True, mixed=self.enable_mixed_chunk,
             victim=Victim.SHORTEST, expected=Expected(first, first * 0.14),
@@ -107,13 +107,13 @@ class Trtllm:
     capacity_scheduler_policy: Capacity = Capacity.GUARANTEED_NO_EVICT
     host_us: NotBelow0 = _HOST_US
 
-    def rules(self) -> Rules:
+    def rules(self) -> EngineRules:
         """Decodes first, contexts beside them. Raises FlintError FL890 for fewer tokens than sequences."""
         guaranteed = self.capacity_scheduler_policy is Capacity.GUARANTEED_NO_EVICT
         tokens = self.max_num_tokens
         most = _sequences("max_batch_size", self.max_batch_size, 2048, "max_num_tokens", tokens)
         reserve = Reserve.WHOLE if guaranteed else Reserve.PROMPT
-        return Rules(
+        return EngineRules(
             most, tokens, self.tokens_per_block, reserve, self.host_us * 1e3,
             self.enable_block_reuse, self.enable_chunked_prefill,
         )  # fmt: skip
@@ -122,7 +122,7 @@ class Trtllm:
 ENGINES: dict[str, type[Vllm | Sglang | Trtllm]] = {"vllm": Vllm, "sglang": Sglang, "trtllm": Trtllm}  # fmt: skip
 
 
-def rules_of(text: str) -> Rules:
+def rules_of(text: str) -> EngineRules:
     """The rules of `vllm:max_num_seqs=128,...`. Raises FlintError FL890 for what it does not take."""
     spec = parse_spec(text, "FL890")
     if spec.first:

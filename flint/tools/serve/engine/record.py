@@ -15,7 +15,7 @@ from flint.tools.serve.requests.table import Floats, Ints
 _MOST_POINTS = 256
 
 
-class Kind(StrEnum):
+class PassKind(StrEnum):
     """What a pass computes; HOST is the time of all passes in which the chip waits."""
 
     PREFILL = "prefill"
@@ -32,7 +32,7 @@ class Held(StrEnum):
     TOKENS = "tokens"  #: the pass is full
 
 
-class Times:
+class RequestTimes:
     """Times of requests in nanoseconds (NaN: never), and counts; row i is request i."""
 
     def __init__(self, requests: int) -> None:
@@ -53,7 +53,7 @@ class Passes:
     prompt_tokens: int = 0  #: computed
     preemptions: int = 0
     end_ns: float = 0.0
-    spent: dict[Kind, float] = field(default_factory=lambda: dict.fromkeys(Kind, 0.0))
+    spent: dict[PassKind, float] = field(default_factory=lambda: dict.fromkeys(PassKind, 0.0))
     held_back: Counter[Held] = field(default_factory=Counter)  #: passes in which somebody waited
     gaps_ns: array[float] = field(default_factory=lambda: array("d"))
     gaps: array[int] = field(default_factory=lambda: array("q"))  #: sequences that saw the gap
@@ -62,12 +62,14 @@ class Passes:
     points: list[tuple[float, int]] = field(default_factory=list)  #: end of a pass, blocks in use
     stride: int = 1
 
-    def add(self, kind: Kind, start_ns: float, end_ns: float, host_ns: float, used: int) -> None:
+    def add(
+        self, kind: PassKind, start_ns: float, end_ns: float, host_ns: float, used: int
+    ) -> None:
         """A pass, and the blocks that were in use."""
         self.count += 1
         self.end_ns = end_ns
         self.spent[kind] += end_ns - start_ns - host_ns
-        self.spent[Kind.HOST] += host_ns
+        self.spent[PassKind.HOST] += host_ns
         self.used_ns += used * (end_ns - start_ns)
         self.peak = max(self.peak, used)
         if self.count % self.stride == 0:

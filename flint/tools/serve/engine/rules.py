@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Order(StrEnum):
+class QueueOrder(StrEnum):
     """Who waits in front."""
 
     FCFS = "fcfs"  #: who came first
@@ -48,7 +48,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Rules:
+class EngineRules:
     """The rules of one engine.
 
     In a pass every sequence that decodes computes one token. The rest of `max_tokens` goes to the prompt
@@ -65,6 +65,6 @@ class Rules:
     prefill_first: bool = False  #: prompts come before decodes
     mixed: bool = True  #: prompts and decodes share passes
     victim: Victim = Victim.LAST
-    order: Order = Order.FCFS
+    order: QueueOrder = QueueOrder.FCFS
     watermark: float = 0.0  #: share of the cache that starting requests leave free
     expected: Expected = Expected()

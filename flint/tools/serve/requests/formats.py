@@ -9,7 +9,7 @@ from flint.errors import FlintError
 
 
 @dataclass(frozen=True)
-class Format:
+class LogFormat:
     """Which columns of a log hold what. Each has one of several names, in any case."""
 
     name: str
@@ -27,11 +27,11 @@ class Format:
 #: github.com/HPMLL/BurstGPT. Mooncake: github.com/kvcache-ai/Mooncake (FAST25-release). Vidur:
 #: github.com/microsoft/vidur. The last is what Flint's own users write.
 FORMATS = (
-    Format("azure", ("ContextTokens",), ("GeneratedTokens",), (("TIMESTAMP", None),)),
-    Format("burstgpt", ("Request tokens",), ("Response tokens",), (("Timestamp", 1.0),)),
-    Format("mooncake", ("input_length",), ("output_length",), (("timestamp", 1e-3),)),
-    Format("vidur", ("num_prefill_tokens",), ("num_decode_tokens",), (("arrived_at", 1.0),)),
-    Format(
+    LogFormat("azure", ("ContextTokens",), ("GeneratedTokens",), (("TIMESTAMP", None),)),
+    LogFormat("burstgpt", ("Request tokens",), ("Response tokens",), (("Timestamp", 1.0),)),
+    LogFormat("mooncake", ("input_length",), ("output_length",), (("timestamp", 1e-3),)),
+    LogFormat("vidur", ("num_prefill_tokens",), ("num_decode_tokens",), (("arrived_at", 1.0),)),
+    LogFormat(
         "plain",
         ("input_tokens", "prompt_tokens", "input_toks"),
         ("output_tokens", "completion_tokens", "output_toks"),
@@ -44,10 +44,10 @@ FORMATS = (
 
 
 @dataclass(frozen=True)
-class Columns:
+class LogColumns:
     """The columns of one file: names as it writes them. Without `arrival` all arrive at once."""
 
-    format: Format
+    format: LogFormat
     input: str
     output: str
     arrival: str | None
@@ -56,7 +56,7 @@ class Columns:
     hashes: str | None
 
 
-def columns_of(names: Sequence[str], where: str) -> Columns:
+def columns_of(names: Sequence[str], where: str) -> LogColumns:
     """The columns of a file that has `names`. Raises FlintError FL884 where no format fits."""
     known = {name.strip().lower(): name for name in reversed(names)}
     for form in FORMATS:
@@ -70,11 +70,11 @@ def columns_of(names: Sequence[str], where: str) -> Columns:
     )
 
 
-def _columns(form: Format, known: dict[str, str]) -> Columns | None:
+def _columns(form: LogFormat, known: dict[str, str]) -> LogColumns | None:
     tokens = [next((known[n.lower()] for n in names if n.lower() in known), None)
               for names in (form.input, form.output, form.priority)]  # fmt: skip
     arrival = next(((known[n.lower()], u) for n, u in form.arrival if n.lower() in known), None)
     if tokens[0] is None or tokens[1] is None:
         return None
     name, unit = arrival or (None, 1.0)
-    return Columns(form, tokens[0], tokens[1], name, unit, tokens[2], known.get(form.hashes))
+    return LogColumns(form, tokens[0], tokens[1], name, unit, tokens[2], known.get(form.hashes))

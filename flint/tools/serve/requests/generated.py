@@ -19,7 +19,7 @@ _PREFIX_BLOCK = 16
 
 
 @dataclass(frozen=True)
-class Load:
+class GeneratedLoad:
     """What generators take; docs/serve.md says what each option is."""
 
     n: AtLeast1 = 1000
@@ -68,10 +68,10 @@ def requests_of(text: str) -> Requests:
         log = fill(LogOptions, spec, "FL889", path=spec.first)
         return read_log(log.path, n=log.n, speed=log.speed, strict=log.strict)
     first, without = _GENERATORS[name]
-    return _generated(fill(Load, spec, "FL889", without, **{first: spec.first}), spec)
+    return _generated(fill(GeneratedLoad, spec, "FL889", without, **{first: spec.first}), spec)
 
 
-def _arrivals(load: Load, name: str, random: np.random.Generator) -> Floats:
+def _arrivals(load: GeneratedLoad, name: str, random: np.random.Generator) -> Floats:
     """Seconds, from 0."""
     if name == "constant" or math.isinf(load.rate):
         return np.arange(load.n) / load.rate
@@ -80,7 +80,7 @@ def _arrivals(load: Load, name: str, random: np.random.Generator) -> Floats:
     return np.cumsum(gaps)
 
 
-def _generated(load: Load, spec: Spec) -> Requests:
+def _generated(load: GeneratedLoad, spec: Spec) -> Requests:
     random = np.random.Generator(np.random.PCG64(load.seed))
     arrival_s = _arrivals(load, spec.name, random)
     input, output = load.input, load.output

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import BeforeValidator
@@ -42,7 +42,7 @@ def lognormal(mean: float, sigma: float, most: int = 1 << 20) -> Draw:
 SHAREGPT = (lognormal(161.31, 1.2, 2048), lognormal(337.99, 1.0, 2048))
 
 
-def _length(text: Any) -> Draw | None:
+def _length(text: object) -> Draw | None:
     if text is None:
         return None
     name, _, rest = str(text).removesuffix(")").partition("(")

@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from flint.errors import FlintError, Malformed
-from flint.tools.serve.requests.formats import Columns, columns_of
-from flint.tools.serve.requests.records import Record, bad_row, records
+from flint.tools.serve.requests.formats import LogColumns, columns_of
+from flint.tools.serve.requests.records import LogRecord, bad_row, records
 from flint.tools.serve.requests.table import Ints, Prefixes, Requests
 
 #: More tokens of one request are a mistake.
@@ -54,7 +53,7 @@ class _Rows:
     """The rows of a log as they are read."""
 
     path: Path
-    columns: Columns | None = None
+    columns: LogColumns | None = None
     names: set[str] = field(default_factory=set)
     arrivals: array[float] = field(default_factory=lambda: array("d"))
     inputs: array[int] = field(default_factory=lambda: array("q"))
@@ -64,7 +63,7 @@ class _Rows:
     left_out: Counter[str] = field(default_factory=Counter)
     said: dict[str, None] = field(default_factory=dict)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: LogRecord) -> None:
         """Take a record, or leave it out with a reason."""
         try:
             if "conversations" in record.values:
@@ -74,7 +73,7 @@ class _Rows:
         except Malformed as error:
             raise bad_row(self.path, record.line, str(error)) from error
 
-    def _add_row(self, values: Mapping[str, Any]) -> None:
+    def _add_row(self, values: Mapping[str, object]) -> None:
         if values.keys() != self.names:
             self._see([*values])
         columns = self.columns

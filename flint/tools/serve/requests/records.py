@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from flint.errors import FlintError, Malformed
 from flint.io.files import open_regular
@@ -16,14 +16,14 @@ from flint.io.files import open_regular
 _MOST_CHARACTERS = 1 << 24
 
 
-class Record(NamedTuple):
+class LogRecord(NamedTuple):
     """One record: its line (of an array: its number), and its values by the names of columns."""
 
     line: int
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
 
 
-def records(path: Path) -> Iterator[Record]:
+def records(path: Path) -> Iterator[LogRecord]:
     """Records of `path`, one after another.
 
     Raises FlintError FL884 for a file that cannot be opened or is empty, FL886 for one that breaks.
@@ -47,7 +47,7 @@ def bad_row(path: Path | str, line: int, why: str) -> FlintError:
     return FlintError("FL886", f"a row cannot be read: {why}", place=f"{path}:{line}")
 
 
-def _records(file: BinaryIO, path: Path) -> Iterator[Record]:
+def _records(file: BinaryIO, path: Path) -> Iterator[LogRecord]:
     text = io.TextIOWrapper(file, "utf-8-sig")
     start = text.read(1)
     while start.isspace():
@@ -69,23 +69,23 @@ def _lines(text: io.TextIOWrapper, start: str) -> Iterator[str]:
         line = text.readline(_MOST_CHARACTERS)
 
 
-def _table(lines: Iterator[str]) -> Iterator[Record]:
+def _table(lines: Iterator[str]) -> Iterator[LogRecord]:
     reader = csv.reader(lines)
     names = [name.strip() for name in next(reader)]
     for cells in reader:
         if len(cells) == len(names):
-            yield Record(reader.line_num, dict(zip(names, cells, strict=True)))
+            yield LogRecord(reader.line_num, dict(zip(names, cells, strict=True)))
         elif any(cells):
             raise Malformed(f"it has {len(cells)} cells, and the header {len(names)}")
 
 
-def _json_lines(lines: Iterator[str]) -> Iterator[Record]:
+def _json_lines(lines: Iterator[str]) -> Iterator[LogRecord]:
     for at, line in enumerate(lines, 1):
         if line.strip():
-            yield Record(at, _object(json.loads(line)))
+            yield LogRecord(at, _object(json.loads(line)))
 
 
-def _array(text: io.TextIOWrapper) -> Iterator[Record]:
+def _array(text: io.TextIOWrapper) -> Iterator[LogRecord]:
     """Elements of an array whose `[` is read, each decoded as soon as it is whole."""
     decode = json.JSONDecoder().raw_decode
     rest, count = "", 0
@@ -102,7 +102,7 @@ def _array(text: io.TextIOWrapper) -> Iterator[Record]:
             except json.JSONDecodeError:
                 break  # it goes on in the next piece
             count += 1
-            yield Record(count, _object(value))
+            yield LogRecord(count, _object(value))
         rest = rest[at:]
         if len(rest) > _MOST_CHARACTERS:
             raise Malformed(f"an element has more than {_MOST_CHARACTERS:,} characters")
@@ -110,7 +110,7 @@ def _array(text: io.TextIOWrapper) -> Iterator[Record]:
         raise Malformed("the array does not end, or an element is no JSON")
 
 
-def _object(value: object) -> Mapping[str, Any]:
+def _object(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict):
         raise Malformed("it is no JSON object")
     return value
