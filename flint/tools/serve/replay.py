@@ -140,6 +140,7 @@ class _Run:
             elif self.coming:
                 self._arrive()
             else:
+                assert not any(e.cache.used for e in self.engines), "every block is given back"
                 return
 
     def _advance(self, clocks: list[tuple[float, int]], arrival: float) -> None:

@@ -75,5 +75,6 @@ class PagedCache:
                 self.used -= self.unit_blocks
 
     def _make_way(self) -> None:
+        assert 0 <= self.used <= self.blocks, "no more blocks are used than there are"
         while self._idle and self.used + self.unit_blocks * len(self._idle) > self.blocks:
             del self._idle[next(iter(self._idle))]
