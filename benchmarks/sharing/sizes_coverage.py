@@ -3,8 +3,8 @@
     python benchmarks/sharing/sizes_coverage.py CAPTURES [WORD...] [--shapes]
 
 CAPTURES is a folder of `.flint` files (`known_examples.py` writes one), of which those are read whose name has a WORD. Of each: rows,
-CPU seconds, variables, free shares of dimensions, FLOPs and bytes moved. Then all variables are changed at random: rules that break
-which the original kept are named. With `--shapes` also what the level does at 2 %.
+CPU seconds, variables, free shares of dimensions, FLOPs and bytes moved. Then all variables are changed at random: op classes of
+rows that then do not fit what they read, and did before, are named. With `--shapes` also what the level does at 2 %.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from flint.errors import FlintError
 from flint.ir.program import Kind
 from flint.ir.workload import Workload
 from flint.tools.share.anonymize import anonymize
-from flint.tools.share.rules import broken_rules
 from flint.tools.share.sizes import Sizes
 
 
 def main() -> int:
-    """Print a row for each capture; exit status 1 where a rule breaks."""
+    """Print a row for each capture; exit status 1 where rows do not fit."""
     words = [a for a in sys.argv[2:] if not a.startswith("--")]
     files = sorted(Path(sys.argv[1]).glob("*.flint"))
     chosen = [f for f in files if not words or any(w in f.name for w in words)]
@@ -35,7 +34,7 @@ def main() -> int:
         row, broken = _row(path, shapes="--shapes" in sys.argv)
         bad += bool(broken)
         print(row, flush=True)
-    print(f"\n{len(chosen) - bad} of {len(chosen)} keep all rules with other sizes")
+    print(f"\n{len(chosen) - bad} of {len(chosen)} fit with other sizes")
     return 1 if bad else 0
 
 
@@ -73,7 +72,7 @@ def _free(sizes: Sizes) -> tuple[float, float, float]:
 
 
 def _broken(sizes: Sizes) -> set[str]:
-    """Rules that break with other sizes, and that the original keeps."""
+    """Op classes of rows that do not fit what they read with other sizes, and do in the original."""
     random = np.random.default_rng(1)
     values = {
         v.number: max(int(v.value * factor), 1) + int(more)
@@ -86,7 +85,7 @@ def _broken(sizes: Sizes) -> set[str]:
     }
     found = sizes.resized(values)
     found.verify()
-    return {b.rule for b in broken_rules(found)} - {b.rule for b in broken_rules(sizes.workload)}
+    return {op.name for op in Sizes.of(found).unexplained_ops - sizes.unexplained_ops}
 
 
 def _changed(workload: Workload) -> str:

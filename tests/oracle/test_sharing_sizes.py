@@ -14,7 +14,6 @@ from flint.ir.program import COLUMNS
 from flint.ir.workload import Workload
 from flint.passes.work.totals import totals
 from flint.requests.capture import CaptureRequest
-from flint.tools.share.rules import broken_rules
 from flint.tools.share.sizes import Expression, Sizes
 from flint.tools.share.totals import comm_bytes_by_label
 
@@ -120,9 +119,9 @@ def test_stages_of_a_pipeline_too() -> None:
 
 
 @pytest.mark.parametrize("partitioner", ["xla", "shardy"])
-def test_a_resized_workload_keeps_the_rules(partitioner: str) -> None:
+def test_rows_of_a_resized_workload_fit_what_they_read(partitioner: str) -> None:
     sizes = Sizes.of(capture("4x4", SMALL, partitioner=partitioner))
     values = {v.number: v.value + 1 + v.number for v in sizes.variables}
     found = sizes.resized(values)
     found.verify()
-    assert broken_rules(found) == broken_rules(sizes.workload) == ()
+    assert sizes.unexplained == Sizes.of(found).unexplained == (frozenset(),)

@@ -29,8 +29,7 @@ from flint.tools.share.growing.structure import ring_axes, with_rings
 from flint.tools.share.inputs import ShareInput, ShareInputKind, read_source
 from flint.tools.share.output import refuse_place, write_shared
 from flint.tools.share.requests import GrowRequest
-from flint.tools.share.rules import broken_rules
-from flint.tools.share.sizes import Expression
+from flint.tools.share.sizes import Expression, Sizes
 from flint.tools.share.totals import Change
 
 # Causes of collectives without the sizes that they were made for.
@@ -279,7 +278,7 @@ def grown(workload: Workload, wish: GrowRequest, source: ShareInput | None = Non
     if wish.changes:
         found = replace(found, programs=tuple(map(without_sizes, found.programs)))
         found = replace(found, metadata=_metadata(workload, found, wish))
-        _require_whole(workload, found)
+        require_whole(known.sizes, found)
     entries = entries_of(known, planned.values, asked.mesh, unrolled)
     assumed = planned.assumed
     if wish.changes and workload.metadata.get("partitioner") == "xla":
@@ -365,16 +364,15 @@ def _metadata(before: Workload, after: Workload, wish: GrowRequest) -> dict[str,
     }
 
 
-def _require_whole(before: Workload, after: Workload) -> None:
-    """Raise FlintError FL922 for a result that breaks what its original kept."""
+def require_whole(before: Sizes, after: Workload) -> None:
+    """Raise FlintError FL922 for a result with rows that do not fit what they read, of which its original has none."""
     try:
         after.verify()
     except AssertionError as error:
         raise _inconsistent(str(error)) from error
-    kept = {b.rule for b in broken_rules(before)}
-    broken = [b for b in broken_rules(after) if b.rule not in kept]
-    if broken:
-        raise _inconsistent(str(broken[0]))
+    if broken := Sizes.of(after).unexplained_ops - before.unexplained_ops:
+        names = ", ".join(sorted(op.name.lower() for op in broken))
+        raise _inconsistent(f"rows of {names} do not fit what they read")
 
 
 def _inconsistent(why: str) -> FlintError:

@@ -86,7 +86,7 @@ def transpose(rows: Rows, row: int) -> Outcome:
                 read = other
                 break
     dims = rows.long_dims(read)
-    if len(dims) != len(rows.long_dims(row)) and rows.view.is_plain[read]:
+    if len(dims) != len(rows.long_dims(row)) and rows.is_plain[read]:
         return Outcome.UNKNOWN
     return rows.choose(
         row, [list(zip([dims[p] for p in w], rows.long_dims(row), strict=True)) for w in ways]
@@ -304,7 +304,7 @@ def view_of(rows: Rows, row: int) -> Outcome:
     if len(reads) != 1:
         return Outcome.UNKNOWN
     alike = math.prod(rows.shapes[reads[0]]) == math.prod(rows.shapes[row])
-    if not (alike or rows.view.is_plain[reads[0]]):
+    if not (alike or rows.is_plain[reads[0]]):
         return among(rows, row, reads[0])
     return _other_shape(rows, row, reads[0])
 

@@ -262,6 +262,7 @@ def _read(rows: Rows, numbers: Sequence[int]) -> list[int]:
         if outcome is Outcome.AMBIGUOUS:
             left.append(row)
         elif outcome is Outcome.UNKNOWN:
+            rows.unexplained.add(row)
             rows.freeze(row)
     return left
 
@@ -300,6 +301,7 @@ def _equate_loops(rows: Rows) -> None:
                 if rows.shapes[end] == rows.shapes[carried]:
                     rows.equate_rows(end, carried)
                 else:
+                    rows.unexplained.add(carried)
                     rows.freeze(end)
                     rows.freeze(carried)
 

@@ -11,9 +11,8 @@ from flint.ir.dims import AttentionDims
 from flint.ir.op_class import Collective
 from flint.ir.product_types import groups_of
 from flint.ir.program import Kind
-from flint.tools.share.rules.view import Shape
 from flint.tools.share.sizes.copies import among, ends_in
-from flint.tools.share.sizes.rows import Outcome, Rows, cut, embeddings, sides
+from flint.tools.share.sizes.rows import Outcome, Rows, Shape, cut, embeddings, sides
 from flint.tools.share.sizes.symbols import ONE, Term, joined
 
 #: More operands than these are looked at in no order.
@@ -296,7 +295,7 @@ def collective(rows: Rows, row: int) -> Outcome:
     p = rows.program
     kind = Collective(int(p.collective[row]))
     reads = [r for r in rows.reads[row] if math.prod(rows.shapes[r]) == _payload(rows, row, kind)]
-    if not reads or kind is Collective.PERMUTE and p.result_bytes[row] != rows.view.type_bytes[row]:
+    if not reads or kind is Collective.PERMUTE and not rows.is_whole[row]:
         return Outcome.UNKNOWN
     read = reads[0]
     if kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) and not _is_as_sent(rows, row):

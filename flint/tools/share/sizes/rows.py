@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
-from itertools import islice, pairwise
+from itertools import islice
+from typing import TypeAlias
 
 import numpy as np
 
-from flint.ir.columns import bytes_of_type
+from flint.ir.columns import bytes_of_type, type_bytes
 from flint.ir.mesh import AxisRef
+from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Phase, Program, RegionKind
-from flint.tools.share.rules.view import ProgramView, Shape
+from flint.tools.share.sizes.reads import reads_of
 from flint.tools.share.sizes.symbols import Symbols, Term, joined
+
+Shape: TypeAlias = tuple[int, ...]
 
 # Ways to place the dimensions of one shape among those of another, by their sizes alone.
 
@@ -117,22 +121,26 @@ class Rows:
 
     `work` are terms of a row's four dims where a relation found them. `within` are pairs of terms of
     which the second is no longer than the first, for what nobody says more of. `exchanged` are the
-    members of all-to-alls whose results have the shape of what they read.
+    members of all-to-alls whose results have the shape of what they read. `unexplained` are rows that no
+    relation fits, or whose numbers follow from nothing. `is_plain` rows have one result of a known type,
+    whole or written in part.
     """
 
     def __init__(self, program: Program, symbols: Symbols, microbatches: int = 1) -> None:
         self.program = program
         self.symbols = symbols
-        self.view = ProgramView(program)
         self.shapes: list[Shape] = [program.shapes[s] for s in program.shape.tolist()]
         self.bits = [bytes_of_type(d, (8,)) for d in program.dtypes] + [0]
-        self.batches = _batches(self.view, microbatches)
+        self.batches = _batches(program, microbatches)
+        typed = np.array([b > 0 for b in self.bits], dtype=np.bool_)[program.dtype]
+        self.is_whole = program.result_bytes == type_bytes(program)
+        self.is_plain = typed & (program.result_bytes <= type_bytes(program))
         for row in self.batches:
             own = self.shapes[row]
             self.shapes[row] = (own[0] // microbatches, *own[1:])
         self.microbatches = microbatches
         self.dims = [tuple(symbols.new(d) for d in shape) for shape in self.shapes]
-        self.reads = _reads(self.view)
+        self.reads = reads_of(program)
         self.trips = [
             symbols.new(r.trip_count) if r.kind is RegionKind.LOOP else (r.trip_count, ())
             for r in program.regions
@@ -140,6 +148,7 @@ class Rows:
         self.work: dict[int, tuple[Term, Term, Term, Term]] = {}
         self.within: list[tuple[Term, Term]] = []
         self.exchanged: dict[int, Term] = {}
+        self.unexplained: set[int] = set()
         self.is_last_try = False
 
     def long(self, row: int) -> list[int]:
@@ -232,18 +241,10 @@ class Rows:
         return Outcome.DONE
 
 
-def _batches(view: ProgramView, microbatches: int) -> list[int]:
+def _batches(p: Program, microbatches: int) -> list[int]:
     """Arguments of a pipeline's stage that it reads a microbatch of at a time."""
-    p = view.program
-    if not view.is_pipelined or microbatches < 2:
+    if not (p.op == OpClass.TURN).any() or microbatches < 2:
         return []
     given = np.flatnonzero((p.kind == Kind.PARAMETER) & (p.phase == Phase.UNKNOWN)).tolist()
     shapes = {row: p.shapes[int(p.shape[row])] for row in given}
     return [row for row, shape in shapes.items() if shape and shape[0] % microbatches == 0]
-
-
-def _reads(view: ProgramView) -> list[list[int]]:
-    """What each row reads, without what it only waits for."""
-    start = np.searchsorted(view.owner, np.arange(len(view) + 1)).tolist()
-    read = view.read.tolist()
-    return [read[a:b] for a, b in pairwise(start)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Mesh
-from flint.ir.op_class import Collective
+from flint.ir.op_class import Collective, OpClass
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
 from flint.tools.share.sizes.columns import Columns, SizeTable
@@ -95,7 +95,8 @@ class Sizes:
     What rows do not explain is constant. So any values of the variables make a workload that is as
     consistent as the original, but not every one that its source could make. `table` and `columns` say how each
     number of each row follows; `pinned` are axes whose size is in a constant, `saved` the entries of what stages
-    of a pipeline save.
+    of a pipeline save. `unexplained` are rows of each program that do not fit what they read, or whose numbers
+    follow from nothing.
     """
 
     workload: Workload
@@ -104,6 +105,7 @@ class Sizes:
     columns: tuple[Columns, ...]
     pinned: frozenset[AxisRef]
     saved: Mapping[tuple[int, int], int]
+    unexplained: tuple[frozenset[int], ...]
 
     @classmethod
     def of(cls, workload: Workload) -> Sizes:
@@ -127,6 +129,7 @@ class Sizes:
             columns,
             frozenset(symbols.pinned),
             {where: table.sum(terms) for where, terms in saved.items()},
+            tuple(frozenset(rows.unexplained) for rows in programs),
         )
 
     # reading --------------------------------------------------------------------------------------
@@ -144,6 +147,12 @@ class Sizes:
             for number, columns in enumerate(self.columns)
             if not any(self.table.entries[e].variables for shape in columns.shapes for e in shape)
         )
+
+    @property
+    def unexplained_ops(self) -> frozenset[OpClass]:
+        """Op classes of unexplained rows: a workload that was made of another one has no more of them."""
+        pairs = zip(self.workload.programs, self.unexplained, strict=True)
+        return frozenset(OpClass(int(p.op[row])) for p, rows in pairs for row in rows)
 
     def values(
         self, values: Mapping[int, int] | None = None, mesh: Mesh | None = None

@@ -54,6 +54,7 @@ def work_of(rows: Rows, row: int) -> SizedWork:
     finder = _Finder(rows, row)
     found = finder.found()
     if found is None:
+        rows.unexplained.add(row)
         rows.freeze(row)
         return finder.constant()
     return found

@@ -19,7 +19,6 @@ from flint.ir.workload import Workload
 from flint.tools.share.inputs import read_source
 from flint.tools.share.leaks.fingerprints import View, fingerprint_of, shares, structure_distances
 from flint.tools.share.redact import redacted
-from flint.tools.share.rules import broken_rules
 
 # Captures to learn from or to be like: files, directories of traces, and folders of either.
 
@@ -78,7 +77,7 @@ class Remembered:
 
     @classmethod
     def of(cls, captures: Iterable[Workload]) -> Remembered:
-        """The captures that can be remembered: those of one captured program that keeps all rules, each once.
+        """The captures that can be remembered: those of one captured program, each once.
 
         Raises FlintError FL954 where there is none.
         """
@@ -127,11 +126,11 @@ class Remembered:
 
 
 def _can_be(workload: Workload) -> bool:
-    """Whether a workload is one captured program for all ranks, which keeps the rules."""
+    """Whether a workload is one captured program for all ranks."""
     if len(workload.programs) != 1 or len(workload.classes) != 1 or workload.classes[0].ranks:
         return False
     if workload.measured_by is not None or workload.compiled_by is not None:
         return False
     program = workload.programs[0]
     launched = bool((program.flags & Flag.LAUNCHED).any())
-    return len(program) > 0 and not launched and not broken_rules(workload)
+    return len(program) > 0 and not launched

@@ -19,7 +19,6 @@ from flint.ir.columns import edges, in_order_of_use, rewired
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.workload import Workload
-from flint.tools.share.rules import broken_rules
 from flint.tools.share.synth.conditions import Conditions, conditions_of, phase_shares
 from flint.tools.share.synth.remembered import Remembered, captures_of, distance, structure_of
 from flint.tools.share.synth.resize import resized
@@ -74,8 +73,8 @@ def written(
 # Bodies written anew: other operations of one price, and other operands of one type.
 #
 # Only what leaves a valid program is drawn: operands come earlier, are of the loop, phase and type of the ones
-# before, and what was read is read by somebody. What breaks a rule of captured programs all the same is taken
-# back. Shapes, bytes, FLOPs and payloads stay as they are, so totals do not move.
+# before, and what was read is read by somebody. Shapes, bytes, FLOPs and payloads stay as they are, so totals do
+# not move.
 
 #: Operations with one price: one FLOP an element of two operands, of one and few instructions, of one and many.
 PRICES: tuple[tuple[tuple[str, OpClass], ...], ...] = (
@@ -105,8 +104,6 @@ PRICES: tuple[tuple[tuple[str, OpClass], ...], ...] = (
 _FLOATS = ("f", "bf")
 #: The share of rows with other operations; rounds of exchanges; how many operands of a type away they reach.
 OPERATIONS, ROUNDS, REACH = 0.5, 3, 8
-#: How often what breaks a rule is taken back before a round is given up.
-_MOST_TAKEN_BACK = 6
 #: What tells operands of a product apart beside their types: such rows keep theirs.
 _TOLD_APART = Flag.TURNED_FIRST | Flag.TURNED_LAST | Flag.SEEN_FIRST | Flag.SEEN_LAST
 #: Two dependencies, by their numbers, whose rows exchange what they read.
@@ -114,10 +111,10 @@ _Exchange = tuple[int, int]
 
 
 def rewritten(workload: Workload, random: np.random.Generator) -> Workload:
-    """The workload of one program with another body. It verifies and keeps all rules that the original keeps."""
+    """The workload of one program with another body, each of whose rows fits what it reads."""
     program = _with_other_operations(workload.programs[0], random)
     for _ in range(ROUNDS):
-        program = _with_other_operands(workload, program, random)
+        program = _with_other_operands(program, random)
     found = replace(in_order_of_use(program), stream=program.stream, streams=program.streams)
     return replace(workload, programs=(found,))
 
@@ -138,32 +135,13 @@ def _with_other_operations(program: Program, random: np.random.Generator) -> Pro
     return replace(program, op=op, opcode=opcode, opcodes=tuple(numbers))
 
 
-def _with_other_operands(
-    workload: Workload, program: Program, random: np.random.Generator
-) -> Program:
-    """Rows that exchange operands, of which those that break a rule have their own again."""
-    left = _exchanges(program, random)
-    for _ in range(_MOST_TAKEN_BACK):
-        found = _exchanged(program, left)
-        bad = {b.row for b in broken_rules(replace(workload, programs=(found,)))}
-        if not bad:
-            return found
-        left = _without(program, left, bad)
-    return program
-
-
-def _exchanged(program: Program, exchanges: Iterable[_Exchange]) -> Program:
+def _with_other_operands(program: Program, random: np.random.Generator) -> Program:
+    """Pairs of rows exchange what they read."""
     owner, read = edges(program)
     new = read.copy()
-    for one, other in exchanges:
+    for one, other in _exchanges(program, random):
         new[one], new[other] = read[other], read[one]
     return rewired(program, (owner, new))
-
-
-def _without(program: Program, exchanges: Iterable[_Exchange], bad: set[int]) -> list[_Exchange]:
-    owner, read = edges(program)
-    about = np.isin(owner, list(bad)) | np.isin(read, list(bad))
-    return [(a, b) for a, b in exchanges if not (about[a] or about[b])]
 
 
 def _exchanges(program: Program, random: np.random.Generator) -> list[_Exchange]:
