@@ -12,15 +12,35 @@ from __future__ import annotations
 import argparse
 import io
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from flint.ir.arrays import Float64s, Int64s, Mask
 from flint.ir.workload import Workload
-from flint.tools.share.leaks.fingerprints import COUNTED, View
-from flint.tools.share.leaks.known import FamilyAccuracy, Known, KnownEntry, known_of
+from flint.tools.share.leaks.fingerprints import (
+    COUNTED,
+    View,
+    fingerprint_of,
+    shares,
+    structure_distances,
+    together,
+)
+from flint.tools.share.leaks.known import (
+    EQUAL,
+    FamilyAccuracy,
+    Known,
+    KnownEntry,
+    Measured,
+    Share,
+    Threshold,
+    log_totals,
+    member_distances,
+)
 
 #: Version of the columns, and of what fingerprints are made of.
 SCHEMA = "flint.known/1"
@@ -42,6 +62,108 @@ def _index(folder: Path) -> list[dict[str, str]]:
 
 def _entry(row: dict[str, str]) -> KnownEntry:
     return KnownEntry(row["family"], row["model"], row["mesh"], row["options"], row["code"])
+
+
+#: Share of known workloads that membership may wrongly name members, where ties allow it.
+WANTED_FALSE_POSITIVES = 0.05
+
+
+def family_accuracy(
+    shares: Float64s, families: Sequence[str], models: Sequence[str], codes: Sequence[str]
+) -> FamilyAccuracy:
+    """The accuracy of nearest neighbors among shares (workloads, buckets)."""
+    family = _numbered(families)
+    distances = np.stack([structure_distances(shares, one) for one in shares])
+    return FamilyAccuracy(
+        _left_out(distances, family, np.arange(len(shares))),
+        _left_out(distances, family, _numbered(models)),
+        _left_out(distances, family, _numbered(codes)),
+        max(Counter(families).values()) / len(families),
+    )
+
+
+def _left_out(distances: Float64s, family: Int64s, groups: Int64s) -> Share:
+    """Workloads of the same group omitted, over those whose family is in another group."""
+    found = []
+    for i, away in enumerate(distances):
+        others, same = groups != groups[i], family == family[i]
+        if (others & same).any():
+            found.append(_right(away, others, same))
+    return Share(float(np.mean(found)) if found else None, len(found))
+
+
+def member_threshold(shares: Float64s, totals: Float64s, groups: Sequence[object]) -> Threshold:
+    """The largest distance at which few known workloads pass for one of another group.
+
+    Of each the nearest of another group is taken: groups are workloads themselves, or models. Where
+    more than `WANTED_FALSE_POSITIVES` have a twin the threshold is 0, and the rate that it has is
+    told.
+    """
+    group = _numbered(groups)
+    nearest = []
+    for i in range(len(shares)):
+        distances = member_distances(shares, totals, shares[i], totals[i])
+        nearest.append(float(distances[group != group[i]].min()))
+    ordered = np.sort(nearest)
+    allowed = [d for d in ordered if np.mean(ordered <= d + EQUAL) <= WANTED_FALSE_POSITIVES]
+    distance = float(max(allowed, default=0.0))
+    return Threshold(distance, float(np.mean(ordered <= distance + EQUAL)))
+
+
+def _right(distances: Float64s, others: Mask, same: Mask) -> float:
+    least = distances[others].min()
+    tied = others & (distances <= least + EQUAL)
+    return float(same[tied].mean())
+
+
+def _numbered(names: Sequence[object]) -> Int64s:
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    return np.array([numbers[n] for n in names], dtype=np.int64)
+
+
+#: Fewer families say nothing about how well attacks tell them apart.
+LEAST_FAMILIES = 2
+
+
+def known_of(captures: Iterable[tuple[KnownEntry, Workload]]) -> Known:
+    """Fingerprints of captures. They are of two families or more, as attacks are measured by how they distinguish them."""
+    entries: list[KnownEntry] = []
+    whole, programs, owners, totals = [], [], [], []
+    for entry, workload in captures:
+        own = [fingerprint_of(p) for p in workload.programs]
+        whole.append(together(own))
+        programs += own
+        owners += [len(entries)] * len(own)
+        totals.append(log_totals(workload))
+        entries.append(entry)
+    if len({e.family for e in entries}) < LEAST_FAMILIES:
+        raise SystemExit(
+            f"known models of fewer than {LEAST_FAMILIES} families: {len(entries)} captures"
+        )
+    histograms = {v: np.stack([f.histograms[v] for f in whole]) for v in COUNTED}
+    return Known(
+        tuple(entries),
+        {v: np.array([f.hashes[v] for f in whole], dtype=np.uint64) for v in View},
+        np.array(owners, dtype=np.int64),
+        {v: np.array([f.hashes[v] for f in programs], dtype=np.uint64) for v in View},
+        histograms,
+        np.stack(totals),
+        _measured(entries, histograms, np.stack(totals)),
+    )
+
+
+def _measured(
+    entries: Sequence[KnownEntry], histograms: Mapping[View, NDArray[np.int64]], totals: Float64s
+) -> Measured:
+    names = [[e.family for e in entries], [e.model for e in entries], [e.code for e in entries]]
+    found = {view: shares(counts) for view, counts in histograms.items()}
+    accuracy = {v: family_accuracy(s, *names) for v, s in found.items()}
+    seen = found[View.OPS]
+    return Measured(
+        accuracy,
+        member_threshold(seen, totals, range(len(entries))),
+        member_threshold(seen, totals, names[1]),
+    )
 
 
 def known_bytes(known: Known) -> bytes:

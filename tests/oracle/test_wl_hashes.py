@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 
 from flint.ir.program import Program
-from flint.tools.share.leaks.fingerprints import Labels, first_labels, of_multiset, refined
+from flint.tools.share.leaks.fingerprints import View, first_labels, of_multiset, refined
 from tests.leak_workloads import MESH
 from tests.program_rows import ProgramBuilder
 
@@ -26,13 +26,13 @@ def _random_program(seed: int, rows: int) -> Program:
     return builder.build()
 
 
-def _networkx_hash(program: Program, labels: Labels, depth: int) -> str:
+def _networkx_hash(program: Program, view: View, depth: int) -> str:
     """The hash of the same graph. Edges have both directions, marked by who reads."""
     import networkx as nx
 
     graph = nx.DiGraph()
     for row in range(len(program)):
-        label = program.opcodes[program.opcode[row]] if labels is Labels.OPS else ""
+        label = program.opcodes[program.opcode[row]] if view is View.OPS else ""
         graph.add_node(row, label=label)
     for row, read in zip(program.dep_owner.tolist(), program.deps.tolist(), strict=True):
         graph.add_edge(row, read, way="reads")
@@ -49,12 +49,12 @@ def _networkx_hash(program: Program, labels: Labels, depth: int) -> str:
 def test_hashes_part_graphs_as_networkx_does():
     """400 graphs of 4 to 6 rows, with and without op classes, to depths 1, 2 and 3."""
     graphs = [_random_program(seed, 4 + seed % 3) for seed in range(400)]
-    for labels in (Labels.NONE, Labels.OPS):
+    for view in (View.TOPOLOGY, View.OPS):
         for depth in (1, 2, 3):
             pairs = set()
             for program in graphs:
-                deep = next(islice(refined(program, first_labels(program, labels)), depth, None))
-                pairs.add((of_multiset(deep), _networkx_hash(program, labels, depth)))
+                deep = next(islice(refined(program, first_labels(program, view)), depth, None))
+                pairs.add((of_multiset(deep), _networkx_hash(program, view, depth)))
             ours, theirs = {a for a, _ in pairs}, {b for _, b in pairs}
             assert len(ours) == len(theirs) == len(pairs)
             assert 5 < len(pairs) < len(graphs)
@@ -69,7 +69,7 @@ def test_labels_part_rows_as_refinement_by_hand_does():
     for row, read in enumerate(reads):
         for r in read:
             readers[r].append(row)
-    for labels in islice(refined(program, first_labels(program, Labels.NONE)), 4):
+    for labels in islice(refined(program, first_labels(program, View.TOPOLOGY)), 4):
         assert _partition(labels.tolist()) == _partition(wanted)
         wanted = _numbers(
             [

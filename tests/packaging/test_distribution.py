@@ -119,7 +119,10 @@ def test_the_wheel_holds_every_schema(dist: Path) -> None:
 
 def test_wheel_has_what_the_leak_report_compares_with(dist):
     names = wheel_names(dist)
-    assert {f"flint/tools/share/leaks/{n}" for n in ("known.npz", "operators.txt")} <= set(names)
+    assert {
+        f"flint/tools/share/leaks/{n}"
+        for n in ("known.npz", "models.toml", "operators.txt", "words.txt")
+    } <= set(names)
     assert "flint/tools/share/synth/programs/000.flint" in names
 
 

@@ -68,20 +68,28 @@ DEPTHS = 4
 _READS, _READ_BY = np.uint64(0x5851F42D4C957F2D), np.uint64(0x14057B7EF767814F)
 
 
-class Labels(StrEnum):
-    """What an observer sees of a row beside its edges."""
+class View(StrEnum):
+    """What an observer sees of a program."""
 
-    NONE = "topology"  #: nothing
-    OPS = "op classes"  #: op class, kind, and kind of collective
-    SIZES = "op classes and sizes"  #: these, types, shapes, bytes, flops, trips, groups, the mesh
+    TOPOLOGY = "topology without labels"
+    OPS = "topology and op classes"
+    SIZES = "sizes alone"
+    ALL = "topology, op classes and sizes"
+    COLLECTIVES = "kinds and order of collectives"
+    ROWS = "number of rows"
 
 
-def first_labels(program: Program, labels: Labels) -> UInt64s:
+#: Views of neighborhoods: what an observer sees of a row beside its edges is nothing, its op class, kind and kind of
+#: collective, or also types, shapes, bytes, FLOPs, trips, groups and the mesh.
+NEIGHBORHOODS = (View.TOPOLOGY, View.OPS, View.ALL)
+
+
+def first_labels(program: Program, view: View) -> UInt64s:
     """For each row its label at depth 0."""
-    if labels is Labels.NONE:
+    if view is View.TOPOLOGY:
         return np.zeros(len(program), dtype=np.uint64)
     ops = [program.op, program.kind, program.collective]
-    return joined(ops if labels is Labels.OPS else [*ops, *sizes_of(program)])
+    return joined(ops if view is View.OPS else [*ops, *sizes_of(program)])
 
 
 def sizes_of(program: Program) -> list[NDArray[np.generic]]:
@@ -132,19 +140,6 @@ BUCKETS = 512
 COUNTED_DEPTH = 2
 
 
-class View(StrEnum):
-    """What an observer sees of a program."""
-
-    TOPOLOGY = "topology without labels"
-    OPS = "topology and op classes"
-    SIZES = "sizes alone"
-    ALL = "topology, op classes and sizes"
-    COLLECTIVES = "kinds and order of collectives"
-    ROWS = "number of rows"
-
-
-#: For each view of neighborhoods its labels.
-_LABELS = {View.TOPOLOGY: Labels.NONE, View.OPS: Labels.OPS, View.ALL: Labels.SIZES}
 #: Neighborhoods that are counted.
 COUNTED = (View.TOPOLOGY, View.OPS)
 
@@ -153,32 +148,28 @@ COUNTED = (View.TOPOLOGY, View.OPS)
 class Fingerprint:
     """Of a program, or of all programs of a workload.
 
-    `wl[view]` are hashes to depth 0, 1, 2 and 3; `hashes[view]` is the deepest, or the only one.
-    `histograms[view]` counts neighborhoods of depth 2 by hash, in `BUCKETS` numbers.
+    `hashes[view]` are of neighborhoods of depth 3, where the view has them. `histograms[view]` counts neighborhoods of depth 2 by hash, in `BUCKETS` numbers.
     """
 
     rows: int
     hashes: Mapping[View, int]
-    wl: Mapping[View, tuple[int, ...]]
     histograms: Mapping[View, NDArray[np.int64]]
 
 
 def fingerprint_of(program: Program) -> Fingerprint:
     """The fingerprint of one program. Neither names nor numbers of table entries change it."""
-    wl: dict[View, tuple[int, ...]] = {}
-    histograms: dict[View, NDArray[np.int64]] = {}
-    for view, labels in _LABELS.items():
-        depths = list(islice(refined(program, first_labels(program, labels)), DEPTHS))
-        wl[view] = tuple(map(of_multiset, depths))
-        if view in COUNTED:
-            histograms[view] = _histogram(depths[COUNTED_DEPTH])
+    depths = {
+        view: list(islice(refined(program, first_labels(program, view)), DEPTHS))
+        for view in NEIGHBORHOODS
+    }
     hashes = {
-        **{view: found[-1] for view, found in wl.items()},
+        **{view: of_multiset(found[-1]) for view, found in depths.items()},
         View.SIZES: of_multiset(joined(sizes_of(program))),
         View.COLLECTIVES: _collectives(program),
         View.ROWS: len(program),
     }
-    return Fingerprint(len(program), hashes, wl, histograms)
+    counts = {view: _histogram(depths[view][COUNTED_DEPTH]) for view in COUNTED}
+    return Fingerprint(len(program), hashes, counts)
 
 
 def fingerprint_of_workload(workload: Workload) -> Fingerprint:
@@ -191,15 +182,10 @@ def together(programs: Sequence[Fingerprint]) -> Fingerprint:
     distinct = list({p.hashes[View.ALL]: p for p in programs}.values())
     if len(distinct) == 1:
         return distinct[0]
-    views, deep = list(distinct[0].hashes), list(distinct[0].wl)
-    hashes = {view: _of_set(p.hashes[view] for p in distinct) for view in views}
     rows = sum(p.rows for p in distinct)
-    return Fingerprint(
-        rows,
-        {**hashes, View.ROWS: rows},
-        {v: tuple(_of_set(p.wl[v][d] for p in distinct) for d in range(DEPTHS)) for v in deep},
-        {v: np.sum([p.histograms[v] for p in distinct], axis=0) for v in COUNTED},
-    )
+    hashes = {view: _of_set(p.hashes[view] for p in distinct) for view in View}
+    counts = {v: np.sum([p.histograms[v] for p in distinct], axis=0) for v in COUNTED}
+    return Fingerprint(rows, {**hashes, View.ROWS: rows}, counts)
 
 
 def _of_set(hashes: Iterable[int]) -> int:

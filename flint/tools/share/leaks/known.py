@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
@@ -13,18 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.errors import FlintError
-from flint.ir.arrays import Float64s, Int64s, Mask, UInt64s
+from flint.ir.arrays import Float64s, UInt64s
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
 from flint.tools.share.leaks.fingerprints import (
     COUNTED,
     View,
-    fingerprint_of,
     shares,
     size_distances,
     structure_distances,
-    together,
 )
 
 # Totals of a workload: what remains of sizes where single sizes are changed.
@@ -54,10 +50,9 @@ def _totals(program: Program) -> list[float]:
     ]
 
 
-# How good the attacks are, measured on the known workloads themselves, each omitted in turn.
+# How good the attacks are, measured on the known workloads themselves, each omitted in turn
+# (`benchmarks/sharing/known_models.py`).
 
-#: Share of known workloads that membership may wrongly name members, where ties allow it.
-WANTED_FALSE_POSITIVES = 0.05
 #: Distances closer than this are equal: sums of shares round.
 EQUAL = 1e-9
 
@@ -95,64 +90,11 @@ class Threshold:
     false_positive_rate: float
 
 
-def family_accuracy(
-    shares: Float64s, families: Sequence[str], models: Sequence[str], codes: Sequence[str]
-) -> FamilyAccuracy:
-    """The accuracy of nearest neighbors among shares (workloads, buckets)."""
-    family = _numbered(families)
-    distances = np.stack([structure_distances(shares, one) for one in shares])
-    return FamilyAccuracy(
-        _left_out(distances, family, np.arange(len(shares))),
-        _left_out(distances, family, _numbered(models)),
-        _left_out(distances, family, _numbered(codes)),
-        max(Counter(families).values()) / len(families),
-    )
-
-
-def _left_out(distances: Float64s, family: Int64s, groups: Int64s) -> Share:
-    """Workloads of the same group omitted, over those whose family is in another group."""
-    found = []
-    for i, away in enumerate(distances):
-        others, same = groups != groups[i], family == family[i]
-        if (others & same).any():
-            found.append(_right(away, others, same))
-    return Share(float(np.mean(found)) if found else None, len(found))
-
-
 def member_distances(
     shares: Float64s, totals: Float64s, one: Float64s, of_one: Float64s
 ) -> Float64s:
     """For each known workload how far one is from being it: of structure and of totals, summed."""
     return structure_distances(shares, one) + size_distances(totals, of_one)
-
-
-def member_threshold(shares: Float64s, totals: Float64s, groups: Sequence[object]) -> Threshold:
-    """The largest distance at which few known workloads pass for one of another group.
-
-    Of each the nearest of another group is taken: groups are workloads themselves, or models. Where
-    more than `WANTED_FALSE_POSITIVES` have a twin the threshold is 0, and the rate that it has is
-    told.
-    """
-    group = _numbered(groups)
-    nearest = []
-    for i in range(len(shares)):
-        distances = member_distances(shares, totals, shares[i], totals[i])
-        nearest.append(float(distances[group != group[i]].min()))
-    ordered = np.sort(nearest)
-    allowed = [d for d in ordered if np.mean(ordered <= d + EQUAL) <= WANTED_FALSE_POSITIVES]
-    distance = float(max(allowed, default=0.0))
-    return Threshold(distance, float(np.mean(ordered <= distance + EQUAL)))
-
-
-def _right(distances: Float64s, others: Mask, same: Mask) -> float:
-    least = distances[others].min()
-    tied = others & (distances <= least + EQUAL)
-    return float(same[tied].mean())
-
-
-def _numbered(names: Sequence[object]) -> Int64s:
-    numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    return np.array([numbers[n] for n in names], dtype=np.int64)
 
 
 # The file of known models: an npz of columns, without pickled objects, that `benchmarks/sharing/known_models.py` writes.
@@ -187,10 +129,6 @@ def _accuracy(row: list[float]) -> FamilyAccuracy:
     pairs = zip(row[:-1:2], row[1::2], strict=True)
     one, model, code = (Share(right if count else None, int(count)) for right, count in pairs)
     return FamilyAccuracy(one, model, code, largest_family=row[-1])
-
-
-#: Fewer families say nothing about how well attacks tell them apart.
-LEAST_FAMILIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,49 +198,6 @@ class Known:
     def models(self) -> tuple[str, ...]:
         """Distinct models, sorted."""
         return tuple(sorted({e.model for e in self.entries}))
-
-
-def known_of(captures: Iterable[tuple[KnownEntry, Workload]]) -> Known:
-    """Fingerprints of captures. Raises FlintError FL931 if they are of fewer than two families."""
-    entries: list[KnownEntry] = []
-    whole, programs, owners, totals = [], [], [], []
-    for entry, workload in captures:
-        own = [fingerprint_of(p) for p in workload.programs]
-        whole.append(together(own))
-        programs += own
-        owners += [len(entries)] * len(own)
-        totals.append(log_totals(workload))
-        entries.append(entry)
-    if len({e.family for e in entries}) < LEAST_FAMILIES:
-        raise FlintError(
-            "FL931",
-            f"known models of fewer than {LEAST_FAMILIES} families: {len(entries)} captures",
-            help="attacks are measured by how they distinguish families: add captures of another",
-        )
-    histograms = {v: np.stack([f.histograms[v] for f in whole]) for v in COUNTED}
-    return Known(
-        tuple(entries),
-        {v: np.array([f.hashes[v] for f in whole], dtype=np.uint64) for v in View},
-        np.array(owners, dtype=np.int64),
-        {v: np.array([f.hashes[v] for f in programs], dtype=np.uint64) for v in View},
-        histograms,
-        np.stack(totals),
-        _measured(entries, histograms, np.stack(totals)),
-    )
-
-
-def _measured(
-    entries: Sequence[KnownEntry], histograms: Mapping[View, NDArray[np.int64]], totals: Float64s
-) -> Measured:
-    names = [[e.family for e in entries], [e.model for e in entries], [e.code for e in entries]]
-    found = {view: shares(counts) for view, counts in histograms.items()}
-    accuracy = {v: family_accuracy(s, *names) for v, s in found.items()}
-    seen = found[View.OPS]
-    return Measured(
-        accuracy,
-        member_threshold(seen, totals, range(len(entries))),
-        member_threshold(seen, totals, names[1]),
-    )
 
 
 @cache

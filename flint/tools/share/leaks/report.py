@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flint.ir.arrays import Float64s
-from flint.ir.program import Program
+from flint.ir.arrays import Float64s, Int64s, UInt64s
 from flint.ir.workload import Workload
 from flint.tools.share.leaks.fingerprints import (
     COUNTED,
@@ -79,11 +77,27 @@ class AnonymitySet:
         """
         return math.log2(self.among / self.size) if self.entries else None
 
+    def to_json(self) -> dict[str, Any]:
+        """Numbers and names, without meshes and options."""
+        return {
+            "view": self.view.value,
+            "size": self.size,
+            "among": self.among,
+            "models": list(self.models),
+            "families": list(self.families),
+            "identification_bits": self.identification_bits,
+        }
 
-def anonymity_set(of: Fingerprint, known: Known, view: View) -> AnonymitySet:
-    """Known workloads that look like the one with this fingerprint, in the order of `known`."""
-    rows = np.flatnonzero(known.hashes[view] == np.uint64(of.hashes[view]))
-    return AnonymitySet(view, tuple(known.entries[i] for i in rows.tolist()), len(known))
+
+def anonymity_sets(
+    of: Fingerprint, known: Known, hashes: Mapping[View, UInt64s], owner: Int64s
+) -> tuple[AnonymitySet, ...]:
+    """In each view the known workloads that look so; `owner` says of which of them each hash is."""
+    found = {view: owner[hashes[view] == np.uint64(of.hashes[view])] for view in View}
+    return tuple(
+        AnonymitySet(view, tuple(known.entries[i] for i in np.unique(rows).tolist()), len(known))
+        for view, rows in found.items()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,89 +187,6 @@ def _membership(
     return KnownMembership(float(distances.min()), threshold, found)
 
 
-# Look-up of single programs: a stage of a pipeline may give away what the whole does not.
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramLookup:
-    """One program: in each view how many known workloads have a program alike, and which families."""
-
-    program: int
-    rows: int
-    workloads: Mapping[View, int]
-    families: Mapping[View, tuple[str, ...]]
-
-
-def look_up_programs(programs: Sequence[Fingerprint], known: Known) -> tuple[ProgramLookup, ...]:
-    """Each program among those of known workloads, by hash."""
-    return tuple(_look_up(i, p, known) for i, p in enumerate(programs))
-
-
-def _look_up(number: int, program: Fingerprint, known: Known) -> ProgramLookup:
-    found = {view: _workloads(program, known, view) for view in View}
-    return ProgramLookup(
-        number,
-        program.rows,
-        {view: len(rows) for view, rows in found.items()},
-        {v: tuple(sorted({known.entries[i].family for i in rows})) for v, rows in found.items()},
-    )
-
-
-def _workloads(program: Fingerprint, known: Known, view: View) -> list[int]:
-    alike = known.program_hashes[view] == np.uint64(program.hashes[view])
-    rows: list[int] = np.unique(known.program_entry[alike]).tolist()
-    return rows
-
-
-# Shared bits: an upper bound of what a program tells, as trace wringing counts it.
-
-_LEVEL = 6
-
-
-@dataclass(frozen=True, slots=True)
-class SharedBits:
-    """Bits of the programs of a workload, compressed: less may tell the same, never more.
-
-    `structure` are op classes, kinds and edges (how far behind each dependency lies); `sizes` are
-    shapes, bytes, flops and dims beside them.
-    """
-
-    structure: int
-    sizes: int
-    rows: int
-
-    @property
-    def structure_per_row(self) -> float:
-        """Bits of structure a row."""
-        return self.structure / max(self.rows, 1)
-
-
-def shared_bits(workload: Workload) -> SharedBits:
-    """Bits of all programs, each compressed (zlib) by itself."""
-    return SharedBits(
-        sum(map(_structure, workload.programs)),
-        sum(map(_sizes, workload.programs)),
-        sum(map(len, workload.programs)),
-    )
-
-
-def _structure(program: Program) -> int:
-    behind = program.dep_owner - program.deps
-    counts = np.diff(program.dep_start).astype(np.uint16)
-    columns = (program.op, program.kind, program.collective, counts, behind.astype(np.uint16))
-    return _compressed_bits(b"".join(c.tobytes() for c in columns))
-
-
-def _sizes(program: Program) -> int:
-    columns = (program.shape, program.result_bytes, program.operand_bytes, program.flops)
-    table = repr(program.shapes).encode()
-    return _compressed_bits(b"".join(c.tobytes() for c in (*columns, program.dims)) + table)
-
-
-def _compressed_bits(data: bytes) -> int:
-    return 8 * len(zlib.compress(data, _LEVEL))
-
-
 @dataclass(frozen=True, slots=True)
 class KnownWorld:
     """How many known workloads, models and families the attacks choose from."""
@@ -267,16 +198,19 @@ class KnownWorld:
 
 @dataclass(frozen=True, slots=True)
 class Leaks:
-    """What was found. Nothing here says that a workload is safe: only which attacks were run."""
+    """What was found. Nothing here says that a workload is safe: only which attacks were run.
+
+    `anonymity` is of the whole workload, `programs` are the same of each of its programs: a stage of a pipeline
+    may give away what the whole does not.
+    """
 
     survivors: tuple[Survivor, ...]
     known: KnownWorld
     anonymity: tuple[AnonymitySet, ...]
-    programs: tuple[ProgramLookup, ...]
+    programs: tuple[tuple[AnonymitySet, ...], ...]
     families: tuple[FamilyGuess, ...]
     membership: Memberships
     shapes: ShapeGuess
-    bits: SharedBits
 
     @property
     def has_survivors(self) -> bool:
@@ -289,22 +223,14 @@ class Leaks:
 
     def text(self) -> str:
         """The report for people: plain text, some thirty lines."""
-        return text_of(self)
+        parts = (_strings(self.survivors), _anonymity(self), _attacks(self))
+        return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON: the fields, with what is computed of anonymity sets."""
         found = asdict(self)
-        found["anonymity"] = [
-            {
-                "view": a.view.value,
-                "size": a.size,
-                "among": a.among,
-                "models": list(a.models),
-                "families": list(a.families),
-                "identification_bits": a.identification_bits,
-            }
-            for a in self.anonymity
-        ]
+        found["anonymity"] = [a.to_json() for a in self.anonymity]
+        found["programs"] = [[a.to_json() for a in sets] for sets in self.programs]
         found["membership"]["workload"]["is_member"] = self.membership.workload.is_member
         found["membership"]["model"]["is_member"] = self.membership.model.is_member
         found["survivors_by_place"] = dict(Counter(s.place.value for s in self.survivors))
@@ -331,12 +257,11 @@ def leaks_of(
     return Leaks(
         _survivors(shared, original, files),
         KnownWorld(len(world), len(world.models), len(world.families)),
-        tuple(anonymity_set(whole, world, view) for view in View),
-        look_up_programs(own, world),
+        anonymity_sets(whole, world, world.hashes, np.arange(len(world))),
+        tuple(anonymity_sets(p, world, world.program_hashes, world.program_entry) for p in own),
         tuple(guess_family(whole, world, view) for view in COUNTED),
         guess_membership(whole, log_totals(shared), world),
         guess_by_shapes(shared.programs),
-        shared_bits(shared),
     )
 
 
@@ -356,20 +281,6 @@ def _survivors(
 _MOST_SHOWN = 8
 #: Characters of a survivor that are shown.
 _MOST_TEXT = 60
-
-
-def text_of(leaks: Leaks) -> str:
-    """All parts, one below the other."""
-    lines = [
-        *_strings(leaks.survivors),
-        "",
-        *_anonymity(leaks),
-        "",
-        *_attacks(leaks),
-        "",
-        *_bits(leaks),
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def _strings(survivors: Sequence[Survivor]) -> Iterator[str]:
@@ -394,9 +305,8 @@ def _anonymity(leaks: Leaks) -> Iterator[str]:
     yield ("(a closed world: a workload that is like none of them is not hidden, but unknown here)")
     for found in leaks.anonymity:
         yield f"  by {found.view.value:<34} {_set(found)}"
-    programs = leaks.programs
-    alike = sum(p.workloads[View.OPS] > 0 for p in programs)
-    yield f"  programs with a known one's topology and op classes: {alike} of {len(programs)}"
+    alike = [a.size > 0 for sets in leaks.programs for a in sets if a.view is View.OPS]
+    yield f"  programs with a known one's topology and op classes: {sum(alike)} of {len(alike)}"
 
 
 def _set(found: AnonymitySet) -> str:
@@ -463,14 +373,6 @@ def _distance(found: KnownMembership) -> str:
     return (
         f"distance {found.distance:.4f}, threshold {threshold.distance:.4f} "
         f"(wrong for {threshold.false_positive_rate:.1%} of known left out)"
-    )
-
-
-def _bits(leaks: Leaks) -> Iterator[str]:
-    bits = leaks.bits
-    yield (
-        f"Shared at most: {bits.structure / 1000:,.1f} kbit of structure "
-        f"({bits.structure_per_row:.1f} a row), {bits.sizes / 1000:,.1f} kbit of sizes"
     )
 
 

@@ -6,21 +6,18 @@ well, as long as sizes are as they were.
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.resources import files
 from typing import TypeAlias
 
 import numpy as np
 
 from flint.ir.op_class import ATTENTION, PRODUCT
 from flint.ir.program import Program
-
-# Shapes of the products of public models, from their published configurations.
-#
-# Only what a configuration file says is here: widths of layers and heads, vocabularies, patches, and
-# lengths of sequences where an input has one usual size.
 
 #: Two sides of a weight in ascending order: an observer does not see which one is reduced.
 Pair: TypeAlias = tuple[int, int]
@@ -63,80 +60,36 @@ def _divided(weight: Pair, shards: int) -> tuple[Pair, ...]:
     return (*found, pair_of(out, into // shards)) if not into % shards else tuple(found)
 
 
-def _decoder(
+def _model(
     name: str,
     width: int,
     inner: int,
-    vocabulary: int,
     *,
+    usual: Sequence[Sequence[int]] = (),
+    lengths: Sequence[int] = (),
     queries: int = 0,
     keys: int = 0,
-    gated: bool = True,
+    gated: bool = False,
+    tower: Sequence[int] = (),
 ) -> ModelShapes:
     queries = queries or width
     keys = keys or queries
-    fused = [(queries + 2 * keys, width), (keys, width)] + [(2 * inner, width)] * gated
-    return ModelShapes(
-        name,
-        ((queries, width), (inner, width), (width, inner)),
-        tuple(fused),
-        ((vocabulary, width),),
-    )
+    layers = [(queries, width), (inner, width), (width, inner)]
+    fused = [(queries + 2 * keys, width)] + [(keys, width)] * (keys < queries)
+    fused += [(2 * inner, width)] * gated
+    if tower:
+        other = _model(name, *tower)
+        layers, fused = [*layers, *other.layers], [*fused, *other.fused]
+    weights = tuple((out, into) for out, into in usual)
+    return ModelShapes(name, tuple(layers), tuple(fused), weights, tuple(lengths))
 
 
-def _plain(
-    name: str,
-    width: int,
-    inner: int,
-    usual: tuple[Pair, ...],
-    lengths: tuple[int, ...] = (),
-    *others: Pair,
-) -> ModelShapes:
-    """Layers with as many keys as queries and without gates; `others` are those of a second tower."""
-    layers = ((width, width), (inner, width), (width, inner), *others)
-    fused = tuple((3 * out, into) for out, into in layers if out == into)
-    return ModelShapes(name, layers, fused, usual, lengths)
+@cache
+def public_shapes() -> tuple[ModelShapes, ...]:
+    """The models of `models.toml`."""
+    table = tomllib.loads((files("flint.tools.share.leaks") / "models.toml").read_text("utf-8"))
+    return tuple(_model(name, **row) for name, row in table.items())
 
-
-def _tower(width: int, inner: int) -> tuple[Pair, ...]:
-    return (width, width), (inner, width), (width, inner)
-
-
-MODELS: tuple[ModelShapes, ...] = (
-    _plain("ViT-S/16", 384, 1536, ((384, 768),), (197,)),
-    _plain("ViT-B/16", 768, 3072, (), (197,)),
-    _plain("ViT-L/16", 1024, 4096, ((1024, 768),), (197,)),
-    _plain("ViT-H/14", 1280, 5120, ((1280, 588),), (257,)),
-    _plain("CLIP ViT-L/14", 1024, 4096, ((1024, 588), (768, 1024)), (257, 77), *_tower(768, 3072)),
-    _plain("OWLv2-B/16", 768, 3072, ((512, 768),), (3601,), *_tower(512, 2048)),
-    _plain("OWLv2-L/14", 1024, 4096, ((1024, 588), (768, 1024)), (5185,), *_tower(768, 3072)),
-    _plain("TimeSformer-B", 768, 3072, ((400, 768),), (8,)),
-    _plain("BERT-small", 512, 2048, ((30522, 512),)),
-    _plain("BERT-base", 768, 3072, ((30522, 768),)),
-    _plain("BERT-large", 1024, 4096, ((30522, 1024),)),
-    _plain("RoBERTa-base", 768, 3072, ((50265, 768),)),
-    _plain("T5-large", 1024, 4096, ((32128, 1024),)),
-    _plain("Whisper-large-v3", 1280, 5120, ((51866, 1280),), (1500,)),
-    _plain("GPT-2", 768, 3072, ((50257, 768),)),
-    _plain("GPT-2 XL", 1600, 6400, ((50257, 1600),)),
-    _plain("GPT-3 175B", 12288, 49152, ((50257, 12288),)),
-    _plain("OPT-6.7B", 4096, 16384, ((50272, 4096),)),
-    _plain("BLOOM-7B1", 4096, 16384, ((250880, 4096),)),
-    _plain("MPT-7B", 4096, 16384, ((50432, 4096),)),
-    _decoder("Falcon-7B", 4544, 18176, 65024, keys=64, gated=False),
-    _decoder("Llama-2-7B", 4096, 11008, 32000),
-    _decoder("Llama-2-13B", 5120, 13824, 32000),
-    _decoder("Llama-3-8B", 4096, 14336, 128256, keys=1024),
-    _decoder("Llama-3-70B", 8192, 28672, 128256, keys=1024),
-    _decoder("Llama-3.1-405B", 16384, 53248, 128256, keys=1024),
-    _decoder("Mistral-7B, Mixtral-8x7B", 4096, 14336, 32000, keys=1024),
-    _decoder("Qwen1.5-0.5B", 1024, 2816, 151936),
-    _decoder("Qwen2-7B", 3584, 18944, 152064, keys=512),
-    _decoder("Qwen3-8B", 4096, 12288, 151936, keys=1024),
-    _decoder("Gemma-7B", 3072, 24576, 256000, queries=4096),
-    _decoder("Gemma-2-9B", 3584, 14336, 256000, queries=4096, keys=2048),
-    _decoder("Phi-3-mini", 3072, 8192, 32064),
-)
 
 #: A model is named if its weights have so much of the operations of products.
 _EXPLAINED = 0.9
@@ -176,11 +129,9 @@ class _Seen:
     lengths: frozenset[int]
 
 
-def guess_by_shapes(
-    programs: Sequence[Program], models: Sequence[ModelShapes] = MODELS
-) -> ShapeGuess:
+def guess_by_shapes(programs: Sequence[Program]) -> ShapeGuess:
     """Models all of whose layers are there, and whose weights explain nearly all products."""
-    seen = _seen(programs)
+    seen, models = _seen(programs), public_shapes()
     found = [m for model in models if (m := _match(model, seen)) is not None]
     return ShapeGuess(tuple(sorted(found, key=_rank)), len(models))
 

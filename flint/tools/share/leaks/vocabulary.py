@@ -14,26 +14,21 @@ from flint.cluster.devices import public_devices
 from flint.ir.op_class import OpClass
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+def _sections(name: str) -> dict[str, frozenset[str]]:
+    """Words of a file by the section that they are in: `[name]`, and lines of words."""
+    found: dict[str, list[str]] = {}
+    words: list[str] = []
+    for line in (files("flint.tools.share.leaks") / name).read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            words = found.setdefault(line.strip("[]"), [])
+        else:
+            words += line.split()
+    return {section: frozenset(words) for section, words in found.items()}
 
 
+_WORDS = _sections("words.txt")
 #: Opcodes that Flint and its readers make themselves.
-FLINT_OPCODES: frozenset[str] = _words(
-    """
-    parameter kernel stack
-    func.argument torch.argument while.carry while.yield case.join flint.identity
-    implied.all_gather implied.all_reduce implied.collective_permute
-    pipeline.accumulator pipeline.all_reduce pipeline.neighbour pipeline.recv
-    pipeline.saved pipeline.send pipeline.stash pipeline.sum pipeline.turn pool.recv pool.send
-    host.argument host.callback host.gap host.launch host.load host.store host.view host.wait
-    fusion fusion.loop fusion.layout fusion.attention fusion.attention_backward
-    fusion.softmax fusion.norm fusion.reduction fusion.optimizer
-    custom_call.pallas_attention custom_call.pallas_attention_backward
-    custom_call.__cudnn$fmhaSoftmax custom_call.__cudnn$fmhaSoftmaxBackward
-    custom_call.flint.attention custom_call.flint.attention_backward
-    """
-)
+FLINT_OPCODES = _WORDS["opcodes"]
 #: What may follow an opcode: the mask of attention, how a collective combines, parts of a kernel.
 _SUFFIX = re.compile(
     r"\[(?:causal|window\?|window=\d{1,9}|max|maximum|min|minimum|mul|multiply|prod|product|select|avg|and|or|xor"
@@ -43,18 +38,7 @@ _SUFFIX = re.compile(
 _CLASS_PREFIX = "op."
 _CLASS_WORDS = frozenset(_CLASS_PREFIX + c.name.lower() for c in OpClass)
 #: Element types as StableHLO, HLO, numpy and PyTorch write them.
-DTYPES: frozenset[str] = _words(
-    """
-    bool pred i1 token s2 s4 s8 s16 s32 s64 u2 u4 u8 u16 u32 u64 i2 i4 i8 i16 i32 i64
-    ui2 ui4 ui8 ui16 ui32 ui64 si8 si16 si32 si64 f16 bf16 f32 tf32 f64 c64 c128
-    int2 int4 int8 int16 int32 int64 uint2 uint4 uint8 uint16 uint32 uint64
-    float16 bfloat16 float32 float64 complex64 complex128 key<fry> float0
-    f4e2m1fn f6e2m3fn f6e3m2fn f8e3m4 f8e4m3 f8e4m3fn f8e4m3fnuz f8e4m3b11fnuz f8e5m2 f8e5m2fnuz
-    f8e8m0fnu float4_e2m1fn float4_e2m1fn_x2 float6_e2m3fn float6_e3m2fn float8_e3m4 float8_e4m3
-    float8_e4m3fn float8_e4m3fnuz float8_e4m3b11fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu
-    complex<f32> complex<f64> half float double
-    """
-)
+DTYPES = _WORDS["types"]
 #: How operands are multiplied, behind the type in `Program.products`.
 _PRODUCT_PART = re.compile(r"high|highest|ieee|tf32|block|(groups|sums)?\d{1,9}")
 #: Words of generated names: a word and a number (`axis0`), and nothing else.
@@ -71,26 +55,9 @@ _FIXED_NAMES = re.compile(
 _NEUTRAL_PART = r"(?:scope\d{1,9}|kernel\.\d{1,9}_?)"
 _NEUTRAL_PATH = re.compile(rf"{_NEUTRAL_PART}(?:/{_NEUTRAL_PART})?|argument\d{{1,9}}\[\d{{1,9}}\]")
 #: Keys of a workload's metadata, at any depth.
-METADATA_KEYS: frozenset[str] = _words(
-    """
-    producer partitioner name source granularity profile sharing level keep warnings torch
-    pipeline axis schedule microbatches chunks positions stage label in_flight
-    saved_bytes_per_microbatch pools prefill decode
-    compiler chip version topology memory argument_bytes output_bytes alias_bytes temp_bytes
-    code_bytes measured format device classes rank span_ns period_ns steps peak_bytes
-    stood_in packages stack shares
-    """
-)
+METADATA_KEYS = _WORDS["keys"]
 #: Values of metadata that say how Flint made the workload, and public hardware's short names.
-METADATA_VALUES: frozenset[str] = _words(
-    """
-    flint none shardy xla op kernel names shapes structure
-    gpipe 1f1b interleaved-1f1b zb-h1 zb-v dualpipev forward
-    xla-gpu xla-tpu xla-cpu xla-gpu-cycles xla-tpu-cycles recorded
-    kineto xplane nsight chakra profile megatron composer torchtitan deepspeed
-    a100 a100-40 a100-80 b200 b300 gb200 gb300 h100 h200 l40s mi300x mi325x mi350x mi355x trn2 v4 v5e v5p v6e v7
-    """
-)
+METADATA_VALUES = _WORDS["values"]
 #: A number, a version or a topology: digits and what stands between them.
 _NUMBERS = re.compile(r"[\d.x,+-]{0,40}")
 
@@ -106,15 +73,8 @@ def public_operators() -> frozenset[str]:
 
     Read once from `operators.txt`, which `benchmarks/sharing/public_operators.py` writes.
     """
-    text = (files("flint.tools.share.leaks") / "operators.txt").read_text(encoding="utf-8")
-    found: set[str] = set()
-    space = ""
-    for line in text.splitlines():
-        if line.startswith("["):
-            space = line.strip("[]")
-        else:
-            found.update(f"{space}.{name}" for name in line.split())
-    return frozenset(found)
+    spaces = _sections("operators.txt").items()
+    return frozenset(f"{space}.{name}" for space, names in spaces for name in names)
 
 
 def is_public_opcode(text: str) -> bool:
