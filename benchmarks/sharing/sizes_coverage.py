@@ -2,7 +2,7 @@
 
     python benchmarks/sharing/sizes_coverage.py CAPTURES [WORD...] [--shapes]
 
-CAPTURES is a folder of `.flint` files (`known_examples.py` writes one), of which those are read whose name has a WORD. Of each: rows,
+CAPTURES is a folder of `.flint` files (`known_examples.py` writes one), of which those of one program are read whose name has a WORD. Of each: rows,
 CPU seconds, variables, free shares of dimensions, FLOPs and bytes moved. Then all variables are changed at random: op classes of
 rows that then do not fit what they read, and did before, are named. With `--shapes` also what the level does at 2 %.
 """
@@ -31,6 +31,8 @@ def main() -> int:
     print("|---|--:|--:|--:|--:|--:|--:|---|---|")
     bad = 0
     for path in chosen:
+        if len(Workload.load(path).programs) > 1:
+            continue
         row, broken = _row(path, shapes="--shapes" in sys.argv)
         bad += bool(broken)
         print(row, flush=True)
@@ -56,17 +58,17 @@ def _free(sizes: Sizes) -> tuple[float, float, float]:
     """Shares of dimensions longer than 1, of FLOPs and of bytes moved that some variable is in."""
     is_free = np.array([bool(e.variables) for e in sizes.table.entries])
     found = np.zeros((3, 2))
-    for columns in sizes.columns:
-        p = columns.program
-        counts = np.bincount(columns.shape, minlength=len(columns.shapes))
-        for shape, count in zip(columns.shapes, counts.tolist(), strict=True):
-            long = [e for e in shape if sizes.table.entries[e].terms != (((), 1),)]
-            found[0] += count * np.array([is_free[long].sum(), len(long)])
-        works = (p.kind >= Kind.COMPUTE) * p.trips.astype(np.float64)
-        for place, names in ((1, ("flops",)), (2, ("result_bytes", "operand_bytes"))):
-            for name in names:
-                number = works * getattr(p, name)
-                found[place] += number[is_free[columns.numbers[name]]].sum(), number.sum()
+    columns = sizes.columns
+    p = columns.program
+    counts = np.bincount(columns.shape, minlength=len(columns.shapes))
+    for shape, count in zip(columns.shapes, counts.tolist(), strict=True):
+        long = [e for e in shape if sizes.table.entries[e].terms != (((), 1),)]
+        found[0] += count * np.array([is_free[long].sum(), len(long)])
+    works = (p.kind >= Kind.COMPUTE) * p.trips.astype(np.float64)
+    for place, names in ((1, ("flops",)), (2, ("result_bytes", "operand_bytes"))):
+        for name in names:
+            number = works * getattr(p, name)
+            found[place] += number[is_free[columns.numbers[name]]].sum(), number.sum()
     dims, flops, moved = (float(a / b) if b else 0.0 for a, b in found)
     return dims, flops, moved
 

@@ -23,19 +23,17 @@ from flint.tools.share.shapes.perturb import MACHINES
 from flint.tools.share.sizes import Sizes
 from flint.tools.share.totals import comm_bytes_by_label
 from tests.long import long_but
-from tests.oracle.test_sharing_sizes import SMALL, capture
+from tests.oracle.test_sharing_sizes import capture
 
 RECORDED = Path(__file__).resolve().parents[2] / "benchmarks" / "compare_models"
 PUBLIC = ("model=8b", "parallel=fsdp+tp")
-KEEP = {"llama": 0.02, "stages": 0.05, "bert-small": 0.02, "vit": 0.03}
+KEEP = {"llama": 0.02, "bert-small": 0.02, "vit": 0.03}
 QUICK = ("bert-small", "vit")
 
 
 def original(name: str) -> Workload:
     if name == "llama":
         return capture("8x8", PUBLIC)
-    if name == "stages":
-        return capture("pipe=2,data=2,model=4", SMALL, "llama_jax.py:pipelined")
     return Workload.load(RECORDED / f"{name}.flint")
 
 

@@ -143,7 +143,7 @@ def require_shardings(known: Known, planned: Plan, found: Workload) -> None:
     """
     old, new = known.workload.mesh, found.mesh
     _require_simple(known, new)
-    p, after = known.structure.program, found.programs[known.structure.number]
+    p, after = known.structure.program, found.programs[0]
     for row in known.structure.parameters:
         sharding = sharding_of(p.strings[int(p.cause[row])])
         dims = known.structure.dims(row)

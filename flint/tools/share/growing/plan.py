@@ -312,7 +312,7 @@ class _Planner:
     def set_rings(self) -> None:
         """Loops that pass something around an axis run as often as it is long, or once less."""
         structure = self.known.structure
-        trips = self.known.sizes.columns[structure.number].trips
+        trips = self.known.sizes.columns.trips
         for region, (axis, less) in rings_of(structure.program).items():
             if axis not in self.changed:
                 continue

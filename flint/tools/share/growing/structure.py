@@ -15,7 +15,6 @@ from flint.ir.mesh import AxisRef
 from flint.ir.op_class import ATTENTION, LAYOUT, OpClass
 from flint.ir.program import Collective, Kind, Program, Region, RegionKind
 from flint.ir.workload import Workload
-from flint.passes.work.totals import total
 from flint.tools.share.sizes import Expression, Sizes
 from flint.tools.share.sizes.expression import Factor
 
@@ -79,18 +78,16 @@ class Sum:
 
 
 class ProgramStructure:
-    """The program of a workload with most FLOPs, with the variables of its rows."""
+    """The program of a workload, with the variables of its rows."""
 
     def __init__(self, workload: Workload, sizes: Sizes) -> None:
-        flops = [total(p, p.flops) for p in workload.programs]
-        self.number = flops.index(max(flops))
         self.workload, self.sizes = workload, sizes
-        self.program: Program = workload.programs[self.number]
+        self.program: Program = workload.programs[0]
         self._powers: dict[tuple[Expression, ...], Powers | None] = {}
 
     def dims(self, row: int) -> tuple[Expression, ...]:
         """What each dimension of a row is made of."""
-        return tuple(self.sizes.dimension(self.number, row))
+        return self.sizes.dimension(row)
 
     def powers(self, row: int) -> Powers | None:
         """Factors of all dimensions of a row; None where one is a sum."""
@@ -243,8 +240,7 @@ def layer_variables(structure: ProgramStructure) -> tuple[int, ...]:
 
 def _flops_of_trips(structure: ProgramStructure) -> dict[int, int]:
     p, sizes = structure.program, structure.sizes
-    columns = sizes.columns[structure.number]
-    trips = [sizes.table.entries[t].variables for t in columns.trips]
+    trips = [sizes.table.entries[t].variables for t in sizes.columns.trips]
     loops = [i for i, r in enumerate(p.regions) if r.kind is RegionKind.LOOP and trips[i]]
     outer = {around for i in loops for around in _around(p.regions, i)} | set(rings_of(p))
     found: dict[int, int] = {}
@@ -293,14 +289,12 @@ def ring_axes(program: Program) -> frozenset[str]:
 
 def with_rings(before: Workload, after: Workload) -> Workload:
     """The workload with trip counts of loops around axes, where nothing else is as long as they run."""
-    programs = []
-    for one, other in zip(before.programs, after.programs, strict=True):
-        regions = list(other.regions)
-        for number, (axis, less) in rings_of(one).items():
-            trips = after.mesh.axis_size(axis) - less
-            regions[number] = replace(regions[number], trip_count=trips)
-        programs.append(replace(other, regions=tuple(regions)))
-    return replace(after, programs=tuple(programs))
+    (one,), (other,) = before.programs, after.programs
+    regions = list(other.regions)
+    for number, (axis, less) in rings_of(one).items():
+        trips = after.mesh.axis_size(axis) - less
+        regions[number] = replace(regions[number], trip_count=trips)
+    return replace(after, programs=(replace(other, regions=tuple(regions)),))
 
 
 def _around(regions: tuple[Region, ...], number: int) -> list[int]:

@@ -15,7 +15,7 @@ from flint.cluster.load import preset_names
 from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.ir.arrays import Float64s
-from flint.ir.program import Kind, Program
+from flint.ir.program import Kind
 from flint.ir.workload import Workload
 from flint.passes.work.totals import total
 from flint.requests.estimate import EstimateRequest
@@ -30,48 +30,13 @@ from flint.tools.share.totals import Change, comm_bytes_by_label
 MACHINES = ("h100-dgx", "a100-80-dgx", "b200-dgx", "v5p")
 
 
-@dataclass(frozen=True)
-class Measures:
-    """Totals by name, of each program (`programs`) and of all of them, and of steps on machines."""
-
-    programs: tuple[Mapping[str, int], ...]
-    machines: Mapping[str, float]
-
-    @property
-    def whole(self) -> dict[str, float]:
-        """Totals of all programs together, then those of machines."""
-        found: dict[str, float] = {}
-        for of_program in self.programs:
-            for name, value in of_program.items():
-                found[name] = found.get(name, 0) + value
-        return {**found, **self.machines}
-
-    def changes(self, after: Measures) -> tuple[Change, ...]:
-        """What moved by how much."""
-        other = after.whole
-        return tuple(Change(n, v, other[n]) for n, v in self.whole.items())
-
-    def furthest(self, after: Measures) -> float:
-        """The largest share that any total of any program, or of any machine, moved by."""
-        pairs: list[tuple[float, float]] = [
-            (value, other[name])
-            for one, other in zip(self.programs, after.programs, strict=True)
-            for name, value in one.items()
-        ]
-        pairs += [(value, after.machines[name]) for name, value in self.machines.items()]
-        return max((abs(Change("", a, b).share) for a, b in pairs), default=0.0)
-
-
-def totals_of(workload: Workload) -> tuple[Mapping[str, int], ...]:
+def totals_of(workload: Workload) -> dict[str, float]:
     """FLOPs, bytes of memory traffic, of parameters, and communicated over each label of axes, of one step."""
-    return tuple(map(_totals, workload.programs))
-
-
-def _totals(program: Program) -> dict[str, int]:
+    (program,) = workload.programs
     works = program.kind >= Kind.COMPUTE
     moved = program.result_bytes + program.operand_bytes
     parameters = program.result_bytes[program.kind == Kind.PARAMETER]
-    found = {
+    found: dict[str, float] = {
         "FLOPs": total(program, np.where(works, program.flops, 0)),
         "bytes moved": total(program, np.where(works, moved, 0)),
         "bytes of parameters": int(parameters.sum()),
@@ -101,22 +66,22 @@ def step_on(workload: Workload, machine: str) -> dict[str, float]:
     }
 
 
-def measures_of(workload: Workload, machines: Sequence[str]) -> Measures:
+def measures_of(workload: Workload, machines: Sequence[str]) -> dict[str, float]:
     """Totals, and steps on machines."""
-    found: dict[str, float] = {}
+    found = totals_of(workload)
     for machine in machines:
         found |= step_on(workload, machine)
-    return Measures(totals_of(workload), found)
+    return found
+
+
+def changes_between(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Change, ...]:
+    """What moved by how much."""
+    return tuple(Change(name, value, after[name]) for name, value in before.items())
 
 
 def is_systolic(machine: str) -> bool:
     """Whether the chips of a preset multiply in systolic arrays, as TPUs do."""
     return hasattr(load_cluster(machine).chip.family, "arrays")
-
-
-def logs(before: Measures, after: Measures, names: Sequence[str]) -> list[float]:
-    """log of how far what machines say moved."""
-    return [math.log(after.machines[n] / before.machines[n]) for n in names]
 
 
 # A search for other values of variables: many change, and totals stay within a bound.
@@ -270,10 +235,10 @@ class Perturbed:
 def perturbed(workload: Workload, keep: float, seed: int | None = None) -> Perturbed:
     """Change sizes; FLOPs, bytes moved, of parameters and over each axis, peak memory and step time stay.
 
-    Each stays within the share `keep`, of every program, and step time and memory on the machines of
+    Each stays within the share `keep`, and step time and memory on the machines of
     `MACHINES` that take the mesh. Equal seeds give equal results; without one the operating
     system is asked. Raises FlintError FL906 where too few sizes can change, and FL908 for what a
-    compiler or a profile made, whose numbers hold for its sizes alone.
+    compiler or a profile made, whose numbers hold for its sizes alone, and for several programs.
     """
     _require_captured(workload)
     sizes = Sizes.of(workload)
@@ -321,28 +286,28 @@ class _Perturbing:
     def _tried(self, values: np.ndarray) -> Perturbed | None:
         workload = self._sizes.resized(dict(enumerate(values.tolist())))
         after = measures_of(workload, self._machines)
-        furthest = self._before.furthest(after)
+        changes = changes_between(self._before, after)
+        furthest = max(abs(c.share) for c in changes)
         self._nearest = min(self._nearest, furthest)
         if furthest > self._keep:
             self._learn(values, after)
             return None
         moves = moves_of(self._sizes, workload, values)
-        return Perturbed(workload, self._before.changes(after), moves)
+        return Perturbed(workload, changes, moves)
 
-    def _learn(self, values: np.ndarray, after: Measures) -> None:
+    def _learn(self, values: np.ndarray, after: Mapping[str, float]) -> None:
         """Let the search see by how much steps and memory moved beyond what it knows of."""
         seen = self._totals.logs(values[None, :].astype(np.float64))[0]
-        gpu, tpu = self._totals.times(0), self._totals.times(1)
-        parts = (
-            (gpu, [m for m in self._machines if not is_systolic(m)], "step time"),
-            (tpu, [m for m in self._machines if is_systolic(m)], "step time"),
+        tpus = [m for m in self._machines if is_systolic(m)]
+        gpus = [m for m in self._machines if m not in tpus]
+        for where, machines, words in (
+            (self._totals.time(0), gpus, "step time"),
+            (self._totals.time(1), tpus, "step time"),
             (self._totals.memory, self._machines, "peak memory"),
-        )
-        for where, machines, words in parts:
-            found = logs(self._before, after, [f"{words} on {m}" for m in machines])
-            if found:
-                middle = (max(found) + min(found)) / 2
-                self._beside[where] = middle - float(np.max(seen[where]))
+        ):
+            names = [f"{words} on {m}" for m in machines]
+            if found := [math.log(after[n] / self._before[n]) for n in names]:
+                self._beside[where] = (max(found) + min(found)) / 2 - seen[where]
 
     def _refusal(self) -> FlintError:
         number = len(self._sizes.variables)
@@ -382,11 +347,14 @@ def _dimensions(workload: Workload) -> np.ndarray:
 
 
 def _require_captured(workload: Workload) -> None:
-    if workload.measured_by is None and workload.compiled_by is None:
+    if len(workload.programs) > 1:
+        why = f"it has {len(workload.programs)} programs (a pipeline, or pools), and what one of them keeps for another is not in its rows"
+    elif workload.measured_by is not None:
+        why = "a profile measured this step with its sizes: the time of other sizes is unknown"
+    elif workload.compiled_by is not None:
+        why = "a compiler estimated this step with its sizes: the time of other sizes is unknown"
+    else:
         return
-    what = "a profile measured" if workload.measured_by else "a compiler estimated"
     raise FlintError(
-        "FL908",
-        f"{what} this step with its sizes: the time of other sizes is unknown",
-        help="the level `names` changes no size",
+        "FL908", f"sizes cannot change: {why}", help="the level `names` changes no size"
     )

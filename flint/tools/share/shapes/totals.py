@@ -30,32 +30,23 @@ _PIECES, _PART = 16, 0.5
 _Type = tuple[str, tuple[int, ...]]
 
 
-def peaks(sizes: Sizes) -> list[list[Expression]]:
-    """For each program, bits in use at moments when much is in use.
+def peaks(sizes: Sizes) -> list[Expression]:
+    """Bits in use at moments when much is in use.
 
     The program is as memory is laid out for it: kernels. A buffer's size is told by its type: it is what the rows of that
     type are made of, most of them.
     """
-    stored = stored_programs(sizes.workload)
-    return [
-        _of_program(program, _types(columns, sizes.table.entries))
-        for program, columns in zip(stored, sizes.columns, strict=True)
-    ]
-
-
-def _of_program(program: Program, types: Mapping[_Type, Expression]) -> list[Expression]:
+    (program,) = stored_programs(sizes.workload)
     layout, _ = layouts(program)
     live = layout.live_bytes
     if not len(live):
         return []
+    types = _types(sizes.columns, sizes.table.entries)
     starts = np.unique(np.linspace(0, len(live), _PIECES, endpoint=False).astype(np.int64))
     pieces = zip(starts.tolist(), [*starts[1:].tolist(), len(live)], strict=True)
     moments = [a + int(live[a:b].argmax()) for a, b in pieces]
-    return [
-        _held(program, layout, moment, types)
-        for moment in moments
-        if live[moment] >= _PART * live.max()
-    ]
+    most = _PART * live.max()
+    return [_held(program, layout, at, types) for at in moments if live[at] >= most]
 
 
 def _held(
@@ -96,7 +87,7 @@ def _types(columns: Columns, entries: Sequence[Expression]) -> dict[_Type, Expre
 BALANCE = 200.0
 #: Sizes that units of GPUs, and of TPUs, multiply at once: m, n and k of a product are rounded up to them.
 TILES = ((128, 128, 32), (128, 128, 128))
-#: Kinds of kernels of a program that are looked at one by one.
+#: Kinds of kernels that are looked at one by one.
 _MOST_KERNELS = 40
 #: Bytes and FLOPs of a kernel in all of its runs, and m, n and k of a product.
 _Kernel = tuple[Expression, Expression, tuple[Expression, ...]]
@@ -105,13 +96,13 @@ _NO_PRODUCT = (Expression.constant(1),) * 3
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """Totals of each program: FLOPs, bytes moved, parameters, payload by axes; time of kernels; memory.
+    """Totals: FLOPs, bytes moved, parameters, payload by axes; time of kernels; memory.
 
     `exponents` are those of variables by monomial; `sums` are coefficients by total and monomial. Time
     is not a polynomial: kernels take as long as their bytes or their FLOPs (`BALANCE`), whichever is more, with
     products rounded up to `TILES`; `moved`, `flops` and `dims` are coefficients by kernel and monomial,
-    `number` is how many of a program (a row each) are alike. Memory is the most of what is in use at some moments: `held` are coefficients by
-    moment and monomial, `moments` how many moments of each program there are.
+    `number` is how many rows are alike. Memory is the most of what is in use at some moments: `held` are
+    coefficients by moment and monomial.
     """
 
     exponents: Float64s
@@ -121,64 +112,43 @@ class Totals:
     dims: tuple[Float64s, ...]
     number: Float64s
     held: Float64s
-    moments: tuple[int, ...]
     own: Float64s
 
     @classmethod
     def of(cls, sizes: Sizes) -> Totals:
         """Compile the expressions of a workload."""
-        fixed: dict[Factor, int] = {
-            f: v for f, v in sizes.values().items() if not isinstance(f, int)
-        }
-        compiler = _Compiler(fixed)
-        totals: list[Expression] = []
-        kernels: list[dict[_Kernel, int]] = []
-        for columns in sizes.columns:
-            entries = _Entries(columns, sizes.table.entries)
-            totals += entries.totals()
-            kernels.append(entries.kernels())
-        kernels = _largest(kernels, sizes.values())
-        kinds = {kernel: i for i, kernel in enumerate(dict.fromkeys(k for p in kernels for k in p))}
-        number = np.zeros((len(kernels), len(kinds)))
-        for program, of_program in enumerate(kernels):
-            for kernel, count in of_program.items():
-                number[program, kinds[kernel]] = count
-        tables = [compiler.add(totals)]
-        tables.append(compiler.add([moved for moved, _, _ in kinds]))
-        tables.append(compiler.add([flops for _, flops, _ in kinds]))
-        tables += [compiler.add([kernel[2][i] for kernel in kinds]) for i in range(3)]
-        held = peaks(sizes)
-        tables.append(compiler.add([moment for of_program in held for moment in of_program]))
-        sums, moved, flops, m, n, k, at = (compiler.matrix(t) for t in tables)
         own = np.array([float(v.value) for v in sizes.variables])
-        moments = tuple(map(len, held))
-        return cls(
-            compiler.exponents(len(own)), sums, moved, flops, (m, n, k), number, at, moments, own
-        )
+        compiler = _Compiler({f: v for f, v in sizes.values().items() if not isinstance(f, int)})
+        entries = _Entries(sizes.columns, sizes.table.entries)
+        kernels = _largest(entries.kernels(), sizes.values())
+        moved, flops, dims = zip(*kernels, strict=True) if kernels else ((), (), ())
+        tables = [
+            compiler.add(expressions)
+            for expressions in (
+                *(entries.totals(), moved, flops, peaks(sizes)),
+                *([sides[i] for sides in dims] for i in range(3)),
+            )
+        ]
+        sums, of_bytes, of_flops, held, *sides = map(compiler.matrix, tables)
+        number = np.array(list(kernels.values()), dtype=np.float64)[None, :]
+        exponents = compiler.exponents(len(own))
+        return cls(exponents, sums, of_bytes, of_flops, tuple(sides), number, held, own)
 
     def __len__(self) -> int:
-        return int(self.memory.start) + len(self.moments)
+        return self.memory + 1
 
-    def times(self, tiles: int) -> slice:
-        """Which totals are times of kernels, with products rounded up to one of `TILES`."""
-        start = len(self.sums) + tiles * len(self.number)
-        return slice(start, start + len(self.number))
+    def time(self, tiles: int) -> int:
+        """Which total is the time of kernels, with products rounded up to one of `TILES`."""
+        return len(self.sums) + tiles
 
     @property
-    def memory(self) -> slice:
-        """Which totals are memory in use."""
-        start = len(self.sums) + len(TILES) * len(self.number)
-        return slice(start, start + len(self.moments))
+    def memory(self) -> int:
+        """Which total is memory in use."""
+        return len(self.sums) + len(TILES)
 
     def logs(self, values: Float64s) -> Float64s:
         """log of each total against the original's, for rows of values of the variables."""
         return np.asarray(self._logs(values) - self._own_logs)
-
-    def _most(self, held: Float64s) -> Float64s:
-        ends = np.cumsum(self.moments).tolist()
-        parts = zip(self.moments, ends, strict=True)
-        each = [held[:, end - number : end].max(axis=1, initial=1.0) for number, end in parts]
-        return np.stack(each, axis=1)
 
     @cached_property
     def _own_logs(self) -> Float64s:
@@ -191,7 +161,7 @@ class Totals:
         times = [
             _times(np.maximum(moved, flops * _rounded(dims, tiles)), self.number) for tiles in TILES
         ]
-        memory = self._most(_times(products, self.held))
+        memory = _times(products, self.held).max(axis=1, initial=1.0)[:, None]
         found = np.concatenate([_times(products, self.sums), *times, memory], axis=1)
         return np.asarray(np.log(np.maximum(found, 1.0)))
 
@@ -210,23 +180,18 @@ def _times(one: Float64s, other: Float64s) -> Float64s:
     return np.asarray(np.einsum("ik,jk->ij", one, other))
 
 
-def _largest(
-    kernels: Sequence[dict[_Kernel, int]], of: Mapping[Factor, int]
-) -> list[dict[_Kernel, int]]:
-    """Kernels that most of the time goes to; bytes of all others of a program are one more kernel."""
-    found = []
-    for of_program in kernels:
-        cost = {
-            kernel: number * max(kernel[0].value(of), kernel[1].value(of) / BALANCE)
-            for kernel, number in of_program.items()
-        }
-        order = sorted(of_program, key=lambda kernel: -cost[kernel])[:_MOST_KERNELS]
-        rest = [k[0].times(n) for k, n in of_program.items() if k not in set(order)]
-        kept = {kernel: of_program[kernel] for kernel in order}
-        if rest:
-            kept[Expression.sum(rest), Expression.constant(0), _NO_PRODUCT] = 1
-        found.append(kept)
-    return found
+def _largest(kernels: Mapping[_Kernel, int], of: Mapping[Factor, int]) -> dict[_Kernel, int]:
+    """Kernels that most of the time goes to; bytes of all others are one more kernel."""
+    cost = {
+        kernel: number * max(kernel[0].value(of), kernel[1].value(of) / BALANCE)
+        for kernel, number in kernels.items()
+    }
+    order = sorted(kernels, key=lambda kernel: -cost[kernel])
+    kept = {kernel: kernels[kernel] for kernel in order[:_MOST_KERNELS]}
+    rest = [k[0].times(kernels[k]) for k in kernels if k not in kept]
+    if rest:
+        kept[Expression.sum(rest), Expression.constant(0), _NO_PRODUCT] = 1
+    return kept
 
 
 class _Entries:

@@ -10,8 +10,6 @@ from itertools import product
 from flint.ir.dims import AttentionDims
 from flint.ir.op_class import Collective
 from flint.ir.product_types import groups_of
-from flint.ir.program import Kind
-from flint.tools.share.sizes.copies import among, ends_in
 from flint.tools.share.sizes.rows import Outcome, Rows, Shape, cut, embeddings, sides
 from flint.tools.share.sizes.symbols import ONE, Term, joined
 
@@ -388,14 +386,3 @@ def _exchanged(rows: Rows, row: int, read: int) -> Outcome:
         other = joined((factor, y)) if i in less else y
         rows.symbols.equate(one, other)
     return Outcome.DONE
-
-
-def message(rows: Rows, row: int) -> Outcome:
-    """What is sent is an operand; what is received comes from the other program."""
-    p = rows.program
-    if p.kind[row] == Kind.RECV:
-        alias = int(p.alias[row])
-        return ends_in(rows, row, alias) if alias >= 0 else Outcome.DONE
-    if len(rows.reads[row]) != 1:
-        return Outcome.UNKNOWN
-    return among(rows, row, rows.reads[row][0])

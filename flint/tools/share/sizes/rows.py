@@ -12,8 +12,7 @@ import numpy as np
 
 from flint.ir.columns import bytes_of_type, type_bytes
 from flint.ir.mesh import AxisRef
-from flint.ir.op_class import OpClass
-from flint.ir.program import Kind, Phase, Program, RegionKind
+from flint.ir.program import Program, RegionKind
 from flint.tools.share.sizes.reads import reads_of
 from flint.tools.share.sizes.symbols import Symbols, Term, joined
 
@@ -117,8 +116,6 @@ class Outcome(Enum):
 class Rows:
     """One program: `dims` holds the terms of each row's shape, `trips` that of each region.
 
-    Batches of a pipeline (`batches`) are here as their readers see them: one microbatch of `microbatches`.
-
     `work` are terms of a row's four dims where a relation found them. `within` are pairs of terms of
     which the second is no longer than the first, for what nobody says more of. `exchanged` are the
     members of all-to-alls whose results have the shape of what they read. `unexplained` are rows that no
@@ -126,19 +123,14 @@ class Rows:
     whole or written in part.
     """
 
-    def __init__(self, program: Program, symbols: Symbols, microbatches: int = 1) -> None:
+    def __init__(self, program: Program, symbols: Symbols) -> None:
         self.program = program
         self.symbols = symbols
         self.shapes: list[Shape] = [program.shapes[s] for s in program.shape.tolist()]
         self.bits = [bytes_of_type(d, (8,)) for d in program.dtypes] + [0]
-        self.batches = _batches(program, microbatches)
         typed = np.array([b > 0 for b in self.bits], dtype=np.bool_)[program.dtype]
         self.is_whole = program.result_bytes == type_bytes(program)
         self.is_plain = typed & (program.result_bytes <= type_bytes(program))
-        for row in self.batches:
-            own = self.shapes[row]
-            self.shapes[row] = (own[0] // microbatches, *own[1:])
-        self.microbatches = microbatches
         self.dims = [tuple(symbols.new(d) for d in shape) for shape in self.shapes]
         self.reads = reads_of(program)
         self.trips = [
@@ -180,13 +172,6 @@ class Rows:
         """Bytes of the first result, by its type."""
         return -(-math.prod(self.shapes[row]) * self.bits[int(self.program.dtype[row])] // 8)
 
-    def end_microbatches(self) -> None:
-        """Let batches be whole again, when all that reads them was read."""
-        for row in self.batches:
-            first, *others = self.dims[row]
-            self.dims[row] = ((first[0] * self.microbatches, first[1]), *others)
-            self.shapes[row] = (self.shapes[row][0] * self.microbatches, *self.shapes[row][1:])
-
     def equate_all(self, one: Sequence[Term], other: Sequence[Term]) -> None:
         """Equate terms pairwise."""
         for a, b in zip(one, other, strict=True):
@@ -211,14 +196,6 @@ class Rows:
             region = self.program.regions[region].parent
         return None
 
-    def trips_around(self, row: int) -> Term:
-        """How often a row runs: the product of the loops around it."""
-        found, region = [], int(self.program.region[row])
-        while region >= 0:
-            found.append(self.trips[region])
-            region = self.program.regions[region].parent
-        return joined(found)
-
     def group_factor(self, row: int) -> Term:
         """Devices in the group of a row: sizes of axes, or a number where ranks are listed."""
         p = self.program
@@ -239,12 +216,3 @@ class Rows:
         for a, b in best:
             self.symbols.equate(a, b)
         return Outcome.DONE
-
-
-def _batches(p: Program, microbatches: int) -> list[int]:
-    """Arguments of a pipeline's stage that it reads a microbatch of at a time."""
-    if not (p.op == OpClass.TURN).any() or microbatches < 2:
-        return []
-    given = np.flatnonzero((p.kind == Kind.PARAMETER) & (p.phase == Phase.UNKNOWN)).tolist()
-    shapes = {row: p.shapes[int(p.shape[row])] for row in given}
-    return [row for row, shape in shapes.items() if shape and shape[0] % microbatches == 0]

@@ -29,7 +29,6 @@ class Symbols:
         self._sums: dict[int, tuple[Term, ...]] = {}
         self._axes: dict[int, AxisRef] = {}
         self._axis_symbols: dict[AxisRef, int] = {}
-        self._waiting: list[tuple[Term, Term]] = []
         self.pinned: set[AxisRef] = set()
 
     # making ---------------------------------------------------------------------------------------
@@ -170,69 +169,6 @@ class Symbols:
             self._regroup(a, b)
         return all(self.value(t) == 1 for t in (*left, *right))
 
-    def settle(self) -> None:
-        """Decide what waited for more to be known; what stays unclear becomes constant."""
-        before = -1
-        while self._waiting and before != len(self._waiting):
-            before, waiting = len(self._waiting), self._waiting
-            self._waiting = []
-            for one, other in waiting:
-                self.equate(one, other)
-        waiting, self._waiting = self._waiting, []
-        for one, other in waiting:
-            if self._match_products(one, other) or self._share_out(one, other):
-                continue
-            self.freeze(one)
-            self.freeze(other)
-
-    def _share_out(self, one: Term, other: Term) -> bool:
-        """A sum that is a multiple of a rigid factor: each of its terms is, so far as they divide."""
-        one, other = self._apart(one, other)
-        if len(one[1]) != 1 or one[1][0] not in self._sums:
-            one, other = other, one
-        if one[0] != 1 or len(one[1]) != 1 or one[1][0] not in self._sums:
-            return False
-        free = tuple(s for s in other[1] if self._is_free(s))
-        factor = (other[0], tuple(s for s in other[1] if not self._is_free(s)))
-        if not free or any(s in self._sums for s in factor[1]):
-            return False
-        parts = [self._over(term, factor) for term in self._sums[one[1][0]]]
-        shared = [p for p in parts if p is not None]
-        if len(shared) < len(parts):
-            return False
-        self.equate(self.sum(shared), (1, free))
-        return True
-
-    def _over(self, term: Term, factor: Term) -> Term | None:
-        """A term divided by a factor of it, which is carved out of its free symbols."""
-        term, left = self._apart(term, factor)
-        if not left[1] and left[0] == 1:
-            return term
-        if self.value(term) % self.value(left):
-            return None
-        if not self._carve_all(left[0], left[1], [s for s in term[1] if self._is_free(s)]):
-            return None
-        term, left = self._apart(term, left)
-        return term if not left[1] and left[0] == 1 else None
-
-    def _match_products(self, one: Term, other: Term) -> bool:
-        """Multiplied out, equally large products of both are equal."""
-        terms = self.difference(one, other).terms
-        sides = [
-            sorted((self._term(m, abs(c)) for m, c in terms if c * sign > 0), key=self.value)
-            for sign in (1, -1)
-        ]
-        if list(map(self.value, sides[0])) != list(map(self.value, sides[1])):
-            return False
-        for a, b in zip(*sides, strict=True):
-            self.equate(a, b)
-        return True
-
-    def _term(self, monomial: Sequence[Factor], coefficient: int) -> Term:
-        return coefficient, tuple(
-            f if isinstance(f, int) else self._axis_symbols[f] for f in monomial
-        )
-
     def difference(self, one: Term, other: Term) -> Expression:
         """One minus the other, in the symbols as they are known now."""
         numbers = {s: s for s in self.free_symbols(one) | self.free_symbols(other)}
@@ -291,8 +227,6 @@ class Symbols:
         )
         if done:
             self._split(*free)
-        elif any(s in self._sums for side in rigid for s in side):
-            self._waiting.append((one, other))
         else:
             self.freeze(one)
             self.freeze(other)

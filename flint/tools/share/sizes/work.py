@@ -182,7 +182,7 @@ class _Finder:
             return a, b, c, d
         if not any(numbers):
             return (), (), (), ()
-        if self._op is OpClass.SAVED or rows.program.kind[row] != Kind.COMPUTE:
+        if rows.program.kind[row] != Kind.COMPUTE:
             return self.constant().dims
         return self._reduction(numbers)
 

@@ -187,5 +187,5 @@ class _Search:
         for number, aim in aims.totals.items():
             found += (logs[:, number] - aim) ** 2
         if aims.memory is not None:
-            found += (logs[:, self.totals.memory][:, 0] - aims.memory) ** 2
+            found += (logs[:, self.totals.memory] - aims.memory) ** 2
         return found
