@@ -47,23 +47,15 @@ class Level(StrEnum):
     NAMES = "names"  #: no names and no sources; everything else as it is
     SHAPES = "shapes"  #: and other dimensions, with totals and step times within a bound
 
-
-def find_level(name: str) -> Level:
-    """The level of a name. Raises FlintError FL901 for another one."""
-    known = [level.value for level in Level]
-    if name == "structure":
-        raise FlintError(
-            "FL901",
-            "the level 'structure' was removed: what it kept of a workload revealed the original",
-            help="use --level shapes, or flint synth for workloads with other bodies",
+    @property
+    def promise(self) -> str:
+        """What it promises, and what not, in one line."""
+        if self is Level.NAMES:
+            return "only names and sources are removed: structure and sizes identify as before"
+        return (
+            "names and sources are removed, sizes changed with totals within a bound: "
+            "structure identifies as before"
         )
-    if name not in known:
-        raise FlintError(
-            "FL901",
-            f"unknown level '{name}'{nearest(name, known)}",
-            help="levels are " + ", ".join(known),
-        )
-    return Level(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +71,14 @@ def options_of(
     level: str, keep: float | str | None = None, seed: int | None = None
 ) -> LevelOptions:
     """Options as users give them. Raises FlintError FL901 (level) or FL907 (`keep`, and what `names` has not)."""
-    chosen = find_level(level)
+    known = [one.value for one in Level]
+    if level not in known:
+        raise FlintError(
+            "FL901",
+            f"unknown level '{level}'{nearest(level, known)}",
+            help="levels are " + ", ".join(known),
+        )
+    chosen = Level(level)
     if chosen is Level.NAMES and (keep is not None or seed is not None):
         raise FlintError(
             "FL907",

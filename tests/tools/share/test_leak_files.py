@@ -182,7 +182,7 @@ def test_every_text_of_a_trace_is_found(folder: Path):
     for rank in (0, 4):
         path = folder / f"trace.{rank}.et"
         trace = read(path)
-        texts = {t.text for t in trace_content(path.read_bytes(), "trace").texts}
+        texts = {text for _, text in trace_content(path.read_bytes(), "trace").texts}
         assert {n.name for n in trace.nodes} <= texts
         assert {name for n in trace.nodes for name in n.attributes} <= texts
 

@@ -21,14 +21,8 @@ if TYPE_CHECKING:
     from flint.tools.share.anonymize import Anonymized
     from flint.tools.share.documents import AnonymizeDocument
     from flint.tools.share.inputs import ShareInput
-    from flint.tools.share.level import LevelOptions
-
-#: What each level promises, in one line.
-_PROMISES = {
-    "names": "only names and sources are removed: structure and sizes identify as before",
-    "shapes": "names and sources are removed, sizes changed with totals within a bound: "
-    "structure identifies as before",
-}
+    from flint.tools.share.leaks.strings import Survivor
+    from flint.tools.share.level import Level, LevelOptions
 
 
 @takes_requests
@@ -75,55 +69,73 @@ def anonymize(
     _refuse_leaks_in(output, leaks)
     with stages_shown(quiet=quiet or json_):
         source = read_source(path)
-    if source.kind is ShareInputKind.TRACES and options.level is Level.NAMES:
-        document, text, survived, report = _traces(source, output)
-    else:
-        document, text, survived, report = _workload(source, output, options, force=force)
+    is_bare = source.kind is ShareInputKind.TRACES and options.level is Level.NAMES
+    make = _traces if is_bare else _workload
+    document, text = make(source, output, options, force)
     if leaks is not None:
+        report = document["leaks"] or {"survivors": as_json(document["survivors"])}
         _write_leaks(leaks, report, force=force)
     if json_:
         print_json(document)
     else:
         print_text(text, end="")
         print_note(f"wrote   {output}", quiet=quiet)
-    if survived:
+    if document["survivors"]:
         raise typer.Exit(FOUND)
 
 
-#: The document of --json, the text without it, whether a string survives, and the leak report.
-_Told = tuple["AnonymizeDocument", str, bool, dict[str, Any]]
-
-
-def _workload(source: ShareInput, output: Path, options: LevelOptions, *, force: bool) -> _Told:
+def _workload(
+    source: ShareInput, output: Path, options: LevelOptions, force: bool
+) -> tuple[AnonymizeDocument, str]:
     from flint.tools.share.anonymize import anonymized
 
     found = anonymized(source, options)
-    files = found.save(output, force=force)
-    document: AnonymizeDocument = {
+    files, size = found.save(output, force=force), len(found.workload.to_bytes())
+    rows = ", ".join(f"{len(p):,}" for p in found.workload.programs)
+    head = f"level   {found.level}: {found.level.promise}\nmesh    {found.workload.mesh}\n"
+    text = f"{head}rows    {rows} ({format_bytes(size)})\n{_changes(found)}\n{found.leaks.text()}"
+    return _document(found.level, output, files, found.leaks.survivors, found), text
+
+
+def _traces(
+    source: ShareInput, output: Path, options: LevelOptions, force: bool
+) -> tuple[AnonymizeDocument, str]:
+    """Traces without a workload: names go node by node, and only strings can be looked for."""
+    from flint.tools.share.leaks.files import surviving_in_files
+    from flint.tools.share.traces import redact_traces
+
+    ranks, level = redact_traces(source.path, output), options.level
+    survivors = surviving_in_files(output)
+    strings = f"{len(survivors)} strings that may identify" if survivors else "no string survives"
+    text = f"level   {level}: {level.promise}\ntraces  {ranks:,} ranks, node by node: {strings}\n"
+    return _document(level, output, ranks + 1, survivors), text
+
+
+def _document(
+    level: Level,
+    output: Path,
+    files: int,
+    survivors: tuple[Survivor, ...],
+    found: Anonymized | None = None,
+) -> AnonymizeDocument:
+    changes = found.changes if found else ()
+    return {
         "schema": "flint.anonymize/1",
-        "level": found.level,
-        "promise": _PROMISES[found.level],
+        "level": level,
+        "promise": level.promise,
         "output": str(output),
         "files": files,
-        "mesh": found.workload.mesh.shape,
-        "rows": [len(p) for p in found.workload.programs],
+        "mesh": found.workload.mesh.shape if found else {},
+        "rows": [len(p) for p in found.workload.programs] if found else [],
         "changes": [
             {"name": c.name, "before": c.before, "after": c.after, "share": c.share}
-            for c in found.changes
+            for c in changes
         ],
-        "moves": found.moves,
+        "moves": found.moves if found else None,
         "rewired": None,
-        "survivors": found.leaks.survivors,
-        "leaks": found.leaks.to_json(),
+        "survivors": survivors,
+        "leaks": found.leaks.to_json() if found else None,
     }
-    return document, _text(found), found.leaks.has_survivors, found.leaks.to_json()
-
-
-def _text(found: Anonymized) -> str:
-    size = format_bytes(len(found.workload.to_bytes()))
-    rows = ", ".join(f"{len(p):,}" for p in found.workload.programs)
-    head = f"level   {found.level}: {_PROMISES[found.level]}\nmesh    {found.workload.mesh}\n"
-    return f"{head}rows    {rows} ({size})\n{_changes(found)}\n{found.leaks.text()}"
 
 
 def _changes(found: Anonymized) -> str:
@@ -154,34 +166,6 @@ def _amount(name: str, value: float) -> str:
     if name.startswith("step time"):
         return format_duration(value)
     return format_flops(int(value)) if name == "FLOPs" else format_bytes(int(value))
-
-
-def _traces(source: ShareInput, output: Path) -> _Told:
-    """Traces without a workload: names go node by node, and only strings can be looked for."""
-    from flint.tools.share.leaks.files import surviving_in_files
-    from flint.tools.share.traces import redact_traces
-
-    ranks = redact_traces(source.path, output)
-    survivors = surviving_in_files(output)
-    document: AnonymizeDocument = {
-        "schema": "flint.anonymize/1",
-        "level": "names",
-        "promise": _PROMISES["names"],
-        "output": str(output),
-        "files": ranks + 1,
-        "mesh": {},
-        "rows": [],
-        "changes": [],
-        "moves": None,
-        "rewired": None,
-        "survivors": survivors,
-        "leaks": None,
-    }
-    strings = f"{len(survivors)} strings that may identify" if survivors else "no string survives"
-    text = (
-        f"level   names: {_PROMISES['names']}\ntraces  {ranks:,} ranks, node by node: {strings}\n"
-    )
-    return document, text, bool(survivors), {"survivors": as_json(survivors)}
 
 
 def _write_leaks(path: Path, report: dict[str, Any], *, force: bool) -> None:

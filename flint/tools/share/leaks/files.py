@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,29 +138,20 @@ def _clusters() -> list[str]:
 #: Shorter runs are no text: a few packed numbers may look printable.
 LEAST_TEXT = 3
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_NODE_NAME, _VERSION, _METADATA_ATTRIBUTE, _NODE_ATTRIBUTE = 2, 1, 2, 10
-_PACKED = (4, 5)  # dependencies of a node
-_ATTRIBUTE_NAME = 1
-
-
-class TraceText(NamedTuple):
-    """A text of a trace and what it is: a node's name, an attribute's name, or a value."""
-
-    role: str
-    text: str
-
-
-class _Span(NamedTuple):
-    start: int
-    stop: int
-    is_text: bool
+#: Fields of a trace's messages by number: attributes, names, and dependencies, which are packed numbers.
+_MESSAGES = {("metadata", 2): "attribute", ("node", 10): "attribute"}
+_NAMES = {("node", 2): "node", ("attribute", 1): "attribute"}
+_PACKED = (("node", 4), ("node", 5))
 
 
 @dataclass(frozen=True, eq=False)
 class TraceContent:
-    """What a file holds, and for each byte whether it is of a text (1), a number (2), or neither."""
+    """What a file holds, and for each byte whether it is of a text (1), a number (2), or neither.
 
-    texts: frozenset[TraceText]
+    `texts` have a role: a "node"'s name, an "attribute"'s name, or a "value".
+    """
+
+    texts: frozenset[tuple[str, str]]
     content: NDArray[np.uint8]
     of: NDArray[np.uint8]
 
@@ -185,7 +175,7 @@ class TraceTexts:
     def __init__(self) -> None:
         self._seen: dict[int, list[TraceContent]] = {}
 
-    def of(self, data: bytes, source: str) -> frozenset[TraceText]:
+    def of(self, data: bytes, source: str) -> frozenset[tuple[str, str]]:
         """Texts of a trace that none before had. Raises FlintError FL603 for broken framing."""
         content = np.frombuffer(data, dtype=np.uint8)
         known = self._seen.setdefault(len(data), [])
@@ -198,49 +188,27 @@ class TraceTexts:
 
 def trace_content(data: bytes, source: str) -> TraceContent:
     """Walk a whole trace (not compressed)."""
-    texts: set[TraceText] = set()
+    texts: set[tuple[str, str]] = set()
     of = np.zeros(len(data), dtype=np.uint8)
-    for number, (start, stop) in enumerate(records(data, source)):
-        walk = _metadata(data, start, stop) if number == 0 else _node(data, start, stop)
-        for role, span in walk:
-            of[span.start : span.stop] = 1 if span.is_text else 2
-            if span.is_text:
-                texts.add(TraceText(role, _decoded(data[span.start : span.stop])))
+    for number, record in enumerate(records(data, source)):
+        for role, start, stop in _walk(data, "node" if number else "metadata", *record):
+            of[start:stop] = 1 if role else 2
+            if role:
+                texts.add((role, _decoded(data[start:stop])))
     return TraceContent(frozenset(texts), np.frombuffer(data, dtype=np.uint8), of)
 
 
-def _metadata(data: bytes, start: int, stop: int) -> Iterator[tuple[str, _Span]]:
-    for field, kind, span in _fields(data, start, stop):
-        if field == _METADATA_ATTRIBUTE and kind == _BYTES:
-            yield from _attribute(data, *span)
-        else:
-            yield from _leaf(data, kind, *span)
-
-
-def _node(data: bytes, start: int, stop: int) -> Iterator[tuple[str, _Span]]:
-    for field, kind, span in _fields(data, start, stop):
-        if kind == _BYTES and field == _NODE_ATTRIBUTE:
-            yield from _attribute(data, *span)
-        elif kind == _BYTES and field == _NODE_NAME:
-            yield "node", _Span(*span, is_text=True)
-        elif kind == _BYTES and field in _PACKED:
-            yield "number", _Span(*span, is_text=False)
-        else:
-            yield from _leaf(data, kind, *span)
-
-
-def _attribute(data: bytes, start: int, stop: int) -> Iterator[tuple[str, _Span]]:
-    for field, kind, span in _fields(data, start, stop):
-        if field == _ATTRIBUTE_NAME and kind == _BYTES:
-            yield "attribute", _Span(*span, is_text=True)
-        else:
-            yield from _leaf(data, kind, *span)
-
-
-def _leaf(data: bytes, kind: int, start: int, stop: int) -> Iterator[tuple[str, _Span]]:
-    """A number, or bytes: a text if they can be read as one."""
-    is_text = kind == _BYTES and stop - start >= LEAST_TEXT and _reads(data[start:stop])
-    yield "value" if is_text else "number", _Span(start, stop, is_text)
+def _walk(data: bytes, message: str, start: int, stop: int) -> Iterator[tuple[str, int, int]]:
+    """Role and span of each value of a message; numbers, and bytes that do not read as a text, have no role."""
+    for field, kind, (first, end) in _fields(data, start, stop):
+        key, role = (message, field), ""
+        if kind == _BYTES and key in _MESSAGES:
+            yield from _walk(data, _MESSAGES[key], first, end)
+            continue
+        if kind == _BYTES and key not in _PACKED:
+            is_text = end - first >= LEAST_TEXT and _reads(data[first:end])
+            role = _NAMES.get(key) or ("value" if is_text else "")
+        yield role, first, end
 
 
 def _fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
@@ -303,14 +271,9 @@ def surviving_in_files(path: str | Path, original: Workload | None = None) -> tu
     traces, JSON and text line by line. Traces of equal bytes (hard links) are read once. Raises
     FlintError FL932 for what cannot be read.
     """
-    return survivors_of(_texts(Path(path)), original)
-
-
-def _texts(path: Path) -> Iterator[Text]:
-    if not path.is_dir():
-        yield from _texts_of_workload_file(path)
-        return
-    yield from _texts_of_directory(path)
+    place = Path(path)
+    texts = _texts_of_directory if place.is_dir() else _texts_of_workload_file
+    return survivors_of(texts(place), original)
 
 
 def _texts_of_directory(folder: Path) -> Iterator[Text]:
@@ -377,19 +340,15 @@ def _texts_of_file(path: Path, name: str) -> Iterator[Text]:
 
 
 def _pieces(text: str, name: str) -> Iterator[str]:
-    document = _parsed(text) if name.endswith(_JSON) else None
+    """Keys and values of JSON; lines of what is no JSON."""
+    try:
+        document = json.loads(text) if name.endswith(_JSON) else None
+    except (ValueError, RecursionError):
+        document = None
     if document is None:
         yield from (line.strip() for line in text.splitlines())
     else:
         yield from (t.text for t in texts_of_json(document, name))
-
-
-def _parsed(text: str) -> object:
-    """The JSON value of a text; None for what is no JSON, which is read as lines."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _read(path: Path, kind: FileKind) -> bytes:
