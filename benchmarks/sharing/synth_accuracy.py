@@ -20,8 +20,9 @@ from benchmarks.sharing.remembered import CAPTURES
 from flint.errors import FlintError
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
+from flint.passes.work.totals import totals
 from flint.tools.share.shapes.perturb import step_on
-from flint.tools.share.synth.conditions import Conditions, conditions_of, parameter_bytes_of
+from flint.tools.share.synth.conditions import Conditions, conditions_of
 from flint.tools.share.synth.remembered import Remembered, distance, structure_of
 from flint.tools.share.synth.resize import resized
 from flint.tools.share.synth.synthesize import sample
@@ -87,7 +88,7 @@ def _distances(held: Workload, made: Workload, left: Remembered) -> Mapping[str,
     structure = structure_of(other)
     found = {
         "rows": _factor(len(one), len(other)),
-        "parameters": _factor(parameter_bytes_of(one), parameter_bytes_of(other)),
+        "parameters": _factor(totals(one).parameter_bytes, totals(other).parameter_bytes),
         "sent": _factor(*(sum(conditions_of(w).axis_bytes.values()) for w in (held, made))),
         "classes": _classes_apart(one, other),
         "neighbourhoods": distance(structure, [structure_of(one)]),

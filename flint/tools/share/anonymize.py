@@ -12,7 +12,7 @@ from flint.ir.workload import Workload
 from flint.tools.share.inputs import ShareInput, ShareInputKind, read_source
 from flint.tools.share.leaks.report import Leaks, leaks_of
 from flint.tools.share.level import Level, LevelOptions, options_of
-from flint.tools.share.output import is_timed_elsewhere, refuse_place, write_shared
+from flint.tools.share.output import is_timed_elsewhere, refuse_place, save_shared
 from flint.tools.share.redact import redacted
 from flint.tools.share.totals import Change
 
@@ -47,18 +47,13 @@ class Anonymized:
         one that cannot be written, FL508 for a file that Flint did not write, without `force`.
         """
         place, source = Path(out), self.source
-        refuse_place(place, source.path if source else None, force=force)
-        like = source.manifest if source else None
-        if (
-            source
-            and self.level is Level.NAMES
-            and place.suffix != ".flint"
-            and is_timed_elsewhere(like)
-        ):
+        is_folder = place.suffix != ".flint" and self.level is Level.NAMES
+        if source and is_folder and is_timed_elsewhere(source.manifest):
             from flint.tools.share.traces import redact_traces
 
+            refuse_place(place, source.path, force=force)
             return redact_traces(source.path, place, self.workload)
-        return write_shared(self.workload, place, like, force=force)
+        return save_shared(self.workload, place, source, force=force)
 
 
 def anonymize(

@@ -12,6 +12,7 @@ from flint.cluster.load import preset_names
 from flint.errors import FlintError
 from flint.io.outputs import OutputKind, refuse_to_replace, write_output
 from flint.ir.workload import Workload
+from flint.tools.share.inputs import ShareInput
 from flint.tracing import Trace
 
 
@@ -40,18 +41,21 @@ def _refuse_input(out: Path, source: Path) -> None:
         )
 
 
-def write_shared(
-    workload: Workload, out: Path, like: Manifest | None = None, *, force: bool = False
+def save_shared(
+    workload: Workload, out: str | Path, source: ShareInput | None, *, force: bool = False
 ) -> int:
-    """Write a workload to `out`; gives the number of files.
+    """Write a workload that was made of `source` (None: one of this process); gives the number of files.
 
-    A directory has traces by the options of `like`: granularity, groups, ranks, durations of a preset.
-    Raises FlintError FL501 to FL508.
+    A directory has traces by the options of those that were read: granularity, groups, ranks, durations of a
+    preset. Raises FlintError FL903 for a place in the input, FL501 to FL506 for one that cannot be written,
+    FL508 for a file that Flint did not write, without `force`.
     """
-    if out.suffix == ".flint":
-        write_output(out, workload.to_bytes(), OutputKind.WORKLOAD, force=force)
+    place = Path(out)
+    refuse_place(place, source.path if source else None, force=force)
+    if place.suffix == ".flint":
+        write_output(place, workload.to_bytes(), OutputKind.WORKLOAD, force=force)
         return 1
-    return Trace(workload, {}).save(out, **_options(like)).files
+    return Trace(workload, {}).save(place, **_options(source.manifest if source else None)).files
 
 
 def is_timed_elsewhere(like: Manifest | None) -> bool:

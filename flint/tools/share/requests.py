@@ -142,9 +142,6 @@ class SynthRequest(Request):
         help="Bytes that one device sends over axes: data=2GiB,data+model=100MB.",
     )
     layers: int | None = option("--layers", form=Form.NUMBER, metavar="N", help="Layers.")
-    phases: str | None = option(
-        "--phases", metavar="PHASE=SHARE,...", help="Shares: forward=0.33,backward=0.67."
-    )
     memory: str | None = option("--memory", metavar="N", help="Peak memory: 40GiB.")
     rows: int | None = option("--rows", form=Form.NUMBER, metavar="N", help="Rows of the program.")
     seed: int = option(

@@ -121,15 +121,6 @@ def test_words_of_the_original_are_named(place: Place, change: Callable[[Workloa
     assert {"falcon", "acme7b"} <= set(found.words)
 
 
-def test_equal_texts_are_told_of_the_original():
-    """A text that stayed as it was, and how often."""
-    original = renamed(neutral_workload(), ("acme0x", "y"))
-    found = {(s.place, s.text): s for s in surviving_strings(original, original)}
-    assert found[Place.OPCODE, "acme.stablehlo.dot_general"].is_original
-    assert found[Place.MESH_AXIS, "acme0x"].times == 3  # of the mesh, and of each program
-    assert not any(s.is_original for s in surviving_strings(original, neutral_workload()))
-
-
 def test_words_inside_longer_words_are_found():
     """Parts of four characters or more; shorter words only whole."""
     words = words_of(["acme/q17_7B", "falcon['wq']", "moe"])

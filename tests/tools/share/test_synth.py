@@ -49,7 +49,7 @@ ASKED = {
         "layers": 32,
     },
     "memory": {"mesh": "data=4096,model=8", "memory": "60GiB", "flops": "1e14"},
-    "rows and phases": {"rows": 1100, "phases": "forward=0.33,backward=0.67"},
+    "rows": {"rows": 1100},
     "another mesh": {"mesh": "a=2,b=1,c=6", "layers": 5},
 }
 
@@ -68,7 +68,6 @@ def test_what_is_asked_for_is_met_and_valid(name: str) -> None:
         (has.memory_bytes, asked.memory_bytes),
         (has.rows, asked.rows),
         *((has.axis_bytes[k], v) for k, v in asked.axis_bytes.items()),
-        *((has.phases[k], v) for k, v in asked.phases.items()),
     ):
         assert wanted is None or value == pytest.approx(wanted, rel=TOLERANCE)
 
@@ -121,7 +120,6 @@ def test_totals_of_captures_are_what_samples_have() -> None:
     [
         ("FL956", "instead of 9,000", {"rows": 9000}),
         ("FL956", "3 axes of several devices|2 axes|1 axes", {"mesh": "1x1"}),
-        ("FL956", "instead of 0.99", {"phases": "forward=0.01,optimizer=0.99", "rows": 1282}),
     ],
 )
 def test_what_no_program_can_have_is_refused_with_the_nearest(code, said, asked) -> None:

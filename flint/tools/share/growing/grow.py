@@ -27,7 +27,7 @@ from flint.tools.share.growing.repeat import unrolled_layers, with_layers
 from flint.tools.share.growing.splits import sharding_of
 from flint.tools.share.growing.structure import ring_axes, with_rings
 from flint.tools.share.inputs import ShareInput, ShareInputKind, read_source
-from flint.tools.share.output import refuse_place, write_shared
+from flint.tools.share.output import save_shared
 from flint.tools.share.requests import GrowRequest
 from flint.tools.share.sizes import Expression, Sizes
 from flint.tools.share.totals import Change
@@ -239,9 +239,7 @@ class Grown:
         Gives the number of files. Raises FlintError FL903 for a place in the input, FL501 to FL506 for
         one that cannot be written, FL508 for a file that Flint did not write, without `force`.
         """
-        place, source = Path(out), self.source
-        refuse_place(place, source.path if source else None, force=force)
-        return write_shared(self.workload, place, source.manifest if source else None, force=force)
+        return save_shared(self.workload, out, self.source, force=force)
 
 
 @takes_fields(GrowRequest, tuple(GrowRequest.options()))

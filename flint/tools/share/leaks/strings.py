@@ -184,8 +184,6 @@ class Survivor:
     place: Place  #: What kind of place has it: "mesh axis", "opcode", ...
     where: str  #: The first such place.
     text: str  #: The text itself.
-    times: Unpublished[int] = 1  #: How many places have it.
-    is_original: Unpublished[bool] = False  #: Whether the original has the same text.
     words: Unpublished[tuple[str, ...]] = ()
     """Words of the original that it holds, also as parts; without an original there are none."""
 
@@ -200,15 +198,11 @@ def surviving_strings(shared: Workload, original: Workload | None = None) -> tup
 
 def survivors_of(texts: Iterable[Text], original: Workload | None = None) -> tuple[Survivor, ...]:
     """Texts that are not public as survivors: equal ones of one kind of place are one."""
-    found: dict[tuple[Place, str], tuple[str, int]] = {}
+    found: dict[tuple[Place, str], str] = {}
     for text in texts:
-        where, times = found.get((text.place, text.text), (text.where, 0))
-        found[text.place, text.text] = (where, times + 1)
-    if not found:
-        return ()
-    known = frozenset(t.text for t in texts_of(original)) if original else frozenset()
-    words = words_of(known)
+        found.setdefault((text.place, text.text), text.where)
+    words = words_of(t.text for t in texts_of(original)) if found and original else frozenset()
     return tuple(
-        Survivor(place, where, text, times, text in known, words_in(text, words))
-        for (place, text), (where, times) in found.items()
+        Survivor(place, where, text, words_in(text, words))
+        for (place, text), where in found.items()
     )

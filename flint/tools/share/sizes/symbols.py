@@ -278,35 +278,17 @@ class Symbols:
         return one == other, max(one, other) % min(one, other) == 0, math.gcd(one, other)
 
     def _match_sums(self, one: Term, other: Term) -> bool:
-        """Two sums of pairwise equal terms are equal; so is a sum of n equal ones to n of them."""
+        """A sum of n equal terms is n of them."""
         if len(one[1]) != 1 or one[1][0] not in self._sums:
             one, other = other, one
         if len(one[1]) != 1 or one[0] != 1 or one[1][0] not in self._sums:
             return False
         terms = [self.expand(t) for t in self._sums[one[1][0]]]
-        if len(other[1]) == 1 and other[0] == 1 and other[1][0] in self._sums:
-            return self._match_terms(one[1][0], other[1][0])
         size, rest = divmod(self.value(other), len(terms))
         if rest or any(self.value(t) != size for t in terms) or other[0] % len(terms):
             return False
         for term in terms:
             self.equate(term, (other[0] // len(terms), other[1]))
-        return True
-
-    def _match_terms(self, one: int, other: int) -> bool:
-        left = [self.expand(t) for t in self._sums[one]]
-        right = [self.expand(t) for t in self._sums[other]]
-        for term in list(left):
-            if term in right:
-                left.remove(term)
-                right.remove(term)
-        left.sort(key=self.value)
-        right.sort(key=self.value)
-        if list(map(self.value, left)) != list(map(self.value, right)):
-            return False
-        for a, b in zip(left, right, strict=True):
-            self.equate(a, b)
-        self._made[other] = (1, (one,))
         return True
 
     def _regroup(self, one: list[Term], other: list[Term]) -> None:

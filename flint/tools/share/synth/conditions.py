@@ -15,8 +15,7 @@ import numpy as np
 from flint.errors import FlintError, nearest
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import OpClass
-from flint.ir.program import MOST_INT64, Kind, Phase, Program, Region, RegionKind
-from flint.ir.verify import exact_sum
+from flint.ir.program import MOST_INT64, Program, Region, RegionKind
 from flint.ir.workload import Workload
 from flint.passes.work.totals import total
 from flint.tools.explore.machine.quantities import EXAMPLES, KeyUnit, amount_of
@@ -65,20 +64,17 @@ def _flops_in(program: Program, region: Region) -> int:
     return total(program, np.where(inside, program.flops, 0))
 
 
-#: Shares may miss 1 by so much (they are written with two digits), and are then made to add up.
-SHARES_TOLERANCE = 0.02
 #: Rows and layers beyond which no program is generated.
 MOST_ROWS, MOST_LAYERS = 100_000, 10_000
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What one device does in one step. Raises FlintError FL951, FL952 or FL953 when it is made.
+    """What one device does in one step. Raises FlintError FL951 or FL953 when it is made.
 
     `flops`: floating point operations, a multiply-add counts 2. `axis_bytes`: bytes that the device
     puts into communication, by label of mesh axes (`data`, or `data,model`). `depth`: layers, how
-    often the body with most FLOPs repeats. `phases`: shares of the FLOPs, which add up to 1.
-    `memory_bytes`: the peak of a step, as `flint estimate` counts it for operations (without what
+    often the body with most FLOPs repeats. `memory_bytes`: the peak of a step, as `flint estimate` counts it for operations (without what
     the software keeps beside it). `rows`: rows of the program.
     """
 
@@ -86,23 +82,20 @@ class Conditions:
     flops: float | None = None
     axis_bytes: Mapping[str, float] = field(default_factory=dict)
     depth: int | None = None
-    phases: Mapping[Phase, float] = field(default_factory=dict)
     memory_bytes: float | None = None
     rows: int | None = None
 
     def __post_init__(self) -> None:
         _require_positive(self)
-        _require_shares(self.phases)
         _require_axes(self.mesh, self.axis_bytes)
 
     def to_json(self) -> dict[str, Any]:
-        """The same as JSON: the mesh by axis, phases by their name in small letters."""
+        """The same as JSON: the mesh by axis."""
         return {
             "mesh": None if self.mesh is None else dict(self.mesh.shape),
             "flops": self.flops,
             "axis_bytes": dict(self.axis_bytes),
             "layers": self.depth,
-            "phases": {phase.name.lower(): share for phase, share in self.phases.items()},
             "memory_bytes": self.memory_bytes,
             "rows": self.rows,
         }
@@ -122,7 +115,6 @@ def conditions_of(workload: Workload) -> Conditions:
         flops=float(max(flops)),
         axis_bytes={k: float(v) for k, v in comm_bytes_by_label(largest).items()},
         depth=depth_of(largest),
-        phases=phase_shares(largest),
         memory_bytes=float(max(use.peak_bytes for use in step_memory(workload))) or None,
         rows=len(largest),
     )
@@ -131,19 +123,6 @@ def conditions_of(workload: Workload) -> Conditions:
 def flops_of(program: Program) -> int:
     """FLOPs of one device in one step; loops count as often as they run."""
     return total(program, program.flops)
-
-
-def phase_shares(program: Program) -> Mapping[Phase, float]:
-    """The share of the FLOPs that each phase has, of phases that have any; none without FLOPs."""
-    times = program.flops.astype(np.float64) * program.trips
-    sums = np.bincount(program.phase, weights=times, minlength=len(Phase))
-    whole = float(sums.sum())
-    return {p: float(sums[p]) / whole for p in Phase if sums[p]} if whole else {}
-
-
-def parameter_bytes_of(program: Program) -> int:
-    """Bytes of all arguments of a step on one device: weights, optimizer state, batch."""
-    return exact_sum(program.result_bytes[program.kind == Kind.PARAMETER])
 
 
 def _require_positive(asked: Conditions) -> None:
@@ -161,20 +140,6 @@ def _require_positive(asked: Conditions) -> None:
                 f"{value:g} {what} are not possible",
                 help=f"give from {least[name]} to {most:,}",
             )
-
-
-def _require_shares(phases: Mapping[Phase, float]) -> None:
-    if not phases:
-        return
-    whole = sum(phases.values())
-    wrong = [p for p, share in phases.items() if not 0 <= share <= 1]
-    if wrong or abs(whole - 1) > SHARES_TOLERANCE:
-        shares = ", ".join(f"{p.name.lower()} {share:g}" for p, share in phases.items())
-        raise FlintError(
-            "FL952",
-            f"shares of phases do not add up to 1 but to {whole:g}: {shares}",
-            help="give a share for each phase that exists, forward=0.33,backward=0.67",
-        )
 
 
 def _require_axes(mesh: Mesh | None, axis_bytes: Mapping[str, float]) -> None:
@@ -208,21 +173,18 @@ def _require_label(mesh: Mesh, label: str) -> None:
         )
 
 
-# Conditions as users write them: `--flops 1e15`, `--bytes data=2GiB`, `--phases forward=0.33,...`.
-
-_PHASES = {phase.name.lower(): phase for phase in Phase}
+# Conditions as users write them: `--flops 1e15`, `--bytes data=2GiB`.
 
 
 def conditions_from_text(asked: SynthRequest) -> Conditions:
     """The conditions that options of the command line say.
 
-    Raises FlintError FL101 (mesh), FL950 (a value that cannot be read), FL951 (an axis or a phase
-    that there is not), FL952 (shares) or FL953 (what no program can have).
+    Raises FlintError FL101 (mesh), FL950 (a value that cannot be read), FL951 (an axis that there
+    is not) or FL953 (what no program can have).
     """
     given: dict[str, Any] = {
         "flops": None if asked.flops is None else flops_from_text(asked.flops),
         "depth": asked.layers,
-        "phases": None if asked.phases is None else phases_from_text(asked.phases),
         "memory_bytes": None if asked.memory is None else _bytes("--memory", asked.memory),
         "rows": asked.rows,
     }
@@ -247,26 +209,6 @@ def bytes_from_text(text: str) -> Mapping[str, float]:
     """Bytes by label of axes: `data=2GiB,data+model=100MB`. Raises FlintError FL950."""
     pairs = _pairs("--bytes", text, "data=2GiB,model=300MB").items()
     return {key.replace(BETWEEN, ","): _bytes(f"--bytes {key}", value) for key, value in pairs}
-
-
-def phases_from_text(text: str) -> Mapping[Phase, float]:
-    """Shares of phases, made to add up to 1. Raises FlintError FL950, FL951 or FL952."""
-    example = "forward=0.33,backward=0.67"
-    found = {}
-    for key, value in _pairs("--phases", text, example).items():
-        if key not in _PHASES:
-            raise FlintError(
-                "FL951",
-                f"there is no phase '{key}'{nearest(key, tuple(_PHASES))}",
-                help=f"phases are {', '.join(_PHASES)}",
-            )
-        amount = amount_of(value, KeyUnit.NONE, needs_unit=False)
-        if amount is None or amount.is_factor:
-            raise _unreadable("--phases", f"{key}={value}", example)
-        found[_PHASES[key]] = amount.value
-    Conditions(phases=found)  # refuses shares that are far from adding up
-    whole = sum(found.values())
-    return {phase: share / whole for phase, share in found.items()}
 
 
 def _bytes(option: str, text: str) -> float:

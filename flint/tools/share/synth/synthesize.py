@@ -19,7 +19,7 @@ from flint.ir.columns import edges, in_order_of_use, rewired
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.workload import Workload
-from flint.tools.share.synth.conditions import Conditions, conditions_of, phase_shares
+from flint.tools.share.synth.conditions import Conditions, conditions_of
 from flint.tools.share.synth.remembered import Remembered, captures_of, distance, structure_of
 from flint.tools.share.synth.resize import resized
 from flint.tracing import Trace
@@ -260,9 +260,9 @@ def sample(remembered: Remembered, asked: Conditions, seed: int) -> Synthetic:
     failed = []
     for number in random.permutation(len(remembered.workloads)).tolist():
         workload = remembered.workloads[number]
-        given = _given(workload.programs[0], asked)
-        if any(m.name == "rows" for m in given):  # no other size changes them
-            failed.append(_Failed.of(given))
+        misses = missed(Conditions(rows=len(workload.programs[0])), Conditions(rows=asked.rows))
+        if misses:  # no other size changes them
+            failed.append(_Failed.of(misses))
             continue
         for _ in range(_DRAWS):
             found = _drawn(workload, remembered, asked, random)
@@ -272,12 +272,6 @@ def sample(remembered: Remembered, asked: Conditions, seed: int) -> Synthetic:
             if found.off > _HOPELESS:
                 break
     raise _not_possible(min(failed).said)
-
-
-def _given(program: Program, asked: Conditions) -> tuple[Miss, ...]:
-    """What a program misses of the conditions that sizes change little or not at all."""
-    has = Conditions(rows=len(program), phases=phase_shares(program))
-    return missed(has, Conditions(rows=asked.rows, phases=asked.phases))
 
 
 class _Failed(NamedTuple):
@@ -332,10 +326,6 @@ def missed(has: Conditions, asked: Conditions) -> tuple[Miss, ...]:
         ("FLOPs", has.flops, asked.flops),
         ("bytes of memory", has.memory_bytes, asked.memory_bytes),
         *((f"bytes over {k}", has.axis_bytes.get(k), v) for k, v in asked.axis_bytes.items()),
-        *(
-            (f"of the FLOPs {p.name.lower()}", has.phases.get(p), v)
-            for p, v in asked.phases.items()
-        ),
     ]
     found = (Miss(name, value or 0.0, wanted) for name, value, wanted in pairs if wanted)
     return tuple(m for m in found if abs(m.has / m.asked - 1) > TOLERANCE)
