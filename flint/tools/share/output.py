@@ -23,14 +23,15 @@ def refuse_place(out: Path, source: Path | None, *, force: bool = False) -> None
     file that Flint did not write, without `force`.
     """
     if source is not None:
-        _refuse_input(out, source)
+        refuse_input(out, source)
     if out.suffix == ".flint":
         refuse_to_replace(out, OutputKind.WORKLOAD, force=force)
     else:
         refuse_output(out)
 
 
-def _refuse_input(out: Path, source: Path) -> None:
+def refuse_input(out: Path, source: Path) -> None:
+    """Raise FlintError FL903 for a place that is an input, in it or around it."""
     there, here = os.path.realpath(out), os.path.realpath(source)
     parts = os.path.commonpath([there, here])
     if parts in (there, here) and (there == here or os.path.isdir(here)):

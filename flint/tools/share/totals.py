@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import numpy as np
 from flint.ir.mesh import Group, Route
 from flint.ir.program import Kind, Program
 from flint.passes.work.totals import total
+from flint.text import format_bytes, format_count, format_duration, format_flops
 
 # Labels of mesh axes: how totals and conditions name what a collective runs over.
 
@@ -52,6 +54,9 @@ def comm_bytes_by_label(program: Program) -> Mapping[str, int]:
 
 # A total before and after.
 
+#: Totals that are bytes by their name.
+_IN_BYTES = re.compile(r"^bytes |bytes$|^peak memory on ")
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -67,3 +72,11 @@ class Change:
         if self.before == self.after:
             return 0.0
         return self.after / self.before - 1 if self.before else float("inf")
+
+    def text(self, value: float) -> str:
+        """A value of it with its unit."""
+        if self.name.startswith("step time"):
+            return format_duration(value)
+        if self.name == "FLOPs":
+            return format_flops(int(value))
+        return format_bytes(int(value)) if _IN_BYTES.search(self.name) else format_count(int(value))

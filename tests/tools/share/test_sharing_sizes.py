@@ -19,6 +19,7 @@ from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import COLUMNS, TABLES, Kind
+from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
 from flint.tools.share.growing.grow import require_whole
 from flint.tools.share.redact import redacted
@@ -190,6 +191,12 @@ def test_values_that_do_not_fit_are_refused(values: dict[int, int]) -> None:
 def test_meshes_that_do_not_fit_are_refused(mesh: Mesh) -> None:
     with pytest.raises(FlintError, match="FL905"):
         Sizes.of(captured()).resized({}, mesh=mesh)
+
+
+def test_the_mesh_of_listed_ranks_stays() -> None:
+    listed = replace(captured(), classes=(RankClass("all", 0, ranks=tuple(range(8))),))
+    with pytest.raises(FlintError, match="rank classes"):
+        Sizes.of(listed).resized({}, mesh=Mesh(("data", "model"), (8, 2)))
 
 
 def test_sizes_beyond_what_columns_hold_are_refused() -> None:

@@ -145,27 +145,11 @@ def _changes(found: Anonymized) -> str:
     if found.moves is None:
         return ""
     m = found.moves
-    rows = [
-        (c.name, _amount(c.name, c.before), _amount(c.name, c.after), f"{c.share:+.2%}")
-        for c in found.changes
-    ]
-    columns = [
-        Column("total"),
-        Column("before", True),
-        Column("after", True),
-        Column("change", True),
-    ]
+    rows = [(c.name, c.text(c.before), c.text(c.after), f"{c.share:+.2%}") for c in found.changes]
+    right = (Column(word, right=True) for word in ("before", "after", "change"))
     head = f"sizes   {m.changed} of {m.variables} changed, by {m.least:.1%} or more, {m.median:.1%} in the median"
-    table = text_table(columns, rows)
+    table = text_table([Column("total"), *right], rows)
     return f"{head}; {m.dimensions:.0%} of all dimensions\n\n{table}\n"
-
-
-def _amount(name: str, value: float) -> str:
-    from flint.text import format_duration, format_flops
-
-    if name.startswith("step time"):
-        return format_duration(value)
-    return format_flops(int(value)) if name == "FLOPs" else format_bytes(int(value))
 
 
 def _write_leaks(path: Path, report: dict[str, Any], *, force: bool) -> None:

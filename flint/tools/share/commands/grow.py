@@ -12,7 +12,7 @@ from flint.cli.options import READS, Force, Json, Quiet, Verbose, Writes
 from flint.cli.progress import stages_shown
 from flint.cli.requests import takes_requests
 from flint.io.outputs import OutputKind
-from flint.text import Column, format_bytes, format_count, format_flops, text_table
+from flint.text import Column, format_count, text_table
 from flint.tools.share.requests import GrowRequest
 
 if TYPE_CHECKING:
@@ -169,28 +169,17 @@ def _arrow(before: int, after: int) -> str:
 
 
 def _changes(changes: tuple[Change, ...]) -> str:
-    columns = (
-        Column("on one device"),
-        Column("before", right=True),
-        Column("after", right=True),
-        Column("change", right=True),
-    )
+    right = (Column(word, right=True) for word in ("before", "after", "change"))
     rows = [
         (
             c.name.removesuffix("bytes").rstrip(", "),
-            _number(c, c.before),
-            _number(c, c.after),
+            c.text(c.before),
+            c.text(c.after),
             _share(c),
         )
         for c in changes
     ]
-    return text_table(columns, rows)
-
-
-def _number(change: Change, value: float) -> str:
-    if change.name == "FLOPs":
-        return format_flops(int(value))
-    return format_bytes(int(value)) if change.name.endswith("bytes") else format_count(int(value))
+    return text_table([Column("on one device"), *right], rows)
 
 
 def _share(change: Change) -> str:

@@ -16,7 +16,7 @@ from flint.text import Column, format_bytes, format_flops, text_table
 from flint.tools.share.requests import SynthRequest
 
 if TYPE_CHECKING:
-    from flint.tools.share.documents import SampleDocument, SynthDocument
+    from flint.tools.share.documents import SynthDocument
     from flint.tools.share.synth.conditions import Conditions
     from flint.tools.share.synth.synthesize import Synthetic
 
@@ -61,21 +61,12 @@ def synth(
             "schema": "flint.synth/1",
             "output": str(output),
             "model": str(request.model or "default"),
-            "samples": [_sample(path, sample) for path, sample in found],
+            "samples": [sample.to_json(str(path)) for path, sample in found],
         }
         print_json(document)
     else:
         print_text(_table(found), end="")
         print_note(f"wrote   {len(found)} workloads: {output}", quiet=quiet)
-
-
-def _sample(path: Path, sample: Synthetic) -> SampleDocument:
-    return {
-        "path": str(path),
-        "seed": sample.seed,
-        "asked": sample.asked.to_json(),
-        "found": sample.found.to_json(),
-    }
 
 
 _COLUMNS = (

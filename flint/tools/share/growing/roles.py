@@ -25,7 +25,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from flint.tools.share.growing.structure import Powers, ProgramStructure, Sum, variables_of
+from flint.ir.op_class import OpClass
+from flint.tools.share.growing.structure import (
+    Powers,
+    ProgramStructure,
+    Sum,
+    layer_variables,
+    variables_of,
+)
 
 #: Roles in the order in which they are told.
 ROLES = (
@@ -83,19 +90,14 @@ class _Finder:
     def __init__(self, structure: ProgramStructure) -> None:
         self.structure = structure
         self.value = {v.number: v.value for v in structure.sizes.variables}
+        self._loops, self._batch = structure.loops, structure.batch
 
     # loops and inputs -------------------------------------------------------------------------------
 
     @cached_property
     def layers(self) -> SizeRole | None:
-        from flint.tools.share.growing.structure import layer_variables
-
         found = layer_variables(self.structure)
         return SizeRole("layers", found, equal=True) if found else None
-
-    @cached_property
-    def _loops(self) -> frozenset[int]:
-        return frozenset(v.number for v in self.structure.sizes.variables if v.layers)
 
     @cached_property
     def batch(self) -> SizeRole | None:
@@ -159,10 +161,6 @@ class _Finder:
             return None
         best = max(found, key=lambda v: (self.value[v], found[v]))
         return SizeRole("sequence", (best,), is_certain=False)
-
-    @cached_property
-    def _batch(self) -> frozenset[int]:
-        return self.structure.batch
 
     @cached_property
     def _attention(self) -> tuple[Sum, ...]:
@@ -273,8 +271,6 @@ class _Finder:
         return SizeRole("vocabulary", tuple(sorted({first, *equal})), equal=True)
 
     def _looked_up(self) -> Counter[int]:
-        from flint.ir.op_class import OpClass
-
         found: Counter[int] = Counter()
         for one in self.structure.sums:
             if self.structure.program.op[one.row] == OpClass.GATHER:

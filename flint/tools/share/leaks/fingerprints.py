@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from flint.ir.arrays import Float64s, UInt64s
 from flint.ir.program import Kind, Program
-from flint.ir.workload import Workload
 
 # 64-bit hashes of columns: equal on every machine, and for every process.
 
@@ -151,7 +150,6 @@ class Fingerprint:
     `hashes[view]` are of neighborhoods of depth 3, where the view has them. `histograms[view]` counts neighborhoods of depth 2 by hash, in `BUCKETS` numbers.
     """
 
-    rows: int
     hashes: Mapping[View, int]
     histograms: Mapping[View, NDArray[np.int64]]
 
@@ -169,23 +167,18 @@ def fingerprint_of(program: Program) -> Fingerprint:
         View.ROWS: len(program),
     }
     counts = {view: _histogram(depths[view][COUNTED_DEPTH]) for view in COUNTED}
-    return Fingerprint(len(program), hashes, counts)
-
-
-def fingerprint_of_workload(workload: Workload) -> Fingerprint:
-    """The fingerprint of all programs together: whichever their order, equal ones count once."""
-    return together([fingerprint_of(p) for p in workload.programs])
+    return Fingerprint(hashes, counts)
 
 
 def together(programs: Sequence[Fingerprint]) -> Fingerprint:
-    """One fingerprint of several. That of one program is its own."""
+    """The fingerprint of all programs of a workload: whichever their order, equal ones count once."""
     distinct = list({p.hashes[View.ALL]: p for p in programs}.values())
     if len(distinct) == 1:
         return distinct[0]
-    rows = sum(p.rows for p in distinct)
+    rows = sum(p.hashes[View.ROWS] for p in distinct)
     hashes = {view: _of_set(p.hashes[view] for p in distinct) for view in View}
     counts = {v: np.sum([p.histograms[v] for p in distinct], axis=0) for v in COUNTED}
-    return Fingerprint(rows, {**hashes, View.ROWS: rows}, counts)
+    return Fingerprint({**hashes, View.ROWS: rows}, counts)
 
 
 def _of_set(hashes: Iterable[int]) -> int:

@@ -125,6 +125,10 @@ class Sizes:
                 "FL905", f"a mesh of axes {', '.join(own.names)} is needed, not {mesh}"
             )
         changed = {n for n, a, b in zip(own.names, own.sizes, mesh.sizes, strict=True) if a != b}
+        if len(self.workload.classes) != 1 or self.workload.classes[0].ranks:
+            raise FlintError(
+                "FL905", "the mesh of a workload with several rank classes stays as it is"
+            )
         if any(size == 1 for n, size in mesh.shape.items() if n in changed):
             raise FlintError(
                 "FL905", "an axis cannot become 1: its collectives would have no members"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,14 @@ from flint.ir.columns import edges, in_order_of_use, rewired
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.workload import Workload
+from flint.tools.share.output import refuse_input
 from flint.tools.share.synth.conditions import Conditions, conditions_of
 from flint.tools.share.synth.remembered import Remembered, captures_of, distance, structure_of
 from flint.tools.share.synth.resize import resized
 from flint.tracing import Trace
+
+if TYPE_CHECKING:
+    from flint.tools.share.documents import SampleDocument
 
 # Writing workloads that were made: a folder of `.flint` files or of directories of traces, with an index.
 
@@ -31,14 +35,9 @@ INDEX = "index.json"
 
 
 def refuse_folder(folder: Path, inputs: Sequence[Path] = ()) -> None:
-    """Raise FlintError FL903 for a folder in one of `inputs`, which are read; else as `refuse_output`."""
+    """Raise FlintError FL903 for a folder in, or around, one of `inputs`, which are read; else as `refuse_output`."""
     for source in inputs:
-        if folder.resolve().is_relative_to(source.resolve()):
-            raise FlintError(
-                "FL903",
-                f"{folder} would be written into {source}, which is an input",
-                help="give another place",
-            )
+        refuse_input(folder, source)
     refuse_output(folder, inputs)
 
 
@@ -57,14 +56,7 @@ def written(
                 Trace(sample.workload, {}).save(working / name)
             else:
                 sample.workload.save(working / name)
-            index.append(
-                {
-                    "path": name,
-                    "seed": sample.seed,
-                    "asked": sample.asked.to_json(),
-                    "found": sample.found.to_json(),
-                }
-            )
+            index.append(sample.to_json(name))
             found.append((folder / name, sample))
         (working / INDEX).write_text(json.dumps(index, indent=1) + "\n")
     return found
@@ -206,6 +198,11 @@ class Synthetic:
     asked: Conditions
     found: Conditions
     seed: int
+
+    def to_json(self, path: str) -> SampleDocument:
+        """What is said of it where it was written to `path`."""
+        asked, found = self.asked.to_json(), self.found.to_json()
+        return {"path": path, "seed": self.seed, "asked": asked, "found": found}
 
 
 def synth(
