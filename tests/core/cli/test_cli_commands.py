@@ -53,7 +53,7 @@ OPTIONS = {
     "schedules": "--chunks --force --json --microbatches --quiet --ranks --svg --verbose -q -v NAME",
     "simulate": "--binary --jitter --json --limit --memory --memory-limit --network --quiet --seed --straggler "
     "--system --verbose --with -q -v DIR",
-    "synth": "--bytes --count --flops --json --layers --like --memory --mesh --model --output --phases "
+    "synth": "--bytes --count --flops --json --layers --like --memory --mesh --model --output "
     "--quiet --rows --seed --traces --verbose -n -o -q -v",
     "verify": "--comment --force --github --jobs --json --junit --markdown --quiet --verbose -j -q -v "
     "[NAME...]",
