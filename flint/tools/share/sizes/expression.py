@@ -73,11 +73,6 @@ class Expression:
         return frozenset(f for f in self.factors if isinstance(f, int))
 
     @property
-    def is_constant(self) -> bool:
-        """Whether no variable and no axis is in it."""
-        return not self.factors
-
-    @property
     def only_grows(self) -> bool:
         """Whether it is zero or more whatever the variables are: no coefficient is negative."""
         return all(c >= 0 for _, c in self.terms)
