@@ -106,31 +106,35 @@ class Pricing:
 
 def model_prices(program: Program, pricing: Pricing) -> RowPrices:
     """The time of every row by the models. Raises FlintError FL705, unless `lenient`."""
-    cluster = pricing.cluster
     found = np.zeros(len(program), dtype=np.float64)
     missing = np.zeros(len(program), dtype=np.bool_)
     kernels, rows = kernels_of(program, tf32=pricing.tf32)
     if pricing.routing is not None:
         spread = spread_of(program, pricing.routing)
         kernels, program = spread.of_kernels(kernels, rows), spread.of_bytes(program)
-    cycles = program.cycles[rows]
-    copies = np.asarray(kernels.kind == KernelKind.HOST_COPY)
-    link = cluster.chip.host_link_bytes_per_s
-    without = unpriced(kernels) | (copies & (link is None))
-    if pricing.cycles_per_ns:
-        without &= copies | (cycles == 0)
-    if link is not None:
-        found[rows[copies]] = kernels.read_bytes[copies] / link.value * 1e9
-    priced = np.flatnonzero(~without & ~copies)
-    latency = pricing.kernel_ns(kernels.select(priced), cycles[priced])
-    without[priced] = np.isnan(latency)
-    found[rows[priced]] = np.nan_to_num(latency) * (pricing.slower / cluster.derate.value)
-    missing[rows[without]] = True
-    wire = _communication(program, cluster, pricing.placement)
+    found[rows], missing[rows] = kernel_prices(kernels, program.cycles[rows], pricing)
+    wire = _communication(program, pricing.cluster, pricing.placement)
     found += wire
     basis = np.where(found > 0, Basis.MODEL, Basis.NONE).astype(np.uint8)
     nowhere = np.zeros(len(program), dtype=np.bool_)
     return RowPrices(found, missing, basis, wire, np.zeros(len(program)), nowhere)
+
+
+def kernel_prices(kernels: Kernels, cycles: Int64s, pricing: Pricing) -> tuple[Float64s, Mask]:
+    """The time of every kernel by the models, and which have no price."""
+    found = np.zeros(len(kernels), dtype=np.float64)
+    copies = np.asarray(kernels.kind == KernelKind.HOST_COPY)
+    link = pricing.cluster.chip.host_link_bytes_per_s
+    without = unpriced(kernels) | (copies & (link is None))
+    if pricing.cycles_per_ns:
+        without &= copies | (cycles == 0)
+    if link is not None:
+        found[copies] = kernels.read_bytes[copies] / link.value * 1e9
+    priced = np.flatnonzero(~without & ~copies)
+    latency = pricing.kernel_ns(kernels.select(priced), cycles[priced])
+    without[priced] = np.isnan(latency)
+    found[priced] = np.nan_to_num(latency) * (pricing.slower / pricing.cluster.derate.value)
+    return found, without
 
 
 def _communication(program: Program, cluster: Cluster, placement: NetworkPlacement) -> Float64s:

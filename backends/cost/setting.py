@@ -117,6 +117,10 @@ class Setting:
         )
         return Timed(priced, timeline, changed, times)
 
+    def pricing_of_kernels(self) -> Pricing:
+        """What prices of the kernels depend on by Flint's models, nothing measured or changed."""
+        return self._of_kernels(self._pricing(), lenient=False)
+
     def memory(self) -> Sequence[MemoryUse]:
         """Memory of each rank class."""
         with stage("memory"):

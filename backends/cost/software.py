@@ -27,12 +27,12 @@ def stack_of(
     implied = workload.stood_in.stack
     if asked is None and implied and not profile and not workload.metadata.get("profile"):
         found = Stack.load(implied)
-        if _family(cluster) in ("", *found.chips):
+        if family_of(cluster) in ("", *found.chips):
             return found
     if asked is None:
         return stack_for(str(profile) or default_profile(workload, cluster), cluster)
     found = Stack.load(asked)
-    family = _family(cluster)
+    family = family_of(cluster)
     if family and family not in found.chips:
         fitting = [s.name for s in shipped_stacks() if family in s.chips]
         raise FlintError(
@@ -45,7 +45,7 @@ def stack_of(
 
 def stack_for(profile: str, cluster: Cluster) -> Stack:
     """The stack that a profile of kernels means on such chips; without one, a stack without a name."""
-    family = _family(cluster)
+    family = family_of(cluster)
     fitting = [
         stack
         for stack in shipped_stacks()
@@ -106,7 +106,7 @@ def with_software_of(cluster: Cluster, other: Cluster) -> Cluster:
     return with_libraries(cluster.model_copy(update={"chip": bare}), runs)
 
 
-def _family(cluster: Cluster) -> str:
+def family_of(cluster: Cluster) -> str:
     return cluster.chip.family.table if cluster.chip.family else ""
 
 

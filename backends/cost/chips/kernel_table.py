@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,33 +76,50 @@ def kernels_of(program: Program, *, tf32: Collection[KernelKind] = ()) -> tuple[
 
     Products of the kinds `tf32` that have f32 operands are done in TF32.
     """
+    kernels, rows = unmasked_kernels_of(program, tf32=tf32)
+    return behind_masks(kernels, masks_of(program).select(rows)), rows
+
+
+def unmasked_kernels_of(
+    program: Program, *, tf32: Collection[KernelKind] = ()
+) -> tuple[Kernels, Int64s]:
+    """The same as if attention calculated all scores."""
     rows = kernel_rows(program)
     kind = _kinds(program, rows)
     updates = _updates(program, rows, kind)
     kind[updates] = KernelKind.OPTIMIZER
-    masks = masks_of(program).select(rows)
-    dims = program.dims[rows]
-    attends = (kind == KernelKind.ATTENTION) | (kind == KernelKind.ATTENTION_BACKWARD)
-    flops = program.flops[rows]
     kernels = Kernels(
         kind=kind,
         dtype=_dtypes(program, rows, kind, tf32),
-        dims=_with_keys(dims, band_keys(dims, masks)),
-        flops=np.where(attends, masked_flops(flops, dims, masks), flops),
-        read_bytes=np.where(
-            attends, _seen_bytes(program, rows, masks), program.operand_bytes[rows]
-        ),
+        dims=program.dims[rows],
+        flops=program.flops[rows],
+        read_bytes=program.operand_bytes[rows],
         written_bytes=program.result_bytes[rows],
         elements=np.maximum(
             _elements(program, rows), np.where(updates, _reduced(program, rows), 0)
         ),
         arrays=np.diff(program.dep_start)[rows] + 1,
-        causal=masks.causal,
+        causal=np.zeros(len(rows), dtype=np.bool_),
         indexed=(program.flags[rows] & Flag.INDEXED) != 0,
         dtypes=(*map(element_type, program.dtypes), "tf32", *_products(program)),
-        all_keys=np.where(attends & (masks.window > 0), AttentionDims.of(dims).keys, 0),
     )
     return kernels, rows
+
+
+def behind_masks(kernels: Kernels, masks: Masks) -> Kernels:
+    """The kernels with what masks leave of the attention that calculates all scores."""
+    dims, flops, read = kernels.dims, kernels.flops, kernels.read_bytes
+    attends = (kernels.kind == KernelKind.ATTENTION) | (
+        kernels.kind == KernelKind.ATTENTION_BACKWARD
+    )
+    return replace(
+        kernels,
+        dims=_with_keys(dims, band_keys(dims, masks)),
+        flops=np.where(attends, masked_flops(flops, dims, masks), flops),
+        read_bytes=np.where(attends, _seen_bytes(kernels, masks), read),
+        causal=masks.causal,
+        all_keys=np.where(attends & (masks.window > 0), AttentionDims.of(dims).keys, 0),
+    )
 
 
 def _with_keys(dims: Int64s, keys: Int64s) -> Int64s:
@@ -112,14 +129,14 @@ def _with_keys(dims: Int64s, keys: Int64s) -> Int64s:
     return found
 
 
-def _seen_bytes(program: Program, rows: Int64s, masks: Masks) -> Int64s:
+def _seen_bytes(kernels: Kernels, masks: Masks) -> Int64s:
     """What attention reads: of keys and values behind a window no more than its queries see.
 
     Queries are taken to have the bytes of the result, and the rest to be keys and values.
     """
-    _, queries, keys, _ = AttentionDims.of(program.dims[rows])
-    read = program.operand_bytes[rows]
-    pairs = np.maximum(read - program.result_bytes[rows], 0)
+    _, queries, keys, _ = AttentionDims.of(kernels.dims)
+    read = kernels.read_bytes
+    pairs = np.maximum(read - kernels.written_bytes, 0)
     seen = np.minimum(masks.window + queries - 1, keys) / np.maximum(keys, 1)
     unseen = np.where(masks.window > 0, pairs * (1 - seen), 0)
     found: Int64s = read - unseen.astype(np.int64)

@@ -1,0 +1,1 @@
+"""What a pass of an engine takes, from a few captures of a model."""

@@ -1,0 +1,116 @@
+"""The captures that a surface is made of, and where they are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from flint.capturing import captured_from
+from flint.errors import FlintError
+from flint.frontends.contained import contained
+from flint.frontends.model_file import ModelFile, Target, importable
+from flint.io.inputs import environment_of
+from flint.ir.workload import Workload
+from flint.log import stage
+from flint.passes.compilers.cache import find, key_of, store
+from flint.requests.capture import CaptureRequest
+from flint.steps.input_kind import InputKind, input_kind
+from flint.tools.serve.surface.sizes import PassSizes
+
+#: Options of an entry that are the sizes of a pass.
+SIZES: Final = ("batch", "new", "context")
+_NEEDS = (
+    "give an entry with the options batch, new and context (tokens that the pass computes, and tokens "
+    "in the cache before it, of each sequence): examples/serve_jax.py, docs/serve.md"
+)
+
+
+def captures(request: CaptureRequest, points: Sequence[PassSizes]) -> list[Workload]:
+    """The model at each of some sizes, in one process that imports it once.
+
+    What was captured is kept in the cache folder of compiled programs (FLINT_CACHE_DIR) and used again
+    while the first capture, all files of the model and everything installed are the same. Raises
+    FlintError FL893 for a model that no sizes can be given to, and what capturing raises.
+    """
+    _require_entry(request)
+    target = Target.parse(request.model)
+    with importable(target.path.parent), contained(), stage("capture"):
+        file = ModelFile.read(target)
+        first = _captured(file, request, points[0])
+        key = key_of(_identity(request, points), first.to_bytes())
+        kept = find(key)
+        if kept is not None:
+            with suppress(FlintError, ValueError):
+                return [first, *_unpacked(*kept)]
+        others = [_captured(file, request, sizes) for sizes in points[1:]]
+    packed = [workload.to_bytes() for workload in others]
+    store(key, {"lengths": [len(p) for p in packed]}, b"".join(packed))
+    return [first, *others]
+
+
+def _require_entry(request: CaptureRequest) -> None:
+    given = {text.partition("=")[0] for text in request.settings}
+    taken = given.intersection(SIZES)
+    if taken:
+        raise FlintError(
+            "FL893",
+            f"--set {min(taken)} is a size of a pass, which flint serve chooses",
+            help="omit it; requests say how long prompts and outputs are",
+        )
+    if request.world or input_kind(Target.parse(request.model).path) is not InputKind.PYTHON:
+        raise FlintError("FL893", f"{request.model} is no model file with an entry", help=_NEEDS)
+    if request.pipeline.given():
+        raise FlintError(
+            "FL893",
+            "flint serve has no pipelines",
+            help="split the model by tensor or expert parallelism, --mesh model=8",
+        )
+
+
+def _captured(file: ModelFile, request: CaptureRequest, sizes: PassSizes) -> Workload:
+    asked = (f"{name}={value}" for name, value in zip(SIZES, sizes, strict=True))
+    try:
+        return captured_from(file, replace(request, settings=(*request.settings, *asked))).workload
+    except FlintError as error:
+        if error.code == "FL216" and any(f"'{name}'" in str(error) for name in SIZES):
+            raise FlintError("FL893", error.message, place=error.place, help=_NEEDS) from None
+        raise
+
+
+def _identity(request: CaptureRequest, points: Sequence[PassSizes]) -> dict[str, str]:
+    """What other captures depend on beside the program of the first."""
+    sources = hashlib.sha256()
+    for path in sorted(_own_files()):
+        with suppress(OSError):
+            sources.update(Path(path).read_bytes())
+    return {
+        "points": json.dumps(points),
+        "options": json.dumps(request.given(), default=str, sort_keys=True),
+        "sources": sources.hexdigest(),
+        **environment_of(()),
+    }
+
+
+def _own_files() -> Iterator[str]:
+    """Files of modules that were not installed: the model's, and what it imports beside itself."""
+    installed = (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values())
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if path and not path.startswith(installed):
+            yield path
+
+
+def _unpacked(facts: dict[str, object], data: bytes) -> list[Workload]:
+    lengths, found, at = facts["lengths"], [], 0
+    assert isinstance(lengths, list)
+    for length in lengths:
+        found.append(Workload.from_bytes(data[at : at + length]))
+        at += length
+    return found

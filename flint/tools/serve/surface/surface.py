@@ -1,0 +1,208 @@
+"""Surface: what any pass of an engine takes, from a few captures of its model."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flint.backends.cost.collectives import duration_ns
+from flint.backends.cost.network.torus import CollectiveCall, Span
+from flint.backends.cost.replay.plan import cluster_for
+from flint.backends.cost.setting import Setting, setting_of
+from flint.backends.cost.software import family_of
+from flint.errors import FlintError
+from flint.ir.arrays import Float64s
+from flint.ir.program import Collective
+from flint.ir.workload import Workload
+from flint.log import stage
+from flint.requests.capture import CaptureRequest
+from flint.requests.estimate import EstimateRequest
+from flint.tools.serve.step_times import Chunk
+from flint.tools.serve.surface.captured import captures
+from flint.tools.serve.surface.lines import Lines, Part, lines_of
+from flint.tools.serve.surface.memory import EngineMemory, engine_memory
+from flint.tools.serve.surface.sizes import DECODE_POINTS, PREFILL_POINTS, PassSizes
+
+#: Passes of so many numbers of tokens are priced together.
+_BLOCK = 256
+#: Contexts that decoding is priced at, in tokens; between them it is a straight line.
+_CONTEXTS = tuple(sorted({0, *(round(16 * 2 ** (n / 4)) for n in range(72))}))
+#: What times in a timeline may be off the sum of a pass's kernels before a note says so.
+CLOSE = 0.01
+
+
+@dataclass
+class _ByCount:
+    """A part of a pass by a number of tokens or sequences, priced in blocks when asked."""
+
+    lines: Lines
+    part: Part
+    sizes: tuple[int, int]  #: what of (batch, new) is the count: 1 where it is, else 0
+    known: dict[int, Float64s] = field(default_factory=dict)
+
+    def ns(self, count: int) -> float:
+        if not count:
+            return 0.0
+        block, at = divmod(count, _BLOCK)
+        if block not in self.known:
+            counts = np.arange(block * _BLOCK, (block + 1) * _BLOCK)
+            sizes = np.ones((_BLOCK, 3))
+            sizes[:, 2] = 0
+            for axis, follows in enumerate(self.sizes):
+                if follows:
+                    sizes[:, axis] = np.maximum(counts, 1)
+            self.known[block] = self.lines.ns(self.part, sizes)
+        return float(self.known[block][at])
+
+
+@dataclass(frozen=True, eq=False)
+class Surface:
+    """Times of passes of one engine on one machine, and its memory.
+
+    A pass takes what its tokens, its sequences and the attention of each sequence take, one after the
+    other, as engines run kernels. Sequences that decode together count with their mean context;
+    chunks of prompts as many equal ones with as much attention. `notes` say what it rests on.
+    """
+
+    decode: Lines
+    prefill: Lines
+    memory: EngineMemory
+    setting: Setting
+    late: tuple[float, float]
+    notes: tuple[str, ...] = ()
+    memory_share: float = 0.9
+    most_new: int = 2048
+    longest: int | None = None
+    _parts: dict[str, _ByCount] = field(default_factory=dict)
+    _decoding: dict[int, Float64s] = field(default_factory=dict)
+    _chunks: dict[tuple[float, float, float], float] = field(default_factory=dict)
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens that the caches of one engine hold together."""
+        return self.memory.cache_tokens(self.memory_share, self.most_new)
+
+    def step_ns(self, decodes: int, decode_context: int, chunks: Sequence[Chunk] = ()) -> float:
+        """Nanoseconds of one pass, see `StepTimes.step_ns`."""
+        attention = self._decoding_ns(decodes, decode_context) if decodes else 0.0
+        if not chunks:
+            found = self._part("decode", self.decode, Part.TOKENS, (1, 0)).ns(decodes)
+            found += self._part("last", self.decode, Part.SEQUENCES, (1, 0)).ns(decodes)
+            return (found + attention) * self.late[0]
+        new = decodes + sum(chunk.new for chunk in chunks)
+        found = self._part("tokens", self.prefill, Part.TOKENS, (0, 1)).ns(new)
+        last = self._part("sequences", self.prefill, Part.SEQUENCES, (1, 0))
+        found += last.ns(decodes + len(chunks))
+        return (found + attention + self._chunks_ns(chunks)) * self.late[1]
+
+    def transfer_ns(self, tokens: int) -> float:
+        """Nanoseconds to send the cache of some tokens: each device sends its part to another node."""
+        cluster = self.setting.cluster
+        outermost = Span(len(cluster.network) - 1, 2)
+        sent = round(self.memory.token_bytes * tokens)
+        call = CollectiveCall(Collective.NONE, sent, (outermost,))
+        return duration_ns(call, cluster)
+
+    def _part(self, name: str, lines: Lines, part: Part, sizes: tuple[int, int]) -> _ByCount:
+        if name not in self._parts:
+            self._parts[name] = _ByCount(lines, part, sizes)
+        return self._parts[name]
+
+    def _decoding_ns(self, decodes: int, decode_context: int) -> float:
+        if decodes not in self._decoding:
+            sizes = np.array([(decodes, 1, c) for c in _CONTEXTS], dtype=np.float64)
+            self._decoding[decodes] = self.decode.ns(Part.ATTENTION, sizes)
+        mean, times = decode_context / decodes, self._decoding[decodes]
+        at = min(max(bisect_left(_CONTEXTS, mean), 1), len(_CONTEXTS) - 1)
+        low, high = _CONTEXTS[at - 1], _CONTEXTS[at]
+        return float(times[at - 1] + (times[at] - times[at - 1]) * (mean - low) / (high - low))
+
+    def _chunks_ns(self, chunks: Sequence[Chunk]) -> float:
+        """Attention of chunks as of equal ones: as many, as many new tokens, as many scores."""
+        count, new = len(chunks), sum(c.new for c in chunks) / len(chunks)
+        scores = sum(c.new * (c.context + c.new / 2) for c in chunks) / count
+        key = (count, new, max(scores / new - new / 2, 0.0))
+        if key not in self._chunks:
+            self._chunks[key] = float(self.prefill.ns(Part.ATTENTION, np.array([key]))[0])
+        return self._chunks[key]
+
+
+def surface_of(captured: CaptureRequest, estimated: EstimateRequest) -> Surface:
+    """Capture a model at `DECODE_POINTS` and `PREFILL_POINTS` and price it on a machine.
+
+    Raises FlintError FL893 (no such model), FL894 (its passes are several programs), FL895 (no
+    memory), and what capturing and estimating raise.
+    """
+    points = (*DECODE_POINTS, *PREFILL_POINTS)
+    workloads = captures(captured, points)
+    estimated = _as_engines_run(workloads[0], estimated)
+    with stage("surface"):
+        decode = _family(workloads[: len(DECODE_POINTS)], DECODE_POINTS, estimated)
+        prefill = _family(workloads[len(DECODE_POINTS) :], PREFILL_POINTS, estimated)
+    return Surface(
+        decode.lines,
+        prefill.lines,
+        prefill.memory,
+        prefill.setting,
+        (decode.late, prefill.late),
+        _notes(decode, prefill),
+    )
+
+
+def _as_engines_run(workload: Workload, request: EstimateRequest) -> EstimateRequest:
+    """On GPUs kernels as torch.compile makes them, attention fused, in CUDA graphs; else as estimates."""
+    if request.stack is not None or request.profile is not None:
+        return request
+    if family_of(cluster_for(workload, request.cluster)) != "gpu":
+        return request
+    return request.but(stack="serving", profile="inductor")
+
+
+@dataclass(frozen=True, eq=False)
+class _Family:
+    lines: Lines
+    memory: EngineMemory
+    setting: Setting
+    late: float
+    spread: float
+
+
+def _family(
+    workloads: Sequence[Workload], points: Sequence[PassSizes], request: EstimateRequest
+) -> _Family:
+    """Passes of one kind. The rank class that ends last at the first point stands for all ranks."""
+    settings = [setting_of(workload, request) for workload in workloads]
+    timed = [setting.timed() for setting in settings]
+    classes = {len(s.kernels.classes) for s in settings}
+    if len(classes) > 1:
+        raise FlintError("FL894", "passes of several sizes have other rank classes")
+    slowest = int(np.argmax([c.total_ns for c in timed[0].timeline.classes]))
+    number = settings[0].kernels.classes[slowest].program
+    programs = [s.kernels.programs[number] for s in settings]
+    ns = [t.priced.prices[number].ns for t in timed]
+    sizes = np.array(points, dtype=np.float64)
+    first = settings[0]
+    lines = lines_of(programs, ns, first.pricing_of_kernels(), sizes, [str(p) for p in points])
+    summed = sum(lines.ns(part, sizes) for part in Part)
+    late = np.array([t.timeline.total_ns for t in timed]) / summed
+    memory = engine_memory([s.memory()[slowest] for s in settings], sizes)
+    return _Family(lines, memory, first, float(np.mean(late)), float(np.ptp(late)))
+
+
+def _notes(decode: _Family, prefill: _Family) -> tuple[str, ...]:
+    found = []
+    for family, name in ((decode, "decode"), (prefill, "prefill")):
+        if abs(family.late - 1) > CLOSE or family.spread > CLOSE:
+            found.append(
+                f"passes that {name} take {family.late:.3g} times (within {family.spread:.2g}) as long as "
+                "their kernels one after the other: launches are late, or communication overlaps"
+            )
+    attends = [f.lines.base.kind[f.lines.parts == Part.ATTENTION] for f in (decode, prefill)]
+    if any((kinds > 3).any() or (kinds < 2).any() for kinds in attends):
+        found.append(
+            "attention is priced as the model writes it out: it is no fused kernel, as engines have it"
+        )
+    return tuple(found)
