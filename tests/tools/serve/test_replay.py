@@ -182,6 +182,22 @@ def test_the_least_used_block_of_prompts_gives_way_first() -> None:
     assert [cache.hits([1]), cache.hits([3]), cache.available] == [1, 0, 0]
 
 
+def test_a_prefix_that_nobody_holds_takes_its_place_again() -> None:
+    requests = Requests(
+        "drawn", np.array([0, 0.1, 0.11]), np.array([40, 20, 40]), np.array([1, 12, 1]),
+        np.zeros(3, np.int64), Prefixes(np.array([0, 2, 2, 4]), np.array([1, 2, 1, 2]), 16),
+    )  # fmt: skip
+    times = replay(requests, Pool(Roofline(64), rules_of("vllm"))).times
+    assert times.cached.tolist() == [0, 0, 32]
+    assert times.scheduled[2] == times.last[1]  # three blocks of four, beside two
+
+
+def test_what_is_preempted_ends_although_it_is_longer_than_a_pass() -> None:
+    engine = "trtllm:capacity_scheduler_policy=MAX_UTILIZATION,max_num_tokens=64"
+    times = served("poisson:inf/s,input=60,output=60,n=4", engine, cache=256).times
+    assert times.preemptions.any() and not np.isnan(times.last).any()
+
+
 def test_a_request_goes_to_the_engine_with_the_fewest() -> None:
     requests = replace(
         requests_of("constant:1/s,input=20,output=1,n=3"), arrival_s=np.array([0, 0.001, 5])
