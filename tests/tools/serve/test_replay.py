@@ -257,6 +257,10 @@ def test_a_closed_loop_keeps_its_number_of_requests() -> None:
     times = served("concurrency:8,input=50,output=30,n=64", engines=2).times
     starts, ends = np.sort(times.queued), np.sort(times.last)
     assert (starts[8:] == ends[:-8]).all() and (starts[:8] == 0).all()
+    load = requests_of("concurrency:4,input=50,output=uniform(2,60),n=64")
+    uneven = replay(load, Pool(Roofline(), rules_of("vllm"), 2), router=Router.ROUND_ROBIN)
+    waits = request_times(uneven)["queue"]  # there is room: nobody waits for more than one pass
+    assert waits.max() <= max(max(p.gaps_ns) for p in uneven.passes[0])
 
 
 def test_goodput_and_percentiles_are_of_the_requests() -> None:
