@@ -99,6 +99,10 @@ class OutputKind(Enum):
         _begins(rb"status,devices,mesh,[^\n]*,code,reason,place,key\n"),
         _ends(b"flint.points/1"),
     )
+    REQUESTS = (
+        "a table of flint serve",
+        _begins(rb"input_tokens,output_tokens,queued_s,scheduled_s,first_token_s,last_token_s,pre"),
+    )
     LOCK = ("a lock file of flint run", _begins(rb'.*"schema": "flint\.lock/'))
     STUDY = ("a study of flint explore", _begins(rb"SQLite format 3\x00.{52}FLNT"))
     CLUSTER = ("a cluster file",)

@@ -18,6 +18,9 @@ from flint.tools.serve.spec import Above0, AtLeast1, NotBelow0, fill, parse_spec
 #: What the host adds to a pass although it prepares the next one meanwhile: an assumption. Whoever has
 #: a log gives host_us.
 _HOST_US = 200.0
+#: What each sequence of a pass adds in vLLM (sampling, bookkeeping, caches of unequal lengths): fitted on one
+#: run of 300 requests (Llama-3.1-8B, RTX PRO 6000, `benchmarks/serving.py`), on which it is not judged.
+_SEQUENCE_US = 25.0
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -40,6 +43,7 @@ class Vllm:
     scheduling_policy: QueueOrder = QueueOrder.FCFS
     watermark: Fraction = 0.0  #: share of the cache that starting requests leave free
     host_us: NotBelow0 = _HOST_US
+    sequence_us: NotBelow0 = _SEQUENCE_US
 
     def rules(self) -> EngineRules:
         """Decodes first, chunks beside them. Raises FlintError FL890 for fewer tokens than sequences."""
@@ -49,6 +53,7 @@ class Vllm:
         return EngineRules(
             most, tokens, self.block_size, reserve, self.host_us * 1e3, self.enable_prefix_caching,
             self.enable_chunked_prefill, order=self.scheduling_policy, watermark=self.watermark,
+            sequence_ns=self.sequence_us * 1e3,
         )  # fmt: skip
 
 

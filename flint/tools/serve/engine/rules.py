@@ -68,3 +68,4 @@ class EngineRules:
     order: QueueOrder = QueueOrder.FCFS
     watermark: float = 0.0  #: share of the cache that starting requests leave free
     expected: Expected = Expected()
+    sequence_ns: float = 0.0  #: of each sequence of a pass, on the chip

@@ -64,7 +64,8 @@ class Surface:
 
     A pass takes what its tokens, its sequences and the attention of each sequence take, one after the
     other, as engines run kernels. Sequences that decode together count with their mean context;
-    chunks of prompts as many equal ones with as much attention. `notes` say what it rests on.
+    chunks of prompts as many equal ones with as much attention. An engine adds `sequence_ns` for each
+    sequence. `notes` say what it rests on.
     """
 
     decode: Lines
@@ -76,6 +77,7 @@ class Surface:
     memory_share: float = 0.9
     most_new: int = 2048
     longest: int | None = None
+    sequence_ns: float = 0.0
     _parts: dict[str, _ByCount] = field(default_factory=dict)
     _decoding: dict[int, Float64s] = field(default_factory=dict)
     _chunks: dict[tuple[float, float, float], float] = field(default_factory=dict)
@@ -91,12 +93,13 @@ class Surface:
         if not chunks:
             found = self._part("decode", self.decode, Part.TOKENS, (1, 0)).ns(decodes)
             found += self._part("last", self.decode, Part.SEQUENCES, (1, 0)).ns(decodes)
-            return (found + attention) * self.late[0]
+            return (found + attention) * self.late[0] + self.sequence_ns * decodes
         new = decodes + sum(chunk.new for chunk in chunks)
         found = self._part("tokens", self.prefill, Part.TOKENS, (0, 1)).ns(new)
         last = self._part("sequences", self.prefill, Part.SEQUENCES, (1, 0))
         found += last.ns(decodes + len(chunks))
-        return (found + attention + self._chunks_ns(chunks)) * self.late[1]
+        found += attention + self._chunks_ns(chunks)
+        return found * self.late[1] + self.sequence_ns * (decodes + len(chunks))
 
     def transfer_ns(self, tokens: int) -> float:
         """Nanoseconds to send the cache of some tokens: each device sends its part to another node."""

@@ -1,0 +1,92 @@
+"""What `flint serve` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from flint.text import Column, format_bytes, format_duration, text_table
+from flint.tools.serve.result import PoolUse, TimeSpread
+
+if TYPE_CHECKING:
+    from flint.tools.serve.serve import Served
+    from flint.tools.serve.surface.surface import Surface
+
+_TIMES = (
+    ("TTFT", "ttft_ns"),
+    ("TPOT", "tpot_ns"),
+    ("latency", "latency_ns"),
+    ("wait", "queue_ns"),
+)
+
+
+def served_text(served: Served) -> str:
+    """The replay for people: what was served, times, rates, and what each pool did."""
+    parts = ["\n".join(_head(served)), _times(served), "\n".join(_rates(served))]
+    kinds = ("prefill", "decode") if len(served.surfaces) > 1 else ("engines",)
+    for name, surface, use in zip(kinds, served.surfaces, served.summary.pools, strict=True):
+        parts.append("\n".join(_pool(name, surface, use)))
+    if served.notes:
+        parts.append("\n".join(f"note     {note}" for note in served.notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def _head(served: Served) -> Iterator[str]:
+    s, workload = served.summary, served.surfaces[0].setting.workload
+    clusters = dict.fromkeys(surface.setting.cluster.name for surface in served.surfaces)
+    yield f"program  {workload.metadata.get('name') or 'program'}"
+    yield f"machines {served.devices} devices: {', '.join(clusters)}"
+    yield f"requests {s.requests:,} ({served.replay.requests.source}), {s.ended:,} ended"
+    for left in s.not_ended:
+        yield f"         {left.requests:,} never end: {left.reason}"
+    if s.overload:
+        o = s.overload
+        yield (
+            f"TOO MANY the queue grows: {o.asked_tokens_per_s:,.0f} tokens/s arrive, "
+            f"{o.served_tokens_per_s:,.0f} are served; what ends first: {o.resource}"
+        )
+
+
+def _times(served: Served) -> str:
+    rows = [
+        [name, *(format_duration(value) for value in (s.mean, s.p50, s.p90, s.p99))]
+        for name, field in _TIMES
+        if isinstance(s := getattr(served.summary, field), TimeSpread)
+    ]
+    heads = [Column(name, right=bool(name)) for name in ("", "mean", "p50", "p90", "p99")]
+    return text_table(heads, rows)
+
+
+def _rates(served: Served) -> Iterator[str]:
+    s = served.summary
+    yield (
+        f"rate     {s.requests_per_s:.3g} requests/s, {s.input_tokens_per_s:,.0f} + "
+        f"{s.output_tokens_per_s:,.0f} tokens/s in and out, over {s.duration_s:.4g} s"
+    )
+    if s.goodput:
+        limits = ", ".join(f"{k} <= {format_duration(v)}" for k, v in s.goodput.limits_ns.items())
+        yield f"goodput  {s.goodput.requests_per_s:.3g} requests/s, {s.goodput.share:.1%} ({limits})"
+    price = served.surfaces[0].setting.cluster.price_per_hour
+    if price and len(served.surfaces) == 1:
+        hourly = price.value * served.devices
+        million = hourly / 3600 / max(s.output_tokens_per_s, 1e-9) * 1e6
+        yield f"cost     {million:.3g} USD a million output tokens ({price.kind}: {hourly:.4g} USD/h)"
+
+
+def _pool(name: str, surface: Surface, use: PoolUse) -> Iterator[str]:
+    memory = surface.memory
+    yield (
+        f"{name:<8} {use.engines} x {surface.setting.workload.mesh.size} devices; {use.passes:,} passes of "
+        f"{use.mean_batch:.3g} sequences; {use.preemptions:,} preemptions"
+    )
+    spent = ", ".join(f"{kind} {share:.1%}" for kind, share in use.time.items() if share >= 5e-4)
+    yield f"time     {spent}"
+    yield (
+        f"cache    {surface.cache_tokens:,} tokens of {format_bytes(round(memory.token_bytes))}; "
+        f"{use.cache_mean:.0%} used on average, {use.cache_peak:.0%} at most; weights "
+        f"{format_bytes(memory.weight_bytes)} of {format_bytes(memory.capacity_bytes)} a device"
+    )
+    held = {reason: count for reason, count in use.held_back.items() if count}
+    if held:
+        said = ", ".join(f"{reason} in {count:,} passes" for reason, count in held.items())
+        yield f"held     requests waited for {said}"
