@@ -21,9 +21,9 @@ from flint.passes.hlo.module import Instruction
 from flint.passes.hlo.precision import product_of, product_of_call
 from flint.passes.mlir import attention_mask, attention_name, is_attention, is_attention_backward
 from flint.passes.work import formulas
-from flint.passes.work.declared import ArrayType, KernelCall, declared_in
+from flint.passes.work.declared import KERNEL_NAME, SAID, ArrayType, KernelCall, declared_in
 from flint.passes.work.formulas import FACTORIZATIONS
-from flint.passes.work.hand_written import PALLAS_TARGETS, work_of_call, work_of_kernel
+from flint.passes.work.hand_written import BLOCKS, PALLAS_TARGETS, work_of_call, work_of_kernel
 from flint.passes.work.host_copies import (
     CALLBACK,
     CALLBACK_TARGET,
@@ -97,9 +97,10 @@ def custom_call(o: HloOperation) -> Work:
         called = attention_name(target, mask)
         return replace(work, mask=mask, called=called)
     estimate, attributes = declared_in(config)
-    call = KernelCall(_arrays(o.operands), _arrays([o.instruction]), attributes or config)
+    given = {**_said(o.instruction), **(attributes or config)}
+    call = KernelCall(_arrays(o.operands), _arrays([o.instruction]), given)
     if target in PALLAS_TARGETS:
-        return work_of_kernel(_kernel_name(o, config), call, estimate)
+        return work_of_kernel(_kernel_name(o, given), call, estimate)
     return work_of_call(target, call, estimate)
 
 
@@ -115,8 +116,7 @@ def _placement(i: Instruction) -> OpClass | None:
     """What a call does that moves a value to the host or to the device; None of anything else."""
     if i.custom_call_target != PLACEMENTS[0]:
         return _PLACED.get(i.custom_call_target)
-    said = {a.key: a.value for a in i.frontend_attributes.map}
-    on_host = "host" in said.get("_xla_buffer_placement", "")
+    on_host = "host" in _frontend(i).get("_xla_buffer_placement", "")
     return OpClass.TO_HOST if on_host else OpClass.FROM_HOST
 
 
@@ -129,12 +129,25 @@ def _arrays(instructions: list[Instruction]) -> tuple[ArrayType, ...]:
     )
 
 
-def _kernel_name(o: HloOperation, config: dict[str, Any]) -> str:
-    """Flint's own lowering writes it down; XLA keeps it as a scope, or names the call by it."""
+def _said(i: Instruction) -> dict[str, Any]:
+    """What a call was given by name before it was partitioned, and the blocks of its mask."""
+    frontend = _frontend(i)
+    said: dict[str, Any] = json.loads(frontend.get(SAID, "{}"))
+    return said | {name: frontend[name] for name in (BLOCKS,) if name in frontend}
+
+
+def _frontend(i: Instruction) -> dict[str, str]:
+    return {a.key: a.value for a in i.frontend_attributes.map}
+
+
+def _kernel_name(o: HloOperation, given: dict[str, Any]) -> str:
+    """Mosaic's, or what Flint's own lowering writes down; XLA keeps it as a scope, or names the call by it."""
+    if KERNEL_NAME in given:
+        return str(given[KERNEL_NAME])
     scopes = o.instruction.metadata.op_name.split("/")
     inner = scopes[-2] if scopes[-1] == "pallas_call" and len(scopes) > 2 else ""
     own = o.instruction.name.split(".")[0]
-    return str(config.get("name", "")) or inner.strip("()") or own
+    return str(given.get("name", "")) or inner.strip("()") or own
 
 
 class _JsonDims:

@@ -20,8 +20,6 @@ MOST_DEVICES, MOST_BYTES, MOST_SECONDS = 131_072, 16_000_000, 60.0
 
 def partitioned(captured: Captured) -> Partitioned:
     """Partition with XLA, or with Shardy where XLA has no answer. Raises what Shardy's does."""
-    if captured.mesh.size == 1:
-        return _by_shardy(captured)  # there is nothing to divide
     reason = _too_large(captured, captured.mesh.size)
     if not reason:
         try:
@@ -53,7 +51,7 @@ def partitioned_position(captured: Captured, axis: str, name: str = "auto") -> P
     devices, reason = captured.mesh.size // captured.mesh.axis_size(axis), ""
     if name == "xla":
         return PositionProgram(*position_with_results(captured, axis), name)
-    if name == "auto" and devices > 1:
+    if name == "auto":
         reason = _too_large(captured, devices)
         try:
             if not reason:

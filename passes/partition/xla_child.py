@@ -15,7 +15,8 @@ from typing import Any
 from flint.errors import FlintError
 from flint.passes import jax_private
 
-_PASS = "spmd-partitioning"
+#: The pass that divides a module; a device alone has only what ends shardings.
+_DIVIDES, _ALONE = "spmd-partitioning", "shardy-xla"
 _POLL_SECONDS = 0.005
 
 
@@ -29,9 +30,10 @@ def run_spmd(
     `scratch`. Shardings are Shardy's, or GSPMD's unless `is_shardy`. Call it in a process that may end afterwards. Raises FlintError FL402 with XLA's
     reason if it refuses the module.
     """
+    name = _DIVIDES if num_devices > 1 else _ALONE
     # The user's own flags are for other programs, and an unknown one would end this process.
     os.environ["XLA_FLAGS"] = (
-        f"--xla_dump_to={scratch} --xla_dump_hlo_as_proto --xla_dump_hlo_pass_re={_PASS}"
+        f"--xla_dump_to={scratch} --xla_dump_hlo_as_proto --xla_dump_hlo_pass_re={name}"
     )
     refused: list[str] = []
     compiling = threading.Thread(
@@ -42,9 +44,9 @@ def run_spmd(
     compiling.start()
     while True:
         finished = not compiling.is_alive()
-        data = _dumped(Path(scratch), "after")
+        data = _dumped(Path(scratch), f"after_{name}")
         if data is not None:
-            return _dumped(Path(scratch), "before") or b"", data
+            return _dumped(Path(scratch), f"before_{name}") or b"", data
         if finished:
             break
         time.sleep(_POLL_SECONDS)
@@ -75,9 +77,9 @@ def _compile(
         refused.append(_first_lines(error))
 
 
-def _dumped(folder: Path, when: str) -> bytes | None:
+def _dumped(folder: Path, name: str) -> bytes | None:
     """The dump before or after partitioning if it is whole: an HloProto says how long its module is."""
-    for path in folder.glob(f"*{when}_{_PASS}*.hlo.pb"):
+    for path in folder.glob(f"*{name}*.hlo.pb"):
         data = path.read_bytes()
         if data[:1] == b"\x0a":  # field 1, length-delimited
             length, start = _varint(data, 1)
@@ -119,9 +121,10 @@ def partition(options: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], 
     from flint.passes.partition.prepare.local_calls import with_local_calls
     from flint.passes.partition.prepare.manual_names import with_whole_names
     from flint.passes.partition.prepare.positions import marked
+    from flint.passes.partition.prepare.said import with_said
     from flint.passes.partition.prepare.simplify import simplified
 
-    module = marked(with_whole_names(with_local_calls(simplified(payload))))
+    module = marked(with_whole_names(with_local_calls(simplified(with_said(payload)))))
     before, after = run_spmd(
         module,
         int(options["num_devices"]),

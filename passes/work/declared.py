@@ -67,6 +67,8 @@ class CostEstimate(NamedTuple):
 #: Gives an estimate (Pallas' own will do), or the FLOPs alone.
 CostFunction = Callable[[KernelCall], Any]
 C = TypeVar("C", bound=CostFunction)
+#: The frontend attribute of a call that has as JSON what the call was given by name, and in it Mosaic's name.
+SAID, KERNEL_NAME = "flint.said", "kernel_name"
 
 
 @dataclass(frozen=True, slots=True)

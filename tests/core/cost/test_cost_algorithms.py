@@ -67,9 +67,7 @@ def test_long_lines_go_through_memory_twice_on_a_gpu() -> None:
 @pytest.mark.parametrize(("shape", "axes"), [((64, 4_096), 1), ((4, 128, 256), 2)])
 def test_a_transform_has_5_n_log_n_operations(shape: tuple[int, ...], axes: int) -> None:
     program = transform(shape, axes)
-    (row,) = np.flatnonzero(
-        [o == "stablehlo.fft" for o in np.array(program.opcodes)[program.opcode]]
-    )
+    (row,) = np.flatnonzero([o == "hlo.fft" for o in np.array(program.opcodes)[program.opcode]])
     length = math.prod(shape[-axes:])
     assert program.flops[row] == 5 * math.prod(shape) * math.log2(length)
     outer, count, _, last = program.dims[row].tolist()

@@ -38,8 +38,8 @@ def kernels(trace: Trace) -> dict[str, Row]:
     return {r.opcode.removeprefix("custom_call.").removeprefix("pallas."): r for r in found}
 
 
-def traced(fn: Any, *args: Any, platform: str = "cuda") -> dict[str, Row]:
-    return kernels(flint.trace(fn, {"data": 1}, *args, platform=platform))
+def traced(fn: Any, *args: Any, platform: str = "cuda", devices: int = 1) -> dict[str, Row]:
+    return kernels(flint.trace(fn, {"data": devices}, *args, platform=platform))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -81,7 +81,8 @@ def test_paged_attention_on_gpus_as_if_pages_were_full() -> None:
     assert row.flops == 4 * 4 * 128 * (64 * 16) * D
 
 
-def test_paged_attention_on_tpus_as_if_pages_were_full() -> None:
+@pytest.mark.parametrize("devices", [1, 2])
+def test_paged_attention_on_tpus_as_if_pages_were_full(devices: int) -> None:
     paged = pytest.importorskip("jax.experimental.pallas.ops.tpu.paged_attention")
     pages, size = array(8, 256, 16, 128), 128
     table, lengths = array(4, 64, dtype=jnp.int32), array(4, dtype=jnp.int32)
@@ -89,6 +90,7 @@ def test_paged_attention_on_tpus_as_if_pages_were_full() -> None:
         lambda q, k, v, n, t: paged.paged_attention(q, k, v, n, t, pages_per_compute_block=8),
         *(array(4, 64, size), pages, pages, lengths, table),
         platform="tpu",
+        devices=devices,
     )
     (row,) = [r for name, r in found.items() if "paged_flash_attention" in name]
     seen = 64 * 16
