@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from flint.steps.captured import Body, CapturedPipeline
 
 _log = logging.getLogger(__name__)
-_GSPMD = "{name} has GSPMD shardings (mhlo.sharding), so XLA's partitioner was used, not Shardy"
 
 
 @dataclass(frozen=True)
@@ -123,12 +121,12 @@ def _pipeline(step: Pipeline, asked: Asked) -> Workload:
     from flint.passes.pipeline.compose.compose import compose
     from flint.passes.pipeline.split.parts import partition_body
 
-    shared, by = asked.shared, functools.partial(partition_body, name=asked.lowering.partitioner)
+    shared = asked.shared
 
     def partition(body: Body) -> PartitionedBody:
         captured = replace(body.captured, trip_counts=asked.counts)
         body = replace(body, captured=captured)
-        return by(body) if shared is None else shared.partitioned(body, by)
+        return partition_body(body) if shared is None else shared.partitioned(body, partition_body)
 
     the_worker().prestart()
     captured = _captured_pipeline(step, asked)
@@ -272,22 +270,18 @@ def finished(found: Captured | Program, asked: Asked) -> Workload:
 
 
 def _partitioned(captured: Captured, asked: Asked) -> Workload:
-    from flint.passes.partition import find_partitioner
     from flint.passes.partition.regathered import regathered_warnings
+    from flint.passes.partition.xla import partitioned
 
-    partitioner = asked.lowering.partitioner
-    if captured.is_gspmd and partitioner != "xla":
-        partitioner, said = "xla", _GSPMD.format(name=captured.name)
-        captured = replace(captured, warnings=(*captured.warnings, said))
     with stage("partition", asked.timings):
-        found = find_partitioner(partitioner)(captured)
+        found = partitioned(captured)
     _log.info(
-        "%s made %d rows in %d loops and branches of a module of %d bytes",
-        *(found.by, len(found.program), len(found.program.regions), len(captured.module)),
+        "%d rows in %d loops and branches of a module of %d bytes",
+        *(len(found.program), len(found.program.regions), len(captured.module)),
     )
-    metadata = _metadata(captured.name, captured.source, found.by)
+    metadata = _metadata(captured.name, captured.source, "xla")
     metadata |= {"model_share": found.model_share} if found.model_share < 1 else {}
-    more = (found.warning, found.replicated, *regathered_warnings(found.program))
+    more = (found.replicated, *regathered_warnings(found.program))
     return _single(found.program, metadata | _warned(captured, *more))
 
 

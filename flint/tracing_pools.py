@@ -53,7 +53,7 @@ def trace_pools(
     else:
         from flint.passes.pools.ports import partition_pool
 
-        by = functools.partial(partition_pool, axis=captured.axis, name=lowering.partitioner)
+        by = functools.partial(partition_pool, axis=captured.axis)
         workload = compose_pools(captured, by)
     for step in (captured.prefill, captured.decode):
         TripCounts.of(step.trip_counts).require_taken()

@@ -184,10 +184,3 @@ def is_heads_first(op: Any) -> bool:
         config.get("bmm1_dot_dimension_numbers") or config["bmm2_grad_gemm2_dot_dimension_numbers"]
     )
     return list(numbers["lhs_batch_dimensions"]) == ["0", "1"]
-
-
-def body_operations(op: Any, least: int = 1) -> int:
-    """Arithmetic operations in the body of a reduction: all but its return."""
-    block = op.regions[0].blocks[0] if len(op.regions) else ()
-    names: list[str] = [inner.operation.name for inner in block]
-    return max(sum(n.split(".")[-1] != "return" for n in names), least)

@@ -69,4 +69,4 @@ def traced(m: Model) -> Any:
     wide, narrow = (m.layers, m.hidden, m.inner), (m.layers, m.inner, m.hidden)
     params = {"gate": array(wide, m.up), "up": array(wide, m.up), "down": array(narrow, m.down)}
     x = array((m.batch, 64, m.hidden), ("data", None, None))
-    return flint.trace(step, mesh, params, x, partitioner="shardy")
+    return flint.trace(step, mesh, params, x)

@@ -26,7 +26,6 @@ from flint.ir.arrays import Float64s
 from flint.ir.program import Collective, Kind, Phase, Program
 from flint.ir.workload import Workload
 from flint.passes.fusion.attention import FuseAttention, attention_turns, fused_turns
-from flint.passes.partition import PARTITIONERS
 from flint.passes.partition.regathered import LEAST_BYTES, regathered
 from flint.passes.profiles import profile as find_profile
 from flint.text import format_duration, plural
@@ -57,7 +56,7 @@ def compiler_notes(workload: Workload, chip: str) -> list[str]:
 
 def regathered_notes(workload: Workload, timeline: Timeline) -> list[str]:
     """A note on what gathers take that no sharding asked for, of the rank class that ends last."""
-    if workload.metadata.get("partitioner") not in PARTITIONERS:
+    if workload.metadata.get("partitioner", "none") == "none":
         return []
     last = max(range(len(timeline.classes)), key=lambda n: timeline.classes[n].total_ns)
     program = workload.programs[workload.classes[last].program]

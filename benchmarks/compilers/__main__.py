@@ -30,7 +30,7 @@ from benchmarks.compilers.whole import CHIPS, Compiler
 from flint.errors import FlintError
 from flint.passes.base import run_passes
 from flint.passes.compilers.sides import Side, side
-from flint.passes.partition import partitioner
+from flint.passes.partition.xla import partitioned
 from flint.passes.profiles import profile
 from flint.passes.rewrites.dead_code import DropDeadCode
 from flint.steps.captured import Captured
@@ -96,13 +96,13 @@ def _is_chosen(sample: Sample, options: argparse.Namespace) -> bool:
 
 def _compare(name: str, captured: Captured, whole: Compiler) -> Comparison:
     compiled, memory_bytes = whole.compiled(captured)
-    program = run_passes(partitioner("xla")(captured), profile(whole.name).passes)
+    program = run_passes(partitioned(captured).program, profile(whole.name).passes)
     other = side(compiled, memory_bytes=memory_bytes)
     return Comparison(name, str(captured.mesh), side(program), other)
 
 
 def _show(comparison: Comparison, captured: Captured) -> None:
-    xla = side(run_passes(partitioner("xla")(captured), [DropDeadCode()]))
+    xla = side(run_passes(partitioned(captured).program, [DropDeadCode()]))
     sides: dict[str, Side] = {
         "captured": comparison.captured,
         "compiled": comparison.compiled,

@@ -34,7 +34,7 @@ from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
-from flint.passes.partition import partitioner
+from flint.passes.partition.xla import partitioned
 from flint.passes.work.totals import matmul_flops, total
 from flint.requests.estimate import EstimateRequest
 
@@ -137,7 +137,7 @@ def _both(
     captured = sample.capture(whole.platform)
     try:
         program, memory_bytes = whole.compiled(captured)
-        mine = captured_side(partitioner("xla")(captured), cluster)
+        mine = captured_side(partitioned(captured).program, cluster)
         return mine, compiled_side(program, cluster), memory_bytes
     except FlintError as error:
         print(f"{sample.name}: {error}")

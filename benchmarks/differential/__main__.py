@@ -43,7 +43,7 @@ def main() -> None:
     except FlintError as error:
         print(f"SKIPPED: {error}")
         return
-    judge = Judge(options.compiler, options.partitioner)
+    judge = Judge(options.compiler)
     made: dict[int, Sequence[int]] = {}
     found: dict[int, Outcome] = {}
     for seed, choices in _asked(options):
@@ -69,7 +69,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--choices", default="", help="one program by its choices, with commas")
     parser.add_argument("--family", choices=sorted(BY_NAME), default="")
     parser.add_argument("--compiler", choices=sorted(CHIPS), default="xla-gpu")
-    parser.add_argument("--partitioner", default="auto", help="of the captured side")
     parser.add_argument("--show", action="store_true", help="both sides of every program")
     parser.add_argument("--shrink", action="store_true", help="a small program of every cause")
     parser.add_argument("--json", type=Path, help="write every program's comparison")

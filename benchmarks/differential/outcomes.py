@@ -15,7 +15,7 @@ from flint.errors import FlintError
 from flint.frontends.jax_step.program import capture_jax
 from flint.passes.base import run_passes
 from flint.passes.compilers.sides import Traffic, side
-from flint.passes.partition import partitioner
+from flint.passes.partition.xla import partitioned
 from flint.passes.profiles import profile
 
 #: Cluster and software of both sides' prices.
@@ -79,7 +79,6 @@ class Judge:
     """Compares programs with one compiler."""
 
     compiler: str = "xla-gpu"
-    partitioner: str = "auto"
 
     def __post_init__(self) -> None:
         cluster, self.stack = PRICES[self.compiler]
@@ -96,7 +95,7 @@ class Judge:
         except FlintError as error:
             return Outcome(program, error=str(error), fault="compiler")
         try:
-            mine = partitioner(self.partitioner)(captured)
+            mine = partitioned(captured).program
             estimated = captured_side(mine, self.cluster, self.compiler)
             rewritten = run_passes(mine, profile(self.compiler).passes)
         except FlintError as error:

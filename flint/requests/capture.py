@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from flint.requests.option import Form, OnlyFor, Request, option
-from flint.steps.lowering import AUTO, SHARDY
+from flint.steps.lowering import AUTO, PARTITIONERS
 
 if TYPE_CHECKING:
     from flint.steps.options import PipelineOptions
@@ -107,9 +107,8 @@ class CaptureRequest(Request):
     partitioner: str = option(
         "--partitioner",
         default=AUTO,
-        words=(AUTO, "xla", SHARDY),
-        help="Which partitioner splits the program over devices: auto asks XLA's own, and Shardy where that "
-        "has no answer.",
+        words=PARTITIONERS,
+        help="What splits the program over devices: XLA's own partitioner (auto is the same).",
     )
     compiler: str = option(
         "--compiler",

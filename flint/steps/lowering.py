@@ -9,9 +9,9 @@ from typing import Final
 
 from flint.errors import FlintError, nearest
 
-#: The partitioner that nobody has to name: XLA's own, or Shardy where that has no answer.
+#: The partitioner that nobody has to name, and its own name: XLA's, which hardware runs, is the only one.
 AUTO: Final = "auto"
-SHARDY: Final = "shardy"
+PARTITIONERS: Final = (AUTO, "xla")
 #: Compilers by their names.
 COMPILERS: Final = ("xla-gpu", "xla-tpu", "xla-tpu-cycles")
 
@@ -23,8 +23,8 @@ class Lowering:
     "xla-tpu" stops before it generates code, "xla-tpu-cycles" does not: it takes 20 to 60 times as
     long, and then the program has the compiler's cycle estimate for each kernel.
 
-    Raises FlintError FL410 for a compiler that does not exist, and FL218 for a partitioner beside a
-    compiler, which has its own.
+    Raises FlintError FL404 and FL410 for a partitioner and a compiler that do not exist, and FL218 for a
+    partitioner beside a compiler, which has its own.
     """
 
     partitioner: str = AUTO
@@ -32,6 +32,12 @@ class Lowering:
     chip: str = ""
 
     def __post_init__(self) -> None:
+        if self.partitioner not in PARTITIONERS:
+            raise FlintError(
+                "FL404",
+                f"there is no partitioner '{self.partitioner}'{nearest(self.partitioner, PARTITIONERS)}",
+                help="omit it: XLA's own, which hardware runs, is the only one",
+            )
         if self.compiler and self.compiler not in COMPILERS:
             raise FlintError(
                 "FL410",

@@ -100,11 +100,6 @@ def class_of(name: str) -> OpClass:
     return CLASSES.get(name, OpClass.UNKNOWN)
 
 
-def value_class(name: str) -> OpClass:
-    """The class of an operation that does no work; VALUE if it only names one."""
-    return CLASSES.get(name, OpClass.VALUE)
-
-
 #: Keys of the operation that finds the largest few.
 TOP_K = ("chlo.top_k", "custom_call:mhlo.topk")
 

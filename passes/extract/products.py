@@ -1,78 +1,14 @@
-"""What a product of StableHLO multiplies: types of its operands, how it is asked to, and their order."""
+"""In what order the operands of a product lie in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-from flint.ir.product_types import SETTING, XLA_LEVELS, algorithm_type, level_of, product_type
 from flint.ir.program import Flag
-from flint.passes.mlir import FRONTEND_ATTRIBUTES
-
-if TYPE_CHECKING:
-    from flint.passes.extract.tensors import Operation
-
-
-class Typed(Protocol):
-    """Anything with a type."""
-
-    @property
-    def dtype(self) -> str: ...
-
-
-class HasOperands(Protocol):
-    """An operation with operands. `op` is the MLIR operation."""
-
-    @property
-    def op(self) -> Any: ...
-    @property
-    def operands(self) -> Sequence[Typed]: ...
-
-
-def product_of(o: HasOperands) -> str:
-    """The name of what the first two operands are multiplied in (`flint.ir.product_types`)."""
-    attributes = o.op.attributes
-    if "algorithm" in attributes:
-        return _of_algorithm(attributes["algorithm"])
-    said = attributes.get(FRONTEND_ATTRIBUTES, {})
-    how = said[SETTING].value if SETTING in said else ""
-    if not how and "precision_config" in attributes:
-        how = level_of([_level(str(p)) for p in attributes["precision_config"]])
-    return product_type([t.dtype for t in o.operands[:2]], how)
-
-
-def _level(precision: str) -> int:
-    word = precision.rstrip(">").rpartition(" ")[2]
-    return XLA_LEVELS.index(word) if word in XLA_LEVELS else 0
-
-
-def _of_algorithm(attribute: Any) -> str:
-    from jaxlib.mlir.dialects import stablehlo
-
-    algorithm = stablehlo.DotAlgorithm(attribute)
-    return algorithm_type(str(algorithm.lhs_precision_type), algorithm.num_primitive_operations)
-
 
 _NONE = Flag(0)
-
-
-def turned_operands(o: Operation, deps: Sequence[int]) -> Flag:
-    """`turned_in_product` or `turned_in_convolution` of an operation; `deps` are the rows of its operands."""
-    from jaxlib.mlir.dialects import stablehlo
-
-    numbers: Any
-    if o.name == "stablehlo.convolution":
-        numbers = stablehlo.ConvDimensionNumbers(o.op.attributes["dimension_numbers"])
-        return turned_in_convolution(numbers, o.operands[1].shape, deps)
-    if o.name != "stablehlo.dot_general":
-        return _NONE
-    numbers = stablehlo.DotDimensionNumbers(o.op.attributes["dot_dimension_numbers"])
-    return turned_in_product(
-        (o.operands[0].shape, numbers.lhs_batching_dimensions, numbers.lhs_contracting_dimensions),
-        (o.operands[1].shape, numbers.rhs_batching_dimensions, numbers.rhs_contracting_dimensions),
-        deps,
-    )
 
 
 #: The shape of an operand of a product, its dimensions of the batch, and those that are summed.

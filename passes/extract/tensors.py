@@ -8,15 +8,11 @@ loops, CHLO operations and dimensions that do not divide.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flint.ir.mesh import AxisRef, Mesh
 from flint.passes.mlir import element_bits
-
-_AXIS = re.compile(r'"((?:[^"\\]|\\.)+)"(?::\((\d+)\)(\d+))?')
 
 #: Axes of every dimension, major to minor: Shardy's `[{"data"}, {}]`.
 Sharding = tuple[tuple[AxisRef, ...], ...]
@@ -43,14 +39,6 @@ class Tensor:
 NOTHING = Tensor((), "token", 0, (), ())
 
 
-def axis_refs(attribute: Any) -> tuple[AxisRef, ...]:
-    """All axes named in a Shardy attribute, in the order of its text."""
-    return tuple(
-        AxisRef(name, int(pre or 1), int(size) if size else None)
-        for name, pre, size in _AXIS.findall(str(attribute))
-    )
-
-
 def show(sharding: Sharding) -> str:
     """Shardy's spelling of a sharding: `[{"data"}, {}]`."""
     dims = ("{" + ", ".join(_show_axis(a) for a in axes) + "}" for axes in sharding)
@@ -62,12 +50,6 @@ def _show_axis(axis: AxisRef) -> str:
     return f'"{axis.name}"{part}'
 
 
-#: The attribute that holds the sharding of a single result.
-_ONE_SHARDING = "out_sharding"
-#: Attributes that hold the shardings of results, and come in this order.
-_SHARDINGS = ("sdy.sharding", _ONE_SHARDING, "out_shardings")
-
-
 class Tensors:
     """Reads `Tensor`s from MLIR values, remembering what it has parsed."""
 
@@ -76,7 +58,6 @@ class Tensors:
         self._shardings: dict[Any, Sharding] = {}
         self._types: dict[Any, tuple[tuple[int, ...], str, int] | None] = {}
         self._made: dict[Any, Tensor] = {}
-        self._results: dict[Any, tuple[Tensor, ...]] = {}
 
     def parse(self, attribute: Any) -> Sharding:
         """Read a `#sdy.sharding` attribute. Axes that the mesh lacks (size one) are dropped."""
@@ -91,33 +72,6 @@ class Tensors:
             )
             self._shardings[attribute] = found
         return found
-
-    def per_value(self, attribute: Any) -> list[Sharding]:
-        """Read a `#sdy.sharding_per_value` attribute."""
-        from jaxlib.mlir.dialects import sdy
-
-        return [self.parse(s) for s in sdy.TensorShardingPerValueAttr(attribute).shardings]
-
-    def of_results(self, op: Any, results: Sequence[Any]) -> tuple[Tensor, ...]:
-        """The local tensors of the results of an operation."""
-        attributes = op.attributes
-        name = next((n for n in _SHARDINGS if n in attributes), "")
-        attribute = attributes[name] if name else None
-        types = tuple([value.type for value in results])
-        key = (name, attribute, types)
-        found = self._results.get(key)
-        if found is None:
-            shardings = self._shardings_of(name, attribute, len(types))
-            found = tuple(self.make(t, s) for t, s in zip(types, shardings, strict=True))
-            self._results[key] = found
-        return found
-
-    def _shardings_of(self, name: str, attribute: Any, results: int) -> list[Sharding]:
-        if not name:
-            return [()] * results
-        if name == _ONE_SHARDING:
-            return [self.parse(attribute)]
-        return self.per_value(attribute)
 
     def make(self, value_type: Any, sharding: Sharding) -> Tensor:
         """The local tensor of a global type under a sharding."""
@@ -191,13 +145,3 @@ def dtype_name(element: str) -> str:
         if element.startswith(prefix) and element[len(prefix) :].isdigit():
             return name + element[len(prefix) :]
     return element
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One operation with its local operands and results. `op` is the MLIR operation."""
-
-    name: str
-    op: Any
-    operands: tuple[Tensor, ...]
-    results: tuple[Tensor, ...]

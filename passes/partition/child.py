@@ -25,12 +25,6 @@ from flint.passes.partition.worker import announce, read_message, write_message
 Answer = tuple[dict[str, Any], bytes]
 
 
-def _shardy(options: dict[str, Any], payload: bytes) -> Answer:
-    from flint.passes.partition.shardy_pipeline import partition_module
-
-    return {}, partition_module(payload)
-
-
 def _result_shardings(options: dict[str, Any], payload: bytes) -> Answer:
     from flint.passes.mlir import make_context
     from flint.passes.partition.shardy_pipeline import propagated_module, result_shardings
@@ -60,7 +54,6 @@ def _sleep(options: dict[str, Any], payload: bytes) -> Answer:
 
 #: Task names and what they run.
 TASKS: dict[str, Callable[[dict[str, Any], bytes], Answer]] = {
-    "shardy": _shardy,
     "result-shardings": _result_shardings,
     "import": _import,
     "partition": xla_child.partition,
@@ -128,7 +121,7 @@ def _died(task: str, how: str, place: str) -> FlintError:
         "FL401",
         f"XLA died in '{task}' ({how})",
         place=place,
-        help="this is a bug in the compiler, not in your process; use --partitioner shardy, or "
+        help="this is a bug in the compiler, not in your process: please report the program, or "
         "dump the program with --xla_dump_to and capture the dump",
     )
 

@@ -136,17 +136,8 @@ class _Search:
 
     def _is_manual(self, row: int) -> bool:
         """A gather of `shard_map`. Of a program that a whole compiler made, nothing says which these are."""
-        program = self.program
-        if program.opcodes[program.opcode[row]] == "stablehlo.all_gather":
-            return True
-        told = (program.flags & Flag.PARTITIONED).any()
-        return bool(told and not program.flags[row] & Flag.PARTITIONED) and not self._is_implied(
-            row
-        )
-
-    def _is_implied(self, row: int) -> bool:
-        """One that Flint adds where Shardy's passes say nothing."""
-        return str(self.program.opcodes[self.program.opcode[row]]).startswith("implied.")
+        flags = self.program.flags & Flag.PARTITIONED
+        return bool(flags.any() and not flags[row])
 
     def _is_gather(self, row: int) -> bool:
         return bool(self.program.collective[row] == Collective.ALL_GATHER)

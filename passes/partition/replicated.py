@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.ir.mesh import AxisRef, Mesh
+from flint.ir.mesh import Mesh
 from flint.ir.program import Program
 
 #: An axis is named when more than this share of the FLOPs is not split over it.
@@ -15,19 +15,16 @@ MOST_REPLICATED = 0.5
 
 
 def replicated_work(
-    program: Program, splits: Mapping[int, frozenset[str]], ways: Sequence[int] | None = None
+    program: Program, splits: Mapping[int, frozenset[str]], ways: Sequence[int]
 ) -> str:
     """A sentence about the axes over which more than half of the FLOPs are not split, or "".
 
     `splits` has, for each row that computes, the names of the axes that shard something that it
     reads or writes: along the others all devices do the same. FLOPs are those of the whole program,
-    before it is split: what a device does, times the devices among which it is split, or `ways` where
-    these are given for each row of `splits`. Loops count as often as they run.
+    before it is split: what a device does, times in how many `ways` it is split, for each row of `splits`. Loops count as often as they run.
     """
     rows = np.fromiter(splits, dtype=np.int64, count=len(splits))
-    devices = {axes: program.mesh.group_size(map(AxisRef, axes)) for axes in set(splits.values())}
-    among = [devices[axes] for axes in splits.values()] if ways is None else ways
-    shared = np.array(among, dtype=np.float64)
+    shared = np.array(ways, dtype=np.float64)
     work = program.flops[rows] * shared * program.trips[rows]
     total = float(work.sum())
     if total <= 0:

@@ -1,8 +1,6 @@
-"""Shardy's passes over one module: propagation, then explicit collectives. Runs in the child.
+"""Shardy's propagation over one module: how calls of kernels and results of steps are sharded.
 
-The order is that of Shardy's own propagation pipeline with two differences: sharding rules stay
-on the operations (`explain` prints them and the consistency check reads them), and explicit
-reshards are inserted in their full form. See docs/decisions/0004-shardy-pipeline.md.
+The order is that of Shardy's own pipeline. See docs/decisions/0004-shardy-pipeline.md.
 """
 
 from __future__ import annotations
@@ -11,10 +9,10 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.passes.locations import decode_location
-from flint.passes.mlir import functions_of, make_context, write_bytecode
+from flint.passes.mlir import functions_of
 from flint.passes.partition.prepare.host_calls import take_host_calls_apart
 from flint.passes.partition.prepare.inline import inline_calls
-from flint.passes.partition.prepare.rules import attach_rules, make_rules_final
+from flint.passes.partition.prepare.rules import attach_rules
 from flint.passes.partition.prepare.simplify import simplify
 from flint.passes.partition.prepare.sizes import refuse_huge_tensors
 from flint.passes.partition.prepare.zeros import drop_empty_results
@@ -53,44 +51,25 @@ PROPAGATE = (
     "sdy-close-shardings",
     "cse",
 )
-RESHARDS = (
-    "func.func(sdy-insert-explicit-reshards{enable-full-version=true})",
-    "canonicalize{enable-patterns=sdy-reshard}",
-    "cse",
-)
-COLLECTIVES = (
-    "func.func(sdy-reshard-to-collectives)",
-    "canonicalize{enable-patterns=sdy-collective}",
-    "cse",
-)
-
-
-def partition_module(bytecode: bytes) -> bytes:
-    """Expand the shardings of a module into Shardy collectives; bytecode in, bytecode out.
-
-    Types stay global, with the sharding of every value beside it. Raises FlintError FL402 with
-    the compiler's own diagnostic and the operation it names.
-    """
-    from jaxlib.mlir import ir
-
-    with make_context():
-        announce("parse")
-        module = ir.Module.parse(bytecode)
-        ruled = _propagated(module, bytecode)
-        make_rules_final(module, ruled)
-        _run(module, RESHARDS + COLLECTIVES)
-        return write_bytecode(module)
 
 
 def propagated_module(bytecode: bytes) -> Any:
     """A module after propagation: every value has its sharding, and nothing is resharded yet.
 
-    To be called in a context of `make_context`. Raises FlintError FL402 as `partition_module` does.
+    To be called in a context of `make_context`. Raises FlintError FL402 with
+    the compiler's own diagnostic and the operation it names.
     """
     from jaxlib.mlir import ir
 
     module = ir.Module.parse(bytecode)
-    _propagated(module, bytecode)
+    if refuse_huge_tensors(module):
+        drop_empty_results(module)
+    announce("inline")
+    inline_calls(module)
+    take_host_calls_apart(module, bytecode)
+    simplify(module, bytecode)
+    attach_rules(module, bytecode)
+    _run(module, PROPAGATE)
     return module
 
 
@@ -104,19 +83,6 @@ def result_shardings(module: Any) -> list[str]:
         return [""] * len(kind.results)
     found = map(ir.DictAttr, ir.ArrayAttr(main.attributes["res_attrs"]))
     return [str(a["sdy.sharding"]) if "sdy.sharding" in a else "" for a in found]
-
-
-def _propagated(module: Any, bytecode: bytes) -> Any:
-    """Propagate in place; returns the rules that were attached."""
-    if refuse_huge_tensors(module):
-        drop_empty_results(module)
-    announce("inline")
-    inline_calls(module)
-    take_host_calls_apart(module, bytecode)
-    simplify(module, bytecode)
-    ruled = attach_rules(module, bytecode)
-    _run(module, PROPAGATE)
-    return ruled
 
 
 def _run(module: Any, passes: tuple[str, ...]) -> None:
@@ -147,5 +113,5 @@ def _failure(name: str, error: Any) -> FlintError:
         "FL402",
         f"{name.split('{')[0]} failed: {message}",
         place=" ".join(t for t in (place, scope) if t) or None,
-        help="check the shardings of this operation, or try --partitioner xla",
+        help="check the shardings of this operation, or compute it in jax.shard_map",
     )

@@ -136,8 +136,7 @@ class Worker:
             "FL401",
             f"the compiler process died in '{step}' ({how_it_ended(code)})",
             place=said.strip()[:400] or None,
-            help="this is a bug in the compiler, not in your process; try --partitioner xla (or "
-            "shardy), and please report the program",
+            help="this is a bug in the compiler, not in your process: please report the program",
         )
 
 

@@ -54,7 +54,7 @@ def run_spmd(
     raise FlintError(
         "FL402",
         f"XLA does not partition this program: {reason}",
-        help="use --partitioner shardy, or change the operation that is named",
+        help="change the operation that is named, or compute it in jax.shard_map",
     )
 
 

@@ -197,7 +197,7 @@ def compose_pools(captured: CapturedPools, given: Partition | None = None) -> Wo
         RankClass("prefill", 0, {captured.axis: captured.prefill_positions}),
         RankClass("decode", 1, {captured.axis: captured.decode_positions}),
     )
-    return Workload(captured.mesh, programs, classes, _metadata(captured, pairs, prefill, decode))
+    return Workload(captured.mesh, programs, classes, _metadata(captured, pairs))
 
 
 def _connected(
@@ -307,12 +307,12 @@ def _sharded(name: str, axis: str, what: str, place: str | None = None) -> Flint
     )
 
 
-def _metadata(captured: CapturedPools, caches: list[CachePair], *steps: PoolStep) -> dict[str, Any]:
+def _metadata(captured: CapturedPools, caches: list[CachePair]) -> dict[str, Any]:
     metadata: dict[str, Any] = {
         "producer": "flint",
         "name": captured.name,
         "source": captured.source,
-        "partitioner": "xla" if all(step.by == "xla" for step in steps) else "shardy",
+        "partitioner": "xla",
         "pools": {
             "axis": captured.axis,
             "prefill": list(captured.prefill_positions),
@@ -320,7 +320,6 @@ def _metadata(captured: CapturedPools, caches: list[CachePair], *steps: PoolStep
             "caches": {c.result.name: c.argument.name for c in caches},
         },
     }
-    warnings = dict.fromkeys((*captured.warnings, *(s.warning for s in steps if s.warning)))
-    if warnings:
-        metadata["warnings"] = list(warnings)
+    if captured.warnings:
+        metadata["warnings"] = list(dict.fromkeys(captured.warnings))
     return metadata

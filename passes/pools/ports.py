@@ -14,8 +14,8 @@ from flint.passes.compilers.positions.cut_module import with_shardings
 from flint.passes.extract.tensors import Tensor, Tensors
 from flint.passes.locations import decode_location
 from flint.passes.mlir import make_context
-from flint.passes.partition.auto import partitioned_position
 from flint.passes.partition.worker import the_worker
+from flint.passes.partition.xla import position_with_results
 from flint.passes.pipeline.split.reach import outermost_region
 from flint.steps.captured import Captured
 
@@ -36,21 +36,17 @@ class PoolStep:
     program: Program
     arguments: tuple[TensorPort, ...]
     results: tuple[TensorPort, ...]
-    by: str = "xla"  #: the partitioner that made it
-    warning: str = ""
 
 
-def partition_pool(captured: Captured, axis: str, name: str = "auto") -> PoolStep:
-    """Partition by `name` for a position of the pools' `axis`. Raises what `partitioned_position` does.
+def partition_pool(captured: Captured, axis: str) -> PoolStep:
+    """Partition for a position of the pools' `axis`. Raises what `position_with_results` does.
 
     Results are named `result` and their pytree path: `result[1]['k']`. Those without a sharding have
     the one that Shardy propagates.
     """
     facts, _ = the_worker().request("result-shardings", captured.module)
     module = with_shardings(captured.module, 0, facts["shardings"], results=True)
-    found = partitioned_position(replace(captured, module=module), axis, name)
-    step = pool_step(module, found.program, found.results)
-    return replace(step, by=found.by, warning=found.warning)
+    return pool_step(module, *position_with_results(replace(captured, module=module), axis))
 
 
 def pool_step(module: bytes, program: Program, rows: Sequence[int]) -> PoolStep:

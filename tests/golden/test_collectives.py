@@ -129,11 +129,11 @@ DOTS = [
         [],
     ),
     Row(
-        "sharded weights, sharded batch (FSDP): the weight is gathered",
+        "sharded weights, sharded batch (FSDP): pieces of the weight change places and are gathered",
         jnp.dot,
         (f32((256, 32), "data"), f32((32, 64), "data")),
         P("data"),
-        [(AG, "data", 32 * 64 // 2 * F32)],
+        [(CP, "8 pairs of data,model", 2048), (AG, "model", 2048)],
     ),
     Row(
         "column then row parallel (Megatron): one all-reduce",
@@ -170,7 +170,7 @@ REDUCTIONS = [
         jnp.max,
         (f32(X, "data", "model"),),
         P(),
-        [(AR, "data,model", F32)],
+        [(AR, "model", 4), (AR, "data", 4)],
     ),
     Row(
         "sum over an unsharded dimension",
@@ -221,7 +221,7 @@ RESHARDS = [
         identity,
         (f32(X, "data", "model"),),
         P(),
-        [(AG, "data,model", 8 * 8 * F32)],
+        [(AG, "model", 256), (AG, "data", 1024)],
     ),
     Row("slice", identity, (f32(X),), DATA_MODEL, []),
     Row(
@@ -342,7 +342,7 @@ SHIFTS = [
         (f32(X, "data", "model"),),
         DATA_MODEL,
         # 0 -> 1 sends its second half while 1 -> 2 sends its first: the permute spans the shard
-        [(CP, "2 pairs of model", 8 * 8 * F32), (CP, "1 pairs of model", 8 * 4 * F32)],
+        [(CP, "2 pairs of ranks", 128), (CP, "2 pairs of model", 256)],
     ),
     Row(
         "pad at the end: shards of 10 need up to 6 of the next",
@@ -363,7 +363,7 @@ SHIFTS = [
         partial(jnp.roll, shift=-10, axis=1),
         (f32(X, "data", "model"),),
         DATA_MODEL,
-        [(CP, "model+3", 8 * 6 * F32), (CP, "model+2", 8 * 2 * F32)],
+        [(CP, "model-1", 192), (CP, "model+2", 64)],
     ),
     Row(
         "reverse: whole shards change places",
@@ -426,15 +426,11 @@ UNEVEN = [
         ],
     ),
     Row(
-        "uneven reverse: padding moves to the front, then whole shards change places",
+        "uneven reverse: whole shards change places, then padding moves to the front",
         lambda x: thirty(x)[:, ::-1],
         (f32(X, "data"),),
         P("data"),
-        [
-            (CP, "model+1 (no wrap)", 8 * 2 * F32),
-            (CP, "4 pairs of model", 8 * 8 * F32),
-            (AG, "model", 8 * 8 * F32),
-        ],
+        [(CP, "4 pairs of model", 256), (CP, "model-1 (no wrap)", 64), (AG, "model", 256)],
     ),
 ]
 WINDOWS = [
@@ -494,11 +490,12 @@ WINDOWS = [
         (f32(IMAGE, "data", "model"), f32(KERNEL)),
         P(),
         [
-            (CP, "model+1 (no wrap)", 2 * 16 * 8 * F32),
-            (CP, "model-1 (no wrap)", 2 * 16 * 8 * F32),
-            (CP, "model+1 (no wrap)", 2 * 16 * 8 * F32),
-            (CP, "model-1 (no wrap)", 2 * 16 * 8 * F32),
-            (AR, "data,model", 3 * 3 * 8 * 16 * F32),
+            (CP, "model+1 (no wrap)", 1024),
+            (CP, "model-1 (no wrap)", 1024),
+            (CP, "model+1 (no wrap)", 1024),
+            (CP, "model-1 (no wrap)", 1024),
+            (AR, "data", 4608),
+            (AR, "model", 4608),
         ],
     ),
     Row(
@@ -555,16 +552,16 @@ ALGORITHMS = [
         lambda x: lax.top_k(x, 2)[0],
         (f32(X, "data", "model"),),
         P("data"),
-        [(AG, "model", 8 * 8 * F32)],
+        [(AG, "model", 64)],
         platform="cuda",
     ),
-    Row("FFT of whole rows", jnp.fft.fft, (f32(X, "data"),), P("data"), []),
+    Row("FFT of whole rows", jnp.fft.fft, (f32(X, "data"),), P("data"), [(AG, "data", 2048)]),
     Row(
         "FFT of sharded rows",
         jnp.fft.fft,
         (f32(X, "data", "model"),),
         DATA_MODEL,
-        [(A2A, "model", 8 * 8 * C64), (A2A, "model", 8 * 8 * C64)],
+        [(AG, "model", 512), (AG, "data", 2048)],
     ),
     Row(
         "Cholesky in a library: matrices are gathered, the batch is not",
@@ -651,7 +648,6 @@ def traced(row: Row) -> Program:
         *arguments,
         out_shardings=result,
         platform=row.platform,
-        partitioner="shardy",
     )
     return trace.program
 

@@ -24,7 +24,7 @@ from benchmarks.compilers.table import compiled_side
 from benchmarks.compilers.whole import Compiler
 from flint.passes.base import run_passes
 from flint.passes.compilers.sides import Side, side
-from flint.passes.partition import partitioner
+from flint.passes.partition.xla import partitioned
 from flint.passes.profiles import profile
 from tests.recorded import recorded_version_only
 
@@ -77,7 +77,7 @@ def test_enough_programs_are_equal_and_every_other_has_a_reason() -> None:
 @pytest.mark.parametrize("name", CHECKED)
 def test_captured_is_as_near_as_recorded(name: str) -> None:
     captured = sample(name).capture("cuda")
-    program = run_passes(partitioner("xla")(captured), profile("xla-gpu").passes)
+    program = run_passes(partitioned(captured).program, profile("xla-gpu").passes)
     expected = recorded()[name]
     assert str(captured.mesh) == expected.mesh
     found = Comparison(name, expected.mesh, side(program), expected.compiled)

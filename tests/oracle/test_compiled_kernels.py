@@ -14,7 +14,7 @@ pytest.importorskip("jax")
 from benchmarks.compilers.kernels import Done, captured_side, difference
 from benchmarks.compilers.programs import samples
 from flint.cluster.named import load_cluster
-from flint.passes.partition import partitioner
+from flint.passes.partition.xla import partitioned
 
 MEASURED = json.loads(Path(__file__).with_name("compiled_kernels_xla_gpu.json").read_text())
 #: Bars: bytes, kernels. Step times in the file are of the prices of its day: they are compared when both
@@ -37,7 +37,7 @@ FAST = {
 def test_kernels_and_bytes_are_those_of_the_compiled_program(name: str) -> None:
     compiled = Done(**MEASURED["programs"][name])
     (sample,) = (s for s in samples() if s.name == name)
-    program = partitioner("xla")(sample.capture("cuda"))
+    program = partitioned(sample.capture("cuda")).program
     found = Done.of(captured_side(program, load_cluster(MEASURED["cluster"])))
     assert found.product_flops == compiled.product_flops
     moved, kernels = FAST[name]

@@ -20,7 +20,7 @@ from benchmarks.differential.table import traffic_text
 from flint.frontends.jax_step.program import capture_jax
 from flint.passes.base import run_passes
 from flint.passes.compilers.sides import side
-from flint.passes.partition import partitioner
+from flint.passes.partition.xla import partitioned
 from flint.passes.profiles import profile
 from tests.recorded import recorded_version_only
 
@@ -38,8 +38,8 @@ KEPT: list[dict[str, Any]] = [
 def test_collectives_are_the_compilers(kept: dict[str, Any]) -> None:
     example = program(Choices(kept["seed"]))
     assert example.name == kept["name"], "the generator changed: record the programs again"
-    partitioned = partitioner("xla")(capture_jax(example.step, example.mesh))
-    found = side(run_passes(partitioned, profile("xla-gpu").passes))
+    divided = partitioned(capture_jax(example.step, example.mesh)).program
+    found = side(run_passes(divided, profile("xla-gpu").passes))
     assert traffic_text(found.collectives) == kept["compiled"]
 
 
@@ -54,7 +54,7 @@ def test_the_simplest_choices_are_a_program(family: str) -> None:
 def test_programs_that_stopped_once_are_partitioned(seed: int) -> None:
     """Slices of no elements; parts of an axis that a gather brings together."""
     example = program(Choices(seed))
-    assert len(partitioner("xla")(capture_jax(example.step, example.mesh)))
+    assert len(partitioned(capture_jax(example.step, example.mesh)).program)
 
 
 def test_choices_are_shrunk_to_what_fails() -> None:

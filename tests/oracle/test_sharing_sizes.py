@@ -29,10 +29,9 @@ _TABLES = {"shape": "shapes"}
 def capture(
     mesh: str,
     settings: tuple[str, ...],
-    partitioner: str = "shardy",  # XLA's chooses by sizes what it gathers twice
 ) -> Workload:
     model = str(EXAMPLES / "llama_jax.py")
-    options = CaptureRequest(model, mesh, settings=settings, partitioner=partitioner)
+    options = CaptureRequest(model, mesh, settings=settings)
     return capturing.capture(options).workload
 
 
@@ -77,15 +76,12 @@ def different(one: Workload, other: Workload) -> list[str]:
     return found
 
 
-# With FSDP both partitioners choose by sizes what they gather twice, so that rows differ.
-@pytest.mark.parametrize("partitioner", ["xla", "shardy"])
+# With FSDP the partitioner chooses by sizes what it gathers twice, so that rows differ.
 @pytest.mark.parametrize("parallel", ["tp", "tp+sp"])
 @pytest.mark.parametrize("mesh", ["4x4", "8x2"])
-def test_other_sizes_and_meshes_are_what_is_captured_with_them(
-    mesh: str, parallel: str, partitioner: str
-) -> None:
-    sizes = Sizes.of(capture("4x4", (*SMALL, f"parallel={parallel}"), partitioner=partitioner))
-    other = capture(mesh, (*OTHER, f"parallel={parallel}"), partitioner=partitioner)
+def test_other_sizes_and_meshes_are_what_is_captured_with_them(mesh: str, parallel: str) -> None:
+    sizes = Sizes.of(capture("4x4", (*SMALL, f"parallel={parallel}")))
+    other = capture(mesh, (*OTHER, f"parallel={parallel}"))
     found = sizes.resized(sizes_seen(sizes, other), mesh=other.mesh)
     assert different(found, other) == []
     for one, two in zip(found.programs, other.programs, strict=True):
@@ -93,9 +89,8 @@ def test_other_sizes_and_meshes_are_what_is_captured_with_them(
         assert comm_bytes_by_label(one) == comm_bytes_by_label(two)
 
 
-@pytest.mark.parametrize("partitioner", ["xla", "shardy"])
-def test_rows_of_a_resized_workload_fit_what_they_read(partitioner: str) -> None:
-    sizes = Sizes.of(capture("4x4", SMALL, partitioner=partitioner))
+def test_rows_of_a_resized_workload_fit_what_they_read() -> None:
+    sizes = Sizes.of(capture("4x4", SMALL))
     values = {v.number: v.value + 1 + v.number for v in sizes.variables}
     found = sizes.resized(values)
     found.verify()

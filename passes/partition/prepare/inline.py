@@ -14,10 +14,11 @@ from typing import Any
 from flint.errors import FlintError
 from flint.passes.call_graph import MOST_OPERATIONS
 from flint.passes.jax_private import inlined_call
-from flint.passes.mlir import functions_of
+from flint.passes.mlir import functions_of, operations_named
 
 #: A function called twice or more with at least this many operations stays a call.
 KEEP_FROM_OPERATIONS = 100
+_HELD = "called_computations"
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def inline_calls(module: Any) -> None:
     functions = functions_of(module)
     bodies = {name: _body(f) for name, f in functions.items()}
     order = _callees_first({name: body.callees for name, body in bodies.items()})
-    kept = {"main", *_kept(bodies, order)}
+    kept = {"main", *_kept(bodies, order), *_compared_with(module)}
     for name in order:  # what is inlined holds no calls to inline any more
         for call in bodies[name].calls:
             if _callee(call) not in kept:
@@ -50,6 +51,14 @@ def inline_calls(module: Any) -> None:
     for name, function in functions.items():
         if name not in kept:
             function.erase()
+
+
+def _compared_with(module: Any) -> list[str]:
+    """Functions that custom calls hold: they compare by them (`ApproxTopK`)."""
+    held = [
+        op.attributes.get(_HELD, ()) for op in operations_named(module, "stablehlo.custom_call")
+    ]
+    return [str(name.value) for names in held for name in names]
 
 
 def _kept(bodies: dict[str, _FunctionBody], order: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ Other packages add rules for their custom calls with an entry point in the group
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -290,52 +290,6 @@ def rule_of(op: Any) -> Any | None:
     maker = rule_maker(op)
     made = maker(_shapes(op.operands), _shapes(op.results), op) if maker is not None else None
     return _attribute(made, is_custom=True) if made is not None else None
-
-
-def make_rules_final(module: Any, names: frozenset[str]) -> None:
-    """Turn custom rules of operations called `names` into plain ones.
-
-    Shardy places no reshards around custom rules. JAX's own rules for calls of libraries (LAPACK,
-    cuSOLVER) give each matrix dimension a factor of its own, and mean by that that it stays whole;
-    here that is said.
-    """
-    from jaxlib.mlir import ir
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name in names and RULE in op.attributes:
-            _make_final(op)
-        return ir.WalkResult.ADVANCE
-
-    if names:
-        module.operation.walk(visit)
-
-
-def _make_final(op: Any) -> None:
-    from jaxlib.mlir.dialects import sdy
-
-    rule = sdy.OpShardingRuleAttr(op.attributes[RULE])
-    if rule.is_custom:
-        op.attributes[RULE] = sdy.OpShardingRuleAttr.get(
-            rule.factor_sizes,
-            rule.operand_mappings,
-            rule.result_mappings,
-            rule.reduction_factors,
-            sorted({*rule.need_replication_factors, *_lonely_factors(op, rule)}),
-            rule.permutation_factors,
-            rule.blocked_propagation_factors,
-            False,
-        )
-
-
-def _lonely_factors(op: Any, rule: Any) -> Iterable[int]:
-    """Factors that only one tensor of a library call has; users' own rules mean what they say."""
-    if not key_of(op).startswith("custom_call:") or key_of(op) in KNOWN_CALLS:
-        return ()
-    tensors = [
-        {f for dimension in mapping for f in dimension}
-        for mapping in map(factors_of, (*rule.operand_mappings, *rule.result_mappings))
-    ]
-    return [f for f in range(len(rule.factor_sizes)) if sum(f in t for t in tensors) == 1]
 
 
 def factors_of(attribute: Any) -> list[list[int]]:

@@ -210,24 +210,16 @@ def make_plan(
     """Everything that does not depend on the position."""
     ranks = captured.mesh.axis_size(captured.axis)
     order = _orders(captured, ranks)
-    made: list[PartitionedBody] = []
-
-    def noted(body: Body) -> PartitionedBody:
-        made.append(partition(body))
-        return made[-1]
-
     splits = any(u.work is UnitWork.WEIGHT_BACKWARD for units in order for u in units)
-    make = make_parts or functools.partial(_split, noted)
+    make = make_parts or functools.partial(_split, partition)
     parts = [_parts(captured, make(captured, b.step, splits)) for b in captured.bodies]
-    norms = tuple(once_a_step(noted(b.norm) if b.norm else None) for b in captured.bodies)
-    updates = tuple(once_a_step(noted(b.update) if b.update else None) for b in captured.bodies)
+    norms = tuple(once_a_step(partition(b.norm) if b.norm else None) for b in captured.bodies)
+    updates = tuple(once_a_step(partition(b.update) if b.update else None) for b in captured.bodies)
     return PipelinePlan(
         *(captured, tuple(parts), norms, updates, order),
         Neighbours(
             captured.axis, placement(captured.schedule, ranks, captured.chunks), _crossing(captured)
         ),
-        "xla" if all(found.by == "xla" for found in made) else "shardy",
-        tuple(dict.fromkeys(found.warning for found in made if found.warning)),
     )
 
 
@@ -302,11 +294,11 @@ def _metadata(plan: PipelinePlan) -> dict[str, object]:
         "producer": "flint",
         "name": captured.name,
         "source": captured.source,
-        "partitioner": plan.partitioner,
+        "partitioner": "xla",
         "pipeline": pipeline,
         **captured.metadata,
     }
-    warnings = (*captured.warnings, *plan.warnings, *_undeferred(plan))
+    warnings = (*captured.warnings, *_undeferred(plan))
     if warnings:
         metadata["warnings"] = list(warnings)
     return metadata

@@ -27,8 +27,7 @@ from flint.steps.captured import CapturedPipeline, Port, Role
 class PipelinePlan:
     """A pipeline with its bodies split into parts, and the order of units of every position.
 
-    `parts`, `norms` and `updates` go by body, as `captured.bodies` does. `warnings` are those of the
-    `partitioner`.
+    `parts`, `norms` and `updates` go by body, as `captured.bodies` does.
     """
 
     captured: CapturedPipeline
@@ -37,8 +36,6 @@ class PipelinePlan:
     updates: tuple[StageProgram | None, ...]
     orders: tuple[tuple[Unit, ...], ...]
     neighbours: Neighbours
-    partitioner: str = "xla"
-    warnings: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int:

@@ -13,7 +13,7 @@ from flint.ir.edit import Editor
 from flint.ir.mesh import AxisRef
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program
-from flint.passes.partition.auto import partitioned_position
+from flint.passes.partition.xla import position_with_results
 from flint.passes.pipeline.split.reach import common_region, needed, producers
 from flint.steps.captured import Body, Port, Role
 
@@ -34,8 +34,6 @@ class PartitionedBody:
     results: tuple[Port, ...]
     argument_rows: tuple[int, ...]
     result_rows: tuple[int, ...]
-    by: str = "xla"  #: the partitioner that made it
-    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +98,12 @@ class StageParts:
         return tuple(part for part in (self.backward, self.weights) if part is not None)
 
 
-def partition_body(body: Body, name: str = "auto") -> PartitionedBody:
-    """Partition for one position with the partitioner called `name`; raises what that does."""
-    found = partitioned_position(body.captured, body.axis, name)
-    results = found.results
+def partition_body(body: Body) -> PartitionedBody:
+    """Partition for one position; raises what `position_with_results` does."""
+    program, results = position_with_results(body.captured, body.axis)
     assert len(results) == len(body.results), f"{len(results)} results, {len(body.results)} ports"
     arguments = tuple(range(len(body.arguments)))  # the walk begins with a row for each argument
-    return PartitionedBody(
-        *(found.program, body.arguments, body.results, arguments, results, found.by, found.warning)
-    )
+    return PartitionedBody(program, body.arguments, body.results, arguments, results)
 
 
 def refuse_axis(program: Program, axis: str) -> None:

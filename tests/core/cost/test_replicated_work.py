@@ -37,10 +37,9 @@ def by_hand(w: Any, body: Callable[..., Any] = product, out: Any = ROWS) -> Any:
     return lambda x, w: jax.lax.scan(lambda c, _: (mapped(c, w), None), x, length=3)[0]
 
 
-@pytest.mark.parametrize("partitioner", ["shardy", "xla"])
-def test_nothing_sharded(partitioner: str) -> None:
+def test_nothing_sharded() -> None:
     x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
-    (warning,) = flint.trace(product, "4x2", x, x, partitioner=partitioner).warnings
+    (warning,) = flint.trace(product, "4x2", x, x).warnings
     assert warning.startswith(
         "no operation of this program is sharded over the mesh: every device along 'data' "
         "(4 devices) and 'model' (2 devices) does all of the work, 100% in dot"
@@ -48,10 +47,9 @@ def test_nothing_sharded(partitioner: str) -> None:
     assert "test_replicated_work.py:" in warning
 
 
-@pytest.mark.parametrize("partitioner", ["shardy", "xla"])
-def test_an_axis_that_nothing_uses(partitioner: str) -> None:
+def test_an_axis_that_nothing_uses() -> None:
     x, w = array((64, 64), "data"), array((64, 64))
-    (warning,) = flint.trace(product, "4x2", x, w, partitioner=partitioner).warnings
+    (warning,) = flint.trace(product, "4x2", x, w).warnings
     assert warning.startswith(
         "devices along 'model' (2 devices) do the same work: 100% of the FLOPs are not sharded "
         "over it, 100% in dot"

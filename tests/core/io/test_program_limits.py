@@ -14,14 +14,12 @@ from flint.backends.cost.estimate import estimate
 from flint.backends.cost.trace_timing import timed_kernels
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.ir import builder
 from flint.ir.mesh import Mesh
 from flint.ir.program import Program, RegionKind
 from flint.ir.workload import Workload
 from flint.passes.base import Pass, apply_pass
 from flint.passes.mlir import make_context, write_bytecode
 from flint.passes.partition import xla
-from flint.passes.partition.shardy_pipeline import partition_module
 from flint.requests.estimate import EstimateRequest
 from flint.steps.captured import Captured
 from flint.tools.report.perfetto import write_perfetto
@@ -65,21 +63,6 @@ def test_bytes_and_dims(monkeypatch: pytest.MonkeyPatch) -> None:
         refused(caught)
 
 
-def test_copies_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    b = ProgramBuilder(MESH)
-    b.add("stablehlo.add", flops=2**62)
-    with pytest.raises(FlintError) as caught:
-        b.repeat(0, 1, ())
-    refused(caught)
-    monkeypatch.setattr(builder, "MOST_ROWS", 3)
-    b = ProgramBuilder(MESH)
-    b.add("stablehlo.add")
-    b.add("stablehlo.multiply")
-    with pytest.raises(FlintError) as caught:
-        b.repeat(0, 2, ())
-    assert refused(caught) == "stablehlo.multiply comes after 3 others, with every call written out"
-
-
 def test_loops_that_run_too_often_or_nest_too_deeply() -> None:
     b = ProgramBuilder(MESH)
     b.begin_region(RegionKind.LOOP, 2**40)
@@ -119,23 +102,22 @@ def bytecode(text: str) -> bytes:
 
 @pytest.mark.parametrize("text", TOO_LARGE)
 def test_tensors_whose_elements_do_not_fit(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shardy would fill the memory; XLA aborts, and the error is about the tensor all the same."""
+    """XLA aborts, and the error is about the tensor all the same."""
 
     def aborts(*_: object) -> tuple[dict[str, object], bytes]:
         raise FlintError("FL401", "XLA died")
 
     monkeypatch.setattr(xla, "_asked", aborts)
     module = bytecode(text)
-    for partition in (partition_module, lambda m: xla.partition_xla(Captured(m, MESH, "", ""))):
-        with pytest.raises(FlintError) as caught:
-            partition(module)
-        assert refused(caught).startswith(TOO_LARGE[text])
+    with pytest.raises(FlintError) as caught:
+        xla.partition_xla(Captured(module, MESH, "", ""))
+    assert refused(caught).startswith(TOO_LARGE[text])
     with pytest.raises(FlintError, match="XLA died"):
         xla.partition_xla(Captured(bytecode(square(FITS)), MESH, "", ""))
 
 
 def test_the_largest_tensor_that_fits_is_partitioned() -> None:
-    assert partition_module(bytecode(square(FITS)))
+    assert len(xla.partition_xla(Captured(bytecode(square(FITS)), MESH, "", "")))
 
 
 def timed(num_bytes: int, trips: int) -> Workload:

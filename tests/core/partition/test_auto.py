@@ -23,7 +23,7 @@ from flint.passes.hlo.module import decode_module, message_class
 from flint.passes.hlo.places import KnownPlaces, kept_part
 from flint.passes.hlo.program_order import restore
 from flint.passes.hlo.tidy import tidy
-from flint.passes.partition import auto
+from flint.passes.partition import xla
 from flint.passes.partition.xla_child import parse_text
 from tests.auto_mesh import auto_mesh
 
@@ -69,31 +69,16 @@ def rolled(x):
     return jax.lax.with_sharding_constraint(h, NamedSharding(MESH, P("data"))) * 2
 
 
-def test_the_program_is_xlas_calls_of_kernels_too() -> None:
-    found, xlas, shardys = (
-        flint.trace(fsdp, MESH, *FSDP, partitioner=by) for by in ("auto", "xla", "shardy")
-    )
-    x = sds((64, 64), ("data", "model"))
-    assert traffic(found) == traffic(xlas) != traffic(shardys) and not found.warnings
-    calls = flint.trace(lambda x: rolled(x) + jnp.linalg.cholesky(x.astype("f")), MESH, x)
-    assert {t.workload.metadata["partitioner"] for t in (found, xlas, calls)} == {"xla"}
+def test_more_devices_than_their_lists_take_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xla, "MOST_DEVICES", 7)
+    with pytest.raises(flint.FlintError, match="has more than 7") as caught:
+        flint.trace(fsdp, MESH, *FSDP)
+    assert caught.value.code == "FL258"
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "why"),
-    [
-        ("MOST_DEVICES", 7, "the mesh has more than 7 devices"),
-        ("MOST_BYTES", 9, "the module has more than 9 bytes"),
-    ],
-)
-def test_what_xla_is_not_asked_shardy_partitions_and_a_warning_says_so(
-    name: str, value: float, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(auto, name, value)
-    found = flint.trace(fsdp, MESH, *FSDP)
-    assert found.workload.metadata["partitioner"] == "shardy"
-    told = found.warnings[0]
-    assert told.startswith("Shardy's passes divided this program") and why in told
+def test_calls_keep_the_functions_that_they_compare_by() -> None:
+    program = flint.trace(lambda x: jax.lax.approx_max_k(x, 2), MESH, sds((16, 32), "data")).program
+    assert (program.op == OpClass.SORT).any() and not (program.kind > Kind.COMPUTE).any()
 
 
 def test_collectives_say_what_they_are_for() -> None:
@@ -126,13 +111,13 @@ def test_rows_are_in_the_order_of_the_program() -> None:
         return x.astype(jnp.float32).sum()
 
     args = [sds((64, 64), "data")] * 3, sds((32, 64), "data")
-    found = []
-    for by in ("shardy", "xla"):
-        program = flint.trace(jax.grad(deep), MESH, *args, partitioner=by).program
-        rows = map(program.row, np.flatnonzero(program.op == OpClass.MATMUL).tolist())
-        found.append([(r.phase, r.scope) for r in rows])
-        assert not any("~#" in text for text in program.strings)
-    assert found[0] == found[1] and len(found[0]) == 8
+    program = flint.trace(jax.grad(deep), MESH, *args).program
+    rows = map(program.row, np.flatnonzero(program.op == OpClass.MATMUL).tolist())
+    found = [(r.phase, r.scope) for r in rows]
+    forward = [(Phase.FORWARD, f"layer{n}") for n in range(3)]
+    backward = [(Phase.BACKWARD, f"layer{n}") for n in (2, 2, 1, 1, 0)]
+    assert found == forward + backward
+    assert not any("~#" in text for text in program.strings)
 
 
 # places ---------------------------------------------------------------------------------------------
@@ -256,11 +241,8 @@ def test_programs_of_pytorch_keep_phases_scopes_and_lines() -> None:
 
     arguments = (torch.randn(8, 8),)
     step = flint.TorchStep(Model(), arguments, loss=lambda y: y.sum(), optimizer="adamw")
-    by_hand, by_xla = (
-        {(r.scope, r.location, r.phase) for r in map(p.row, np.flatnonzero(p.flops).tolist())}
-        for p in (
-            flint.trace(step, {"d": 2}, partitioner=name).program for name in ("shardy", "auto")
-        )
-    )
-    assert by_hand == by_xla
-    assert {phase for _, _, phase in by_xla} == {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
+    p = flint.trace(step, {"d": 2}).program
+    found = {(r.scope, r.phase) for r in map(p.row, np.flatnonzero(p.flops).tolist())}
+    for scope in ("up", "down"):
+        assert {(scope, Phase.FORWARD), (scope, Phase.BACKWARD)} <= found
+    assert {phase for _, phase in found} == {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}

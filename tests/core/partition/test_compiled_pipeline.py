@@ -94,19 +94,19 @@ def of_gradients(program: Program) -> int:
 
 
 @pytest.fixture(scope="module")
-def shardy() -> Workload:
+def captured() -> Workload:
     return trace(pipeline(), MESH).workload
 
 
 def test_a_pipeline_is_compiled_pass_by_pass(
-    shardy: Workload, usual: tuple[Workload, list[Captured]]
+    captured: Workload, usual: tuple[Workload, list[Captured]]
 ) -> None:
     found, modules = usual
     found.verify()
     assert [m.name for m in modules] == ["step, forward pass", "step, backward pass"] * 2
     assert {m.mesh.shape["pipe"] for m in modules} == {1}
-    assert [c.name for c in found.classes] == [c.name for c in shardy.classes]
-    for one, other in zip(found.programs, shardy.programs, strict=True):
+    assert [c.name for c in found.classes] == [c.name for c in captured.classes]
+    for one, other in zip(found.programs, captured.programs, strict=True):
         assert product_flops(one) == product_flops(other) > 0
         assert over_pipe(one) == over_pipe(other)
         assert of_gradients(one) == of_gradients(other)
@@ -118,7 +118,7 @@ def test_a_pipeline_is_compiled_pass_by_pass(
 
 
 def test_what_waits_for_the_backward_pass_is_as_large(
-    shardy: Workload, usual: tuple[Workload, list[Captured]]
+    captured: Workload, usual: tuple[Workload, list[Captured]]
 ) -> None:
 
     def kept(workload: Workload) -> list[tuple[int, int]]:
@@ -126,7 +126,7 @@ def test_what_waits_for_the_backward_pass_is_as_large(
         return [(s["in_flight"], s["saved_bytes_per_microbatch"]) for p in positions for s in p]
 
     for (flight, size), (other_flight, other_size) in zip(
-        kept(usual[0]), kept(shardy), strict=True
+        kept(usual[0]), kept(captured), strict=True
     ):
         assert flight == other_flight
         assert size == pytest.approx(other_size, rel=0.05)
@@ -280,11 +280,3 @@ def sent(program: Program) -> dict[tuple[Kind, str], int]:
         key = row.kind, str(row.route)
         found[key] = found.get(key, 0) + row.comm_bytes * int(program.trips[row.number])
     return found
-
-
-def test_the_partitioner_of_pools_is_the_one_that_is_named() -> None:
-    made = {
-        name: trace(Case().pools(), Case().mesh, partitioner=name).workload.metadata["partitioner"]
-        for name in ("auto", "xla", "shardy")
-    }
-    assert made == {"auto": "xla", "xla": "xla", "shardy": "shardy"}

@@ -239,7 +239,7 @@ def test_an_abort_of_the_compiler_is_an_error() -> None:
     with pytest.raises(FlintError, match=r"XLA died in 'abort' \(SIGABRT\)") as error:
         run_xla("abort", {}, b"")
     assert error.value.code == "FL401"
-    assert error.value.help and "--partitioner shardy" in error.value.help
+    assert error.value.help and "report" in error.value.help
 
 
 def test_a_compiler_that_does_not_end_is_an_error(

@@ -19,8 +19,8 @@ from flint.frontends.jax_step.program import capture_jax
 from flint.ir.mesh import Mesh
 from flint.ir.program import Collective, Kind
 from flint.ir.workload import Workload
-from flint.passes.partition import partitioner
 from flint.passes.partition.regathered import LEAST_BYTES, regathered, regathered_warnings
+from flint.passes.partition.xla import partitioned
 from flint.tracing import Trace
 from tests.auto_mesh import auto_mesh
 from tests.program_text import Rows, group
@@ -30,7 +30,6 @@ MESH = Mesh.parse("x=4,y=2")
 ABSTRACT = auto_mesh(MESH.sizes, MESH.names)
 SIDE = 1024
 SOURCE = Path(__file__).read_text(encoding="utf-8").splitlines()
-BOTH = ("shardy", "xla")
 
 
 def cut(value: Any, *spec: Any) -> Any:
@@ -71,24 +70,22 @@ def transformed_as_told(a: Any) -> Any:
     return jax.shard_map(transformed, mesh=ABSTRACT, in_specs=spec, out_specs=spec)(a)
 
 
-def told(function: Callable[..., Any], by: str) -> tuple[list[str], Trace]:
+def told(function: Callable[..., Any]) -> tuple[list[str], Trace]:
     sharding = NamedSharding(ABSTRACT, P("x", "y"))
     argument = jax.ShapeDtypeStruct((SIDE, SIDE), jnp.float32, sharding=sharding)
-    trace = flint.trace(function, MESH, argument, partitioner=by)
+    trace = flint.trace(function, MESH, argument)
     return [w for w in trace.warnings if "gathered whole" in w], trace
 
 
 @pytest.mark.parametrize(
-    ("function", "by", "words"),
+    ("function", "words"),
     [
-        (resharded, "xla", "over x (4.00 MiB on every device, 1 time a step) and cut again"),
-        (transformed, "xla", "over x and y (8.00 MiB on every device, 1 time a step) for fft"),
+        (resharded, "over x (4.00 MiB on every device, 1 time a step) and cut again"),
+        (transformed, "over x and y (8.00 MiB on every device, 1 time a step) for fft"),
     ],
 )
-def test_what_is_gathered_and_cut_again_is_told(
-    function: Callable[..., Any], by: str, words: str
-) -> None:
-    (warning,), trace = told(function, by)
+def test_what_is_gathered_and_cut_again_is_told(function: Callable[..., Any], words: str) -> None:
+    (warning,), trace = told(function)
     line = "jnp.sin(cut(jnp.cos(a)" if function is resharded else "jnp.fft.fft("
     number = next(n for n, text in enumerate(SOURCE, 1) if line in text)
     assert warning.startswith(f"test_regathered.py:{number}: ") and words in warning
@@ -103,17 +100,16 @@ def test_what_is_gathered_and_cut_again_is_told(
     [(resharded_at_once, "P('x', 'y')"), (of_one_axis, "P('y', 'x')")],
 )
 def test_the_sharding_that_is_advised_is_one(function: Callable[..., Any], spec: str) -> None:
-    (warning,), _ = told(function, "xla")
+    (warning,), _ = told(function)
     assert warning.endswith(f"jax.lax.with_sharding_constraint(x, {spec})"), "no axis twice"
 
 
-@pytest.mark.parametrize("by", BOTH)
 @pytest.mark.parametrize(
     "function",
     [resharded_as_told, transformed_as_told, resharded_at_once_as_told, of_one_axis_as_told],
 )
-def test_what_the_warning_says_removes_it(function: Callable[..., Any], by: str) -> None:
-    warnings, trace = told(function, by)
+def test_what_the_warning_says_removes_it(function: Callable[..., Any]) -> None:
+    warnings, trace = told(function)
     assert not warnings
     assert not [n for n in trace.estimate("h100-dgx").notes if "no sharding asked for" in n]
 
@@ -135,11 +131,9 @@ ASKED = (
 @pytest.mark.parametrize("name", ASKED)
 def test_what_shardings_ask_for_is_not(name: str) -> None:
     example = zoo()[name]
-    captured = capture_jax(example.step(), example.mesh)
-    for by in BOTH if name == "llama_fsdp" else ("shardy",):
-        program = partitioner(by)(captured)
-        gathers = [r for r in map(program.row, range(len(program))) if "gather" in r.opcode]
-        assert gathers and not regathered(program), by
+    program = partitioned(capture_jax(example.step(), example.mesh)).program
+    gathers = [r for r in map(program.row, range(len(program))) if "gather" in r.opcode]
+    assert gathers and not regathered(program)
 
 
 def test_small_gathers_and_recorded_programs_are_not_told() -> None:

@@ -2,12 +2,9 @@
 
 import pytest
 
-import flint
 from flint import plugins
-from flint.ir.program import Collective, Kind
 from flint.passes.mlir import make_context
 from flint.passes.partition.prepare.rules import FactorRule, attach_rules, pointwise
-from tests.auto_mesh import auto_mesh
 
 jax = pytest.importorskip("jax")
 P = jax.sharding.PartitionSpec
@@ -78,43 +75,3 @@ def test_rules_of_other_packages_come_from_entry_points(tmp_path, monkeypatch) -
 def test_pointwise_wants_one_shape() -> None:
     assert pointwise([(4, 8)], [(4, 8)], None) == FactorRule((4, 8), ((0, 1),), ((0, 1),))
     assert pointwise([(8,)], [(4, 8)], None) is None
-
-
-def collectives(fn, operands, platform="tpu"):
-    mesh = auto_mesh((2, 4), ("data", "model"))
-    arguments = [
-        jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding.NamedSharding(mesh, spec))
-        for shape, dtype, spec in operands
-    ]
-    program = flint.trace(
-        fn, {"data": 2, "model": 4}, *arguments, platform=platform, partitioner="shardy"
-    ).program
-    program.verify()
-    rows = [program.row(int(i)) for i in (program.kind == Kind.COLLECTIVE).nonzero()[0]]
-    return [(r.collective, str(r.group), r.comm_bytes) for r in rows]
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "expected"),
-    [
-        # rows over data, columns over model: group sizes are whole everywhere
-        (P("data"), P(None, None, "model"), []),
-        # contracted dimension over model: partial sums of 16 x 8 rows and columns
-        (P("data", "model"), P(None, "model"), [(Collective.ALL_REDUCE, "model", 16 * 8 * 4)]),
-        # one matrix of 16 x 8 on each device: all are gathered
-        (P("data"), P("model"), [(Collective.ALL_GATHER, "model", 16 * 8 * 4)]),
-    ],
-)
-def test_ragged_dot(left, right, expected) -> None:
-    f32, i32 = jax.numpy.float32, jax.numpy.int32
-    operands = [((32, 16), f32, left), ((4, 16, 8), f32, right), ((4,), i32, P())]
-    assert collectives(jax.lax.ragged_dot, operands) == expected
-
-
-def test_approximate_top_k_gathers_scores_and_indices() -> None:
-    def best(x):
-        return jax.lax.approx_max_k(x, 2)
-
-    operands = [((16, 32), jax.numpy.float32, P("data", "model"))]
-    gather = (Collective.ALL_GATHER, "model", 8 * 8 * 4)
-    assert collectives(best, operands) == [gather, gather]

@@ -17,7 +17,7 @@ from flint.ir.mesh import Mesh
 from flint.ir.program import Kind, Phase, Program, Row
 from flint.passes.base import run_passes
 from flint.passes.fusion.attention import FuseAttention
-from flint.passes.partition import partitioner
+from flint.passes.partition.xla import partitioned
 from flint.passes.profiles import profile
 from flint.passes.rewrites.dead_code import DropDeadCode
 from flint.steps.step import Step
@@ -75,7 +75,7 @@ def by_hand(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 def captured(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Program:
     sharding = NamedSharding(MESH, P("data"))
     args = tuple(jax.ShapeDtypeStruct(s, jnp.bfloat16, sharding=sharding) for s in shapes)
-    program = partitioner("xla")(capture_jax(Step(function, args), Mesh(("data",), (2,))))
+    program = partitioned(capture_jax(Step(function, args), Mesh(("data",), (2,)))).program
     return DropDeadCode().apply(program)
 
 

@@ -17,7 +17,7 @@ from flint.frontends.jax_step.program import capture_jax
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Phase, Program
-from flint.passes.partition.shardy import partition_with_results
+from flint.passes.partition.xla import partition_xla
 from flint.passes.pipeline.split.parts import partition_body
 from tests.jax_pipelines import BATCH, HIDDEN, LENGTH, VOCABULARY, WIDTH, constrain, shaped
 
@@ -100,7 +100,7 @@ def whole(run: Any) -> Program:
         return jax.value_and_grad(given.model)(params, tokens, targets)
 
     args = (given.params, tokens, tokens)
-    return partition_with_results(capture_jax(flint.Step(step, args), DEEP))[0]
+    return partition_xla(capture_jax(flint.Step(step, args), DEEP))
 
 
 @pytest.mark.parametrize("run", [scan, loop])

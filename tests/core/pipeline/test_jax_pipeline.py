@@ -23,7 +23,6 @@ from flint.frontends.jax_step.meshes import abstract_mesh
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase, Program
-from flint.passes.partition import auto
 from flint.passes.pipeline.split.parts import partition_body
 from flint.steps.captured import Body, CapturedPipeline, Port, Role
 from tests.jax_pipelines import (
@@ -426,14 +425,6 @@ def test_a_stage_lists_the_devices_of_its_position() -> None:
         assert ("hlo.all-reduce", "data") in found
         assert ("hlo.collective-permute", "data+1 (no wrap)") in found
     assert trace.workload.metadata["partitioner"] == "xla" and not trace.warnings
-
-
-def test_what_xla_does_not_partition_is_shardys_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auto, "MOST_BYTES", 100)
-    trace = flint.trace(_of_two_stages(lambda params, x: jnp.tanh(x @ params["w"])), MESH)
-    assert trace.workload.metadata["partitioner"] == "shardy"
-    (warning,) = trace.warnings
-    assert "Shardy's passes divided this program" in warning and "100 bytes" in warning
 
 
 def test_methods_of_one_object_are_one_function() -> None:

@@ -20,8 +20,8 @@ from flint.frontends.torch_graph.interpreter import Interpreter
 from flint.frontends.torch_graph.program import TorchProgram, torch_program
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind, Program
-from flint.passes.extract.walk import extract
-from flint.passes.partition.shardy_pipeline import partition_module
+from flint.passes.partition.xla import partition_xla
+from flint.steps.captured import Captured
 from flint.steps.step import TorchStep
 
 MESH = Mesh.parse("data=2,model=2")
@@ -87,7 +87,7 @@ def numbers_of(program: TorchProgram, step: TorchStep) -> Any:
 
 def rows_of(step: TorchStep, *, blocks: bool) -> Program:
     module = lowered(torch_program(step, MESH, blocks=blocks), MESH, "cuda", "step")
-    return extract(partition_module(module), MESH)
+    return partition_xla(Captured(module, MESH, "step", "step"))
 
 
 def test_equal_layers_are_one_group_and_others_are_apart() -> None:
@@ -188,7 +188,7 @@ def work(program: Program) -> tuple[int, int]:
 def test_rows_say_which_layer_they_are_of() -> None:
     program = rows_of(step_of(Stack(*(Layer(64) for _ in range(3))), 32, 64), blocks=True)
     rows = [program.row(i) for i in range(len(program))]
-    dots = [r for r in rows if r.opcode == "stablehlo.dot_general"]
+    dots = [r for r in rows if r.opcode == "hlo.dot"]
     forward = sorted(r.scope for r in dots if r.phase.name == "FORWARD")
     assert forward == sorted(f"layers/{n}/{p}" for n in range(3) for p in ("down", "gate", "up"))
     backward = Counter(r.scope for r in dots if r.phase.name == "BACKWARD")

@@ -23,10 +23,9 @@ from flint.frontends.torch_graph.joint import composites_decompose, trace_joint
 from flint.frontends.torch_graph.program import torch_program
 from flint.ir.mesh import Mesh
 from flint.ir.program import Flag, Kind, Phase
-from flint.passes.extract.walk import extract
 from flint.passes.locations import decode_location
 from flint.passes.mlir import make_context
-from flint.passes.partition.shardy_pipeline import partition_module
+from flint.passes.partition.xla import partition_xla
 from flint.steps.step import TorchStep
 
 MESH = Mesh.parse("data=2,model=2")
@@ -65,7 +64,7 @@ def names(step: TorchStep) -> list[str]:
 
 
 def rows_of(step: TorchStep) -> list[Any]:
-    program = extract(partition_module(capture_torch(step, MESH).module), MESH)
+    program = partition_xla(capture_torch(step, MESH))
     program.verify()
     return [program.row(i) for i in range(len(program))]
 
@@ -232,7 +231,7 @@ def test_rows_have_scope_line_and_phase() -> None:
         shardings={"ids": ("data",)},
     )
     rows = rows_of(step)
-    dots = [(r.scope, r.phase) for r in rows if r.opcode == "stablehlo.dot_general"]
+    dots = [(r.scope, r.phase) for r in rows if r.opcode == "hlo.dot"]
     assert dots == [
         ("hidden", Phase.FORWARD),
         ("head", Phase.FORWARD),
@@ -243,7 +242,7 @@ def test_rows_have_scope_line_and_phase() -> None:
     ]
     assert {r.scope for r in rows if r.phase is Phase.OPTIMIZER and r.flops} >= {"hidden/sgd"}
     here = scaled_loss.__code__.co_firstlineno + 1
-    reduce = next(r for r in rows if r.opcode == "stablehlo.reduce")
+    reduce = next(r for r in rows if r.opcode == "hlo.reduce")
     assert reduce.location == f"test_torch_export.py:{here}"
     parameters = [r for r in rows if r.kind == Kind.PARAMETER]
     assert {r.name for r in parameters if r.flags & Flag.DONATED} >= {"hidden.weight"}
@@ -252,7 +251,7 @@ def test_rows_have_scope_line_and_phase() -> None:
 def test_inference_is_the_forward_pass_alone() -> None:
     rows = rows_of(TorchStep(meta(Net).eval(), (ids(4),)))
     assert {r.phase for r in rows} == {Phase.FORWARD}
-    assert sum(r.opcode == "stablehlo.dot_general" for r in rows) == 2
+    assert sum(r.opcode == "hlo.dot" for r in rows) == 2
 
 
 def test_fully_sharded_parameters_are_gathered_in_both_passes() -> None:
@@ -260,7 +259,7 @@ def test_fully_sharded_parameters_are_gathered_in_both_passes() -> None:
     x = torch.empty(4, 8, device="meta", requires_grad=False)
     step = TorchStep(module, (x,), loss=mean, fsdp="data")
     rows = rows_of(step)
-    gathered = [(r.scope, r.phase.name) for r in rows if r.opcode == "sdy.all_gather"]
+    gathered = [(r.scope, r.phase.name) for r in rows if r.opcode == "hlo.all-gather"]
     # The first layer has no gradient of its input: its weight is not needed again.
     assert gathered == [("0", "FORWARD"), ("1", "FORWARD"), ("1", "BACKWARD")]
 
@@ -372,5 +371,5 @@ def test_what_a_model_does_between_its_modules_is_its_own():
 
     rows = rows_of(TorchStep(Model(), (torch.empty(8, 8),), loss=torch.mean))
     scopes = {r.opcode: {s.scope for s in rows if s.opcode == r.opcode} for r in rows}
-    assert scopes["stablehlo.dot_general"] == {"layers/0", "layers/1"}
-    assert scopes["stablehlo.tanh"] == scopes["stablehlo.sine"] == {""}
+    assert scopes["hlo.dot"] == {"layers/0", "layers/1"}
+    assert scopes["hlo.tanh"] == scopes["hlo.sine"] == {""}

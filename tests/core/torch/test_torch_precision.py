@@ -68,12 +68,11 @@ def test_convolutions_are_exported_in_tf32() -> None:
         assert found.estimate("h100-dgx", profile=profile).dtype == "tf32"
 
 
-@pytest.mark.parametrize("partitioner", ["shardy", "xla"])
-def test_partitioners_keep_settings(partitioner: str) -> None:
+def test_partitioners_keep_settings() -> None:
     linear = torch.nn.Linear(512, 512, bias=False, device="meta")
     x = torch.empty((512, 512), device="meta")
     step = flint.TorchStep(linear, (x,), loss=lambda out: out.sum())
-    trace = flint.trace(step, "data=2", partitioner=partitioner)
+    trace = flint.trace(step, "data=2")
     assert set(products(trace)) == {"float32:ieee"}
 
 

@@ -23,7 +23,7 @@ from flint.passes.work.totals import totals
 from flint.requests.capture import CaptureRequest
 from flint.tools.share.anonymize import anonymize
 from flint.tools.share.growing.alignment import LayerSegment, layers_of
-from flint.tools.share.growing.grow import grow
+from flint.tools.share.growing.grow import _SAME_CHOICES, grow
 from flint.tools.share.growing.splits import sharding_of
 from tests.program_rows import ProgramBuilder
 
@@ -94,7 +94,7 @@ def test_the_batch_of_a_device_stays_or_the_whole_one() -> None:
     assert (more.new_value, more.new_whole) == (4, 32)
     assert (less.new_value, less.new_whole) == (2, 16)
     assert kept.assumed[0] == "the global batch stays 16"
-    assert [t for t in kept.assumed if "--partitioner shardy" in t] == [*kept.assumed[1:]]
+    assert kept.assumed[1:] == (_SAME_CHOICES,)
     assert "one device has one sequence" in refused("FL923", llama(), batch="2x")
     assert "cannot be kept" in refused("FL922", llama(), mesh="8x2", keep_global_batch=True)
 

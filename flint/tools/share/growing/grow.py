@@ -207,11 +207,8 @@ def _unequal(name: str, size: int) -> FlintError:
     )
 
 
-#: What `flint grow` takes for granted of XLA's programs; Shardy's rules do not look at sizes.
-_SAME_CHOICES = (
-    "XLA's partitioner would choose the same collectives: it chooses by sizes, and gathers some large "
-    "values twice (a capture with --partitioner shardy grows exactly)"
-)
+#: What `flint grow` takes for granted of XLA's programs.
+_SAME_CHOICES = "XLA's partitioner would choose the same collectives: it chooses by sizes, and gathers some large values twice"
 
 
 @dataclass(frozen=True)
