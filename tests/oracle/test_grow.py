@@ -10,12 +10,12 @@ import pytest
 
 pytest.importorskip("jax")
 
-from benchmarks.sharing.grow_pairs import DECODE, LLAMA, Captured, Pair, measured, pair, pairs
+from benchmarks.sharing.grow_pairs import DECODE, Captured, Pair, measured, pair, pairs
 from flint.ir.columns import ROW_COLUMNS, TABLE_OF
 from flint.ir.program import Program
 from flint.ir.workload import Workload
 from flint.tools.share.anonymize import anonymize
-from flint.tools.share.growing.grow import grow, without_sizes
+from flint.tools.share.growing.grow import grow
 
 #: Which are of one text, kind, shape, ... however tables are ordered; texts of sources are apart.
 _SIZES = tuple(c for c in ROW_COLUMNS if TABLE_OF.get(c) != "strings")
@@ -26,17 +26,6 @@ _KEPT = (
     "llama 8B -> 70B 4x2 -> 16x4",
     "mixtral 16 experts",
     "ring attention 2x4 -> 4x16",
-)
-#: On one mesh: on a larger one XLA gathers two weights of a layer once instead of twice.
-_UNROLLED = pair(
-    "unrolled",
-    LLAMA,
-    "4x2",
-    "4x2",
-    {"layers": 8},
-    num_layers=(5, 8),
-    layers="unrolled",
-    seq=768,
 )
 #: Each device keeps two key-value heads: turning arrays with one dimension of 1 is no work, which sizes do not tell.
 _DECODED = pair(
@@ -91,14 +80,6 @@ def test_a_grown_workload_is_the_captured_one(name: str) -> None:
     assert found.mesh == real.mesh
     assert different(found.programs[0], real.programs[0], _SIZES) == []
     assert measured(found) == measured(real)
-
-
-def test_layers_without_a_loop_are_repeated_with_their_names_and_numbers() -> None:
-    small, real = _hashable(_UNROLLED)
-    found = grow(small, **_UNROLLED.options).workload
-    assert different(found.programs[0], without_sizes(real.programs[0]), ROW_COLUMNS) == []
-    back = grow(real, layers=5, mesh="4x2").workload
-    assert different(back.programs[0], without_sizes(small.programs[0]), ROW_COLUMNS) == []
 
 
 @pytest.mark.parametrize(
