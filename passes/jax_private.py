@@ -135,6 +135,9 @@ xla_client = _later(
     "register_custom_call_target",
 )
 
+#: The module of jaxlib that hands a compilation's module to Python.
+xla_transforms = _later("jaxlib._xla:", "register_xla_transform", "clear_xla_transform")
+
 _hardware = _later("jax._src.hardware_utils:", "num_available_amd_gpus")
 
 

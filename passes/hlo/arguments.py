@@ -9,13 +9,17 @@ from flint.passes.mlir import functions_of, make_context
 from flint.steps.captured import Captured
 
 _ARGUMENTS, _SHARDING, _MEMORY = "arg_attrs", "sdy.sharding", "mhlo.memory_kind"
+_DONATED = ("jax.buffer_donor", "tf.aliasing_output")
 
 
 class GivenArgument(NamedTuple):
-    """Its sharding in Shardy's spelling, `[{"data"}, {}]` ("": none), and whether the host holds it."""
+    """Its sharding in Shardy's spelling, `[{"data"}, {}]` ("": none), whether the host holds it, and whether
+    the step may overwrite it.
+    """
 
     sharding: str
     on_host: bool
+    donated: bool
 
 
 def given_arguments(captured: Captured) -> list[GivenArgument]:
@@ -35,7 +39,8 @@ def given_arguments(captured: Captured) -> list[GivenArgument]:
         def given(a: Any) -> GivenArgument:
             has_sharding = _SHARDING in a and not captured.is_gspmd
             sharding = show(tensors.parse(a[_SHARDING])) if has_sharding else ""
-            return GivenArgument(sharding, _MEMORY in a and "host" in a[_MEMORY].value)
+            on_host = _MEMORY in a and "host" in a[_MEMORY].value
+            return GivenArgument(sharding, on_host, any(name in a for name in _DONATED))
 
         return list(map(given, map(ir.DictAttr, ir.ArrayAttr(main.attributes[_ARGUMENTS]))))
 

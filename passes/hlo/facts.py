@@ -14,13 +14,14 @@ from flint.passes.hlo.module import Instruction
 class CapturedFacts:
     """What is known of a module beside it: the arguments of the program, and its collectives.
 
-    `shardings` are as `Program.cause` has them, `on_host` numbers of arguments that the host holds,
-    `causes` what `causes_of` finds. `captured` says that no compiler has ordered what products read: then
-    updates in place name what they update as their alias, too.
+    `shardings` are as `Program.cause` has them, `on_host` and `donated` numbers of arguments that
+    the host holds and that the step may overwrite, `causes` what `causes_of` finds. `captured` says that
+    no compiler has ordered what products read: then updates in place name what they update as their alias, too.
     """
 
     shardings: Sequence[str] = ()
     on_host: Container[int] = ()
+    donated: Container[int] = ()
     causes: Mapping[int, str] = field(default_factory=dict)
     captured: bool = False
 

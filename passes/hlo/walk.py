@@ -170,8 +170,10 @@ class _HloWalk:
         return scope.rows[self.module.root(scope.computation).id]
 
     def _parameter(self, p: Instruction) -> Rows:
-        flags = Flag.DONATED if p.parameter_number in self.module.donated else 0
-        on_host, cause = self.known.argument(p.parameter_number)
+        number = p.parameter_number
+        is_donated = number in self.module.donated or number in self.known.donated
+        flags = Flag.DONATED if is_donated else 0
+        on_host, cause = self.known.argument(number)
         return tree(p.shape, lambda part: self.builder.add(
             ARGUMENT if on_host else "hlo.parameter", Kind.PARAMETER,
             op=OpClass.HOST_VALUE if on_host else OpClass.VALUE, dtype=shapes.first(part)[0],

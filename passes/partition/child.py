@@ -135,7 +135,7 @@ def main() -> None:
 
     make_context()  # imports MLIR while the parent is still busy
     import flint.passes.partition.prepare.local_calls
-    import flint.passes.partition.prepare.simplify
+    import flint.passes.partition.prepare.prepared
     import flint.passes.partition.shardy_pipeline  # noqa: F401
 
     jax_private.xla_client().make_cpu_client  # noqa: B018  and XLA, for all forks

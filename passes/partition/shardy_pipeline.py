@@ -13,7 +13,7 @@ from flint.passes.mlir import functions_of
 from flint.passes.partition.prepare.host_calls import take_host_calls_apart
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.rules import attach_rules
-from flint.passes.partition.prepare.simplify import simplify
+from flint.passes.partition.prepare.scans import scans_as_windows
 from flint.passes.partition.prepare.sizes import refuse_huge_tensors
 from flint.passes.partition.prepare.zeros import drop_empty_results
 from flint.passes.partition.worker import announce
@@ -67,7 +67,8 @@ def propagated_module(bytecode: bytes) -> Any:
     announce("inline")
     inline_calls(module)
     take_host_calls_apart(module, bytecode)
-    simplify(module, bytecode)
+    if b"scan" in bytecode:
+        scans_as_windows(module)
     attach_rules(module, bytecode)
     _run(module, PROPAGATE)
     return module

@@ -115,6 +115,7 @@ def _facts(captured: Captured, both: Divided) -> CapturedFacts:
     return CapturedFacts(
         [argument.sharding for argument in arguments],
         {number for number, argument in enumerate(arguments) if argument.on_host},
+        {number for number, argument in enumerate(arguments) if argument.donated},
         causes_of(both.part, writes_own=any(mark in captured.module for mark in MARKS)),
         captured=True,
     )

@@ -14,6 +14,13 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.passes import jax_private
+from flint.passes.partition.prepare.by_xla import (
+    COMPILER_ERRORS,
+    compile_for_cpus,
+    first_lines,
+    refused,
+    simplified_by_xla,
+)
 
 #: The pass that divides a module; a device alone has only what ends shardings.
 _DIVIDES, _ALONE = "spmd-partitioning", "shardy-xla"
@@ -23,24 +30,27 @@ _POLL_SECONDS = 0.005
 def run_spmd(
     module_bytecode: bytes, num_devices: int, scratch: str, *, is_shardy: bool = True
 ) -> tuple[bytes, bytes]:
-    """Partition a StableHLO module with XLA's own partitioner; returns an HloProto before and after.
+    """Simplify a StableHLO module and partition it, both by XLA; returns an HloProto before and after the latter.
 
-    One CPU device stands for all `num_devices` of them: the device assignment is zeros, and the
-    compilation is left behind once the partitioned module has been dumped into the empty folder
-    `scratch`. Shardings are Shardy's, or GSPMD's unless `is_shardy`. Call it in a process that may end afterwards. Raises FlintError FL402 with XLA's
-    reason if it refuses the module.
+    The compilation is left behind once the partitioned module has been dumped into the empty folder
+    `scratch`. Shardings are Shardy's, or GSPMD's unless `is_shardy`. Call it in a process that may end
+    afterwards. Raises FlintError FL402 with XLA's reason if it refuses the module.
     """
     name = _DIVIDES if num_devices > 1 else _ALONE
     # The user's own flags are for other programs, and an unknown one would end this process.
     os.environ["XLA_FLAGS"] = (
         f"--xla_dump_to={scratch} --xla_dump_hlo_as_proto --xla_dump_hlo_pass_re={name}"
     )
-    refused: list[str] = []
-    compiling = threading.Thread(
-        target=_compile,
-        args=(jax_private.xla_client(), module_bytecode, num_devices, is_shardy, refused),
-        daemon=True,
-    )
+    simplified = simplified_by_xla(module_bytecode, is_shardy=is_shardy)
+    refusals: list[Exception] = []
+
+    def compile() -> None:
+        try:
+            compile_for_cpus(simplified, num_devices, is_shardy=is_shardy)
+        except COMPILER_ERRORS as error:
+            refusals.append(error)
+
+    compiling = threading.Thread(target=compile, daemon=True)
     compiling.start()
     while True:
         finished = not compiling.is_alive()
@@ -50,31 +60,7 @@ def run_spmd(
         if finished:
             break
         time.sleep(_POLL_SECONDS)
-    reason = refused[0] if refused else "it wrote no partitioned module"
-    raise FlintError(
-        "FL402",
-        f"XLA does not partition this program: {reason}",
-        help="change the operation that is named, or compute it in jax.shard_map",
-    )
-
-
-def _compile(
-    xla: Any, module: bytes, num_devices: int, is_shardy: bool, refused: list[str]
-) -> None:
-    import numpy as np
-
-    options = xla.CompileOptions()
-    options.num_replicas, options.num_partitions = 1, num_devices
-    options.executable_build_options.use_spmd_partitioning = True
-    options.executable_build_options.use_shardy_partitioner = is_shardy
-    everywhere = np.zeros((1, num_devices), dtype=np.int64)
-    options.device_assignment = xla.DeviceAssignment.create(everywhere)
-    client = xla.make_cpu_client()
-    devices = xla.DeviceList(tuple(client.devices()[:1]))
-    try:
-        client.compile_and_load(module, devices, options)
-    except (RuntimeError, ValueError, TypeError) as error:
-        refused.append(_first_lines(error))
+    raise refused(refusals[0] if refusals else "it wrote no partitioned module")
 
 
 def _dumped(folder: Path, name: str) -> bytes | None:
@@ -104,13 +90,8 @@ def parse_text(text: bytes) -> bytes:
     """HLO text to a serialised HloModuleProto. Raises FlintError FL303 with XLA's reason."""
     try:
         return jax_private.proto_of_hlo_text(text.decode())
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise FlintError("FL303", _first_lines(error)) from error
-
-
-def _first_lines(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:2])[:400]
+    except COMPILER_ERRORS as error:
+        raise FlintError("FL303", first_lines(error)) from error
 
 
 def partition(options: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
@@ -121,10 +102,10 @@ def partition(options: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], 
     from flint.passes.partition.prepare.local_calls import with_local_calls
     from flint.passes.partition.prepare.manual_names import with_whole_names
     from flint.passes.partition.prepare.positions import marked
+    from flint.passes.partition.prepare.prepared import prepared
     from flint.passes.partition.prepare.said import with_said
-    from flint.passes.partition.prepare.simplify import simplified
 
-    module = marked(with_whole_names(with_local_calls(simplified(with_said(payload)))))
+    module = marked(with_whole_names(with_local_calls(prepared(with_said(payload)))))
     before, after = run_spmd(
         module,
         int(options["num_devices"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -22,7 +23,7 @@ class NarrowCollectives(Pass):
     """Let a collective that only moves data take what a conversion to a wider type read.
 
     The conversion comes after it, then; what else reads it keeps one of its own. It may be read in
-    another shape. A conversion to a narrower type that alone reads a collective comes before it. XLA
+    another shape or order (ConvertMover). A conversion to a narrower type that alone reads a collective comes before it. XLA
     for GPUs does the same (CollectiveQuantizer), and gathers what a broadcast repeats before that
     (AllGatherBroadcastReorder).
     """
@@ -31,6 +32,7 @@ class NarrowCollectives(Pass):
 
     def apply(self, program: Program) -> Program:
         """Return the program with narrower collectives."""
+        program = rewrite(program, _OF_WIDENED, partial(_widened_after, turned=True))
         while (moved := rewrite(program, _OF_WIDENED, _widened_after)) is not program:
             program = moved  # the conversion may stand in front of another collective now
         return rewrite(program, _NARROWED, _narrowed_before)
@@ -48,20 +50,20 @@ _OF_WIDENED = Op(ANY, _moves, reads=(Op(ANY),))
 _NARROWED = Op(OpClass.CONVERT, _computes, reads=(Op(ANY, _moves, read_once=True),))
 
 
-def _widened_after(edit: Editor, move: int, read: int) -> bool:
-    """A narrow collective before the row, which becomes the conversion."""
+def _widened_after(edit: Editor, move: int, read: int, *, turned: bool = False) -> bool:
+    """A narrow collective before the row, which becomes the conversion, `turned` if what it reads may be."""
     p = edit.program
     if p.op[edit.like(read)] == OpClass.BROADCAST:
         return p.collective[move] == Collective.ALL_GATHER and _moved_first(edit, move, read, [])
-    convert, views = _seen_through(edit, read)
+    convert, views = _seen_through(edit, read, turned)
     return p.op[edit.like(convert)] == OpClass.CONVERT and _moved_first(edit, move, convert, views)
 
 
-def _seen_through(edit: Editor, row: int) -> tuple[int, list[int]]:
-    """What a row is a view of, and the views, the outermost first."""
-    views = []
-    while not edit.is_new(row) and edit.program.flags[edit.like(row)] & Flag.VIEW:
-        if len(edit.reads(row)) != 1:
+def _seen_through(edit: Editor, row: int, turned: bool) -> tuple[int, list[int]]:
+    """What a row is a view of, or has in another order, and the rows between, the outermost first."""
+    p, views = edit.program, []
+    while not edit.is_new(row) and len(edit.reads(row)) == 1:
+        if not (p.flags[row] & Flag.VIEW or (turned and p.op[row] == OpClass.TRANSPOSE)):
             break
         views.append(row)
         row = edit.reads(row)[0]
@@ -82,9 +84,12 @@ def _moved_first(edit: Editor, move: int, widens: int, views: list[int]) -> bool
     sizes = {"operand_bytes": before, "comm_bytes": before, "result_bytes": narrow}
     dtype = p.dtype[edit.like(read)]
     for view in reversed(views):
+        moves = p.op[view] == OpClass.TRANSPOSE and not p.flags[view] & Flag.VIEW
         read = edit.value(
-            view, move, int(region), [read], dtype=dtype, result_bytes=before, flags=Flag.VIEW
-        )
+            view, move, int(region), [read], dtype=dtype, result_bytes=before,
+            operand_bytes=before if moves else 0, flags=0 if moves else Flag.VIEW,
+            kind=Kind.COMPUTE if moves else Kind.VALUE,
+        )  # fmt: skip
     moved = edit.copy(move, move, int(region), [read], dtype=dtype, **sizes)
     edit.become(move, widens)
     edit.change(

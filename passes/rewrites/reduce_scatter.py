@@ -58,7 +58,11 @@ def _slices(program: Program) -> Mask:
     return np.asarray(_by_axes(program) & idle & (program.result_bytes > 0))
 
 
-_SLICED = Op(OpClass.ALL_SLICE, _slices, reads=(Op(ANY, _reduces, read_once=True),))
+def _reshaped(program: Program) -> Mask:
+    return np.asarray(_reduces(program) | (program.flags & Flag.VIEW > 0))
+
+
+_SLICED = Op(OpClass.ALL_SLICE, _slices, reads=(Op(ANY, _reshaped, read_once=True),))
 
 
 def _of_product(edit: Editor, reduce: int) -> bool:
@@ -80,13 +84,22 @@ def _is_split(edit: Editor, reduce: int, axes: Axes, rest: Axes) -> bool:
     return bool((sums & np.isin(p.group, known) & (p.region == p.region[reduce])).any())
 
 
-def _scattered(edit: Editor, slices: int, reduce: int) -> bool:
-    """Over all axes, over some, or not at all."""
-    p = edit.program
+def _scattered(edit: Editor, slices: int, sliced: int) -> bool:
+    """Over all axes, over some, or not at all. What is `sliced` may be the sum in another shape."""
+    p, reduce, views = edit.program, sliced, list[int]()
+    while p.flags[edit.like(reduce)] & Flag.VIEW and edit.uses(reduce) == 1 == len(
+        edit.reads(reduce)
+    ):
+        views.append(reduce)
+        reduce = edit.reads(reduce)[0]
+    if edit.is_new(reduce) or edit.uses(reduce) != 1 or p.groups[p.group[reduce]].is_listed:
+        return False
+    if p.collective[reduce] != Collective.ALL_REDUCE:
+        return False
     axes = p.groups[p.group[slices]].axes
     rest = p.mesh.without(p.groups[p.group[reduce]].axes, axes)
-    shapes = (p.shapes[p.shape[row]] for row in (reduce, slices))
-    if rest is None or sum(a != b for a, b in zip(*shapes, strict=True)) > 1:
+    whole, part = (p.shapes[p.shape[row]] for row in (sliced, slices))
+    if rest is None or sum(a != b for a, b in zip(whole, part, strict=True)) > 1:
         return False
     if rest and not _of_product(edit, reduce) and not _is_split(edit, reduce, axes, rest):
         return False
@@ -102,12 +115,13 @@ def _scattered(edit: Editor, slices: int, reduce: int) -> bool:
     if rest == ():
         edit.become(slices, reduce)
         edit.change(slices, deps=edit.reads(reduce), **scatter)
-        edit.remove([reduce])
+        edit.remove([reduce, *views])
         return True
     edit.change(reduce, **scatter, group=p.group[slices])
     part_bytes = p.result_bytes[slices]
     of_reduce = ("opcode", "op", "kind", "collective", "stream", "cause")
     kept = {name: getattr(p, name)[reduce] for name in of_reduce}
     sizes = {"comm_bytes": part_bytes, "operand_bytes": part_bytes}
-    edit.change(slices, **kept, **sizes, group=Group(rest), flags=flags)
+    edit.change(slices, deps=[reduce], **kept, **sizes, group=Group(rest), flags=flags)
+    edit.remove(views)
     return True

@@ -1,7 +1,7 @@
 """Loops get fills, one number everywhere, from before them, as in XLA's compilers for GPUs.
 
-XLA's compiler for CPUs, which partitions here, makes them in the loops that read them
-(`WhileLoopConstantSinking` with broadcasts). For GPUs they are arrays that are there all loop long.
+XLA makes them in the loops that read them when it reads a module, and its compiler for GPUs moves what
+does not change out of loops again: they are arrays that are there all loop long.
 Profiles of other compilers move them (`sinks` of fuse-chains, `sink-fills`).
 """
 

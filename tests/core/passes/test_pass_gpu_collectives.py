@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind
 from flint.passes.rewrites.fold_gathers import FoldGathers
 from flint.passes.rewrites.narrow_collectives import NarrowCollectives
@@ -90,18 +91,24 @@ def test_sums_are_not_narrowed() -> None:
     assert NarrowCollectives().apply(program) is program
 
 
-def test_what_is_widened_may_be_moved_in_another_shape() -> None:
-    b = Rows()
-    wide = b.op("convert", b.parameter(dtype="bf16", result_bytes=32), operand_bytes=32)
-    b.result(moved(b, b.op("reshape", wide, kind=Kind.VALUE, alias=wide, flags=Flag.VIEW)))
-    after = NarrowCollectives().apply(b.build())
-    after.verify()
-    assert lines(after)[2:6] == [
-        "%2 reshape %1",
-        "%3 reshape %0",
-        "%4 all_to_all {x} 32->32 %3",
-        "%5 convert %4",
-    ]
+def test_what_is_widened_may_be_moved_in_another_shape_or_order() -> None:
+    for name, kind, flags in (
+        ("reshape", Kind.VALUE, Flag.VIEW),
+        ("transpose", Kind.COMPUTE, Flag(0)),
+    ):
+        b = Rows()
+        wide = b.op("convert", b.parameter(dtype="bf16", result_bytes=32), operand_bytes=32)
+        alias = {"alias": wide} if flags else {"op": OpClass.TRANSPOSE}
+        b.result(moved(b, b.op(name, wide, kind=kind, flags=flags, **alias)))
+        after = NarrowCollectives().apply(b.build())
+        after.verify()
+        assert lines(after)[2:6] == [
+            f"%2 {name} %1",
+            f"%3 {name} %0",
+            "%4 all_to_all {x} 32->32 %3",
+            "%5 convert %4",
+        ]
+        assert after.row(3).kind == kind
 
 
 def gathered(b: Rows, dep: int, **columns: Any) -> int:

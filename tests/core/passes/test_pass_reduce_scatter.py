@@ -44,6 +44,18 @@ def test_the_order_of_axes_and_a_value_row_do_not_matter() -> None:
     assert lines(after)[1] == "%1 reduce_scatter {x,y} 64->4 %0"
 
 
+@pytest.mark.parametrize(("over", "sums"), [("x", 0), ("xy", 1)])
+def test_a_sum_may_be_sliced_in_another_shape(over: str, sums: int) -> None:
+    b = Rows()
+    reduced = b.all_reduce(b.parameter(), group(*over))
+    shaped = b.op("reshape", reduced, kind=Kind.VALUE, alias=reduced, flags=Flag.VIEW)
+    b.result(b.all_slice(shaped, group("x"), part_bytes=8))
+    after = FormReduceScatter().apply(b.build())
+    after.verify()
+    assert lines(after)[1] == "%1 reduce_scatter {x} 64->8 %0"
+    assert lines(after)[2:-1] == ["%2 all_reduce {y} 8->8 %1"] * sums
+
+
 def test_a_slice_over_some_axes_leaves_an_all_reduce_of_the_part() -> None:
     b = Rows()
     reduced = b.all_reduce(b.parameter(), group("x", "y"), cause="k", stream="comm")

@@ -1,7 +1,4 @@
-"""What XLA's compilers do to a program before shardings propagate: docs/decisions/0073-*.md.
-
-XLA's partitioner alone, which runs here, does not.
-"""
+"""What XLA's compilers do to a program before they simplify it, and the one for CPUs does not."""
 
 from __future__ import annotations
 
@@ -9,50 +6,28 @@ import math
 from typing import Any, Final
 
 from flint.passes.mlir import operations_named, rewritten, shape_of
-from flint.passes.partition.prepare.broadcasts import split_broadcasts
 from flint.passes.partition.prepare.host_calls import rename_moves, take_host_calls_apart
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.kept_fills import keep_fills
-from flint.passes.partition.prepare.move_reshapes import move_reshapes
 from flint.passes.partition.prepare.scans import scans_as_windows
-from flint.passes.partition.prepare.single_index import expand_single_indices
-from flint.passes.partition.prepare.transposed import exchange_operands
-from flint.passes.partition.prepare.zeros import (
-    add_into_scatters,
-    drop_added_zeros,
-    join_reshapes,
-    pad_with_constants,
-)
+from flint.passes.partition.prepare.single_scatters import expand_single_scatters
 
 
-def simplified(bytecode: bytes) -> bytes:
-    """A StableHLO module as XLA's partitioner gets it. To be called where MLIR may be loaded."""
+def prepared(bytecode: bytes) -> bytes:
+    """A StableHLO module as XLA simplifies it. To be called where MLIR may be loaded."""
 
     def change(module: Any) -> None:
         inline_calls(module)
         take_host_calls_apart(module, bytecode)
         rename_moves(module)
-        simplify(module, bytecode)
-        move_reshapes(module)
-        join_reshapes(module)
-        exchange_operands(module)
+        if b"scan" in bytecode:
+            scans_as_windows(module)
+        if b"scatter" in bytecode:
+            expand_single_scatters(module)
         _call_searches(module)
         keep_fills(module)
 
     return rewritten(bytecode, change)
-
-
-def simplify(module: Any, bytecode: bytes) -> None:
-    """Simplify `module`, which `bytecode` was parsed to, in place."""
-    if b"scan" in bytecode:
-        scans_as_windows(module)
-    add_into_scatters(module)
-    if any(name in bytecode for name in (b"gather", b"scatter", b"dynamic_slice")):
-        expand_single_indices(module)
-    drop_added_zeros(module)
-    split_broadcasts(module)
-    join_reshapes(module)
-    pad_with_constants(module)
 
 
 # The largest few, as rows and a call (`TopkRewriter`): XLA's partitioner searches parts of such a call, and
