@@ -31,6 +31,7 @@ from flint.passes.partition import Partitioned
 from flint.passes.partition.prepare.sizes import refuse_huge_tensors
 from flint.passes.partition.replicated import replicated_work
 from flint.passes.partition.worker import the_worker
+from flint.passes.rewrites.reassociate import FoldAllReduces
 from flint.passes.rewrites.reduce_scatter import FormReduceScatter
 from flint.passes.work.totals import matmul_flops
 from flint.steps.captured import Captured
@@ -67,7 +68,7 @@ def partitioned(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) ->
     which most of the work is not split.
     """
     both = divided(captured, timeout_seconds)
-    program = FormReduceScatter().apply(_program(captured, both))
+    program = FormReduceScatter().apply(FoldAllReduces().apply(_program(captured, both)))
     return Partitioned(program, *_repeated(captured, both.whole, program))
 
 

@@ -25,13 +25,12 @@ class FormReduceScatter(Pass):
     """Turn an all-reduce that only a `sdy.all_slice` reads into a reduce-scatter.
 
     Slice over all axes of the all-reduce: the slice's row becomes the reduce-scatter, and the
-    all-reduce goes. Slice over some of them: the all-reduce's row becomes a reduce-scatter over
-    the sliced axes, and the slice's row an all-reduce of the part over the other axes. A slice
-    over an axis that the all-reduce does not have, or of several dimensions at once, or groups of
-    listed ranks, stay as they are. So does a slice over some axes of what is not a product: XLA's
-    partitioner sums it over all axes at once. Its compilers take such a sum apart (AllReduceSplitter)
-    if it is over the whole mesh, the slice is over the mesh's last axes, and another sum of the
-    computation has one of the two groups that come of it.
+    all-reduce goes. A slice over some of them, over an axis that the all-reduce does not have, or of
+    several dimensions at once, or groups of listed ranks, stay as they are. XLA's compilers take a sum
+    that is sliced over some axes apart (AllReduceSplitter) if it is over the whole mesh, the slice is
+    over the mesh's last axes, and another sum of the computation has one of the two groups that come
+    of it: then the all-reduce's row becomes a reduce-scatter over the sliced axes, and the slice's
+    row an all-reduce of the part over the other axes.
     `comm_bytes` of the reduce-scatter is that of the all-reduce: both count the rank's input.
     """
 
@@ -65,14 +64,6 @@ def _reshaped(program: Program) -> Mask:
 _SLICED = Op(OpClass.ALL_SLICE, _slices, reads=(Op(ANY, _reshaped, read_once=True),))
 
 
-def _of_product(edit: Editor, reduce: int) -> bool:
-    """Whether a sum of Shardy's adds up none of what XLA's partitioner sums over all axes at once."""
-    if not edit.program.flags[reduce] & Flag.PARTITIONED:
-        return False
-    at_once = (OpClass.SCATTER, OpClass.GATHER, OpClass.REDUCE)
-    return all(edit.program.op[edit.like(r)] not in at_once for r in edit.reads(reduce))
-
-
 def _is_split(edit: Editor, reduce: int, axes: Axes, rest: Axes) -> bool:
     """Whether XLA's compilers make two sums of one: over the `axes` that are sliced, and the `rest`."""
     p = edit.program
@@ -101,7 +92,7 @@ def _scattered(edit: Editor, slices: int, sliced: int) -> bool:
     whole, part = (p.shapes[p.shape[row]] for row in (sliced, slices))
     if rest is None or sum(a != b for a, b in zip(whole, part, strict=True)) > 1:
         return False
-    if rest and not _of_product(edit, reduce) and not _is_split(edit, reduce, axes, rest):
+    if rest and not _is_split(edit, reduce, axes, rest):
         return False
     flags = int(p.flags[reduce]) & ~int(Flag.IN_PLACE | Flag.VIEW)  # it has another size now
     scatter = {

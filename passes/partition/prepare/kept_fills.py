@@ -21,7 +21,10 @@ _BACKWARD: Final = (Phase.BACKWARD, Phase.REMAT)
 
 
 def keep_fills(module: Any) -> None:
-    """Put a barrier behind each fill that a loop of `module` only reads, in place; `tidy` drops it."""
+    """Put a barrier behind each fill that a loop of `module` only reads, in place; `tidy` drops it.
+
+    Zeros get none: XLA simplifies what is added to them, or written into them, before it partitions.
+    """
     from jaxlib.mlir import ir
 
     for loop in operations_named(module, "stablehlo.while"):
@@ -69,4 +72,9 @@ def _is_fill(value: Any) -> bool:
     while op is not None and op.name in _PASSES:
         op = defining_operation(op.operands[0])
     held = op.attributes["value"] if op is not None and op.name == "stablehlo.constant" else None
-    return isinstance(held, ir.DenseElementsAttr) and held.is_splat
+    if not isinstance(held, ir.DenseElementsAttr) or not held.is_splat:
+        return False
+    if isinstance(ir.RankedTensorType(held.type).element_type, ir.ComplexType):
+        return True  # jaxlib does not read them
+    number = held.get_splat_value()
+    return not isinstance(number, ir.FloatAttr | ir.IntegerAttr | ir.BoolAttr) or bool(number.value)
