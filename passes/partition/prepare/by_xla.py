@@ -93,7 +93,7 @@ def compile_for_cpus(
     everywhere = np.zeros((1, partitions), dtype=np.int64)
     options.device_assignment = xla.DeviceAssignment.create(everywhere)
     build = options.executable_build_options
-    build.use_spmd_partitioning = partitions > 1
+    build.use_spmd_partitioning = True
     build.use_shardy_partitioner = is_shardy
     if left_out:
         build.debug_options.xla_enable_dumping = False
