@@ -29,7 +29,7 @@ _PLACES = {
     "delay-past-loops": "rewrites.delay_past_loops:DelayPastLoops",
     "drop-dead-code": "rewrites.dead_code:DropDeadCode",
     "expand-ragged": "fusion.xla_gpu.expand_ragged:ExpandRagged",
-    "fold-all-reduces": "rewrites.reassociate:FoldAllReduces",
+    "fold-all-reduces": "rewrites.reduce_scatter:FoldAllReduces",
     "fold-gathers": "rewrites.fold_gathers:FoldGathers",
     "form-reduce-scatter": "rewrites.reduce_scatter:FormReduceScatter",
     "fuse": "fusion.kernels:Fuse",

@@ -31,8 +31,7 @@ from flint.passes.partition import Partitioned
 from flint.passes.partition.prepare.sizes import refuse_huge_tensors
 from flint.passes.partition.replicated import replicated_work
 from flint.passes.partition.worker import the_worker
-from flint.passes.rewrites.reassociate import FoldAllReduces
-from flint.passes.rewrites.reduce_scatter import FormReduceScatter
+from flint.passes.rewrites.reduce_scatter import FoldAllReduces, FormReduceScatter
 from flint.passes.work.totals import matmul_flops
 from flint.steps.captured import Captured
 

@@ -1,4 +1,4 @@
-"""An all-reduce of which each device keeps a part is a reduce-scatter."""
+"""An all-reduce of which each device keeps a part is a reduce-scatter; one of another is one over both."""
 
 from __future__ import annotations
 
@@ -115,4 +115,34 @@ def _scattered(edit: Editor, slices: int, sliced: int) -> bool:
     sizes = {"comm_bytes": part_bytes, "operand_bytes": part_bytes}
     edit.change(slices, deps=[reduce], **kept, **sizes, group=Group(rest), flags=flags)
     edit.remove(views)
+    return True
+
+
+@dataclass(frozen=True)
+class FoldAllReduces(Pass):
+    """Turn an all-reduce that only an all-reduce reads into one over the axes of both.
+
+    They reduce alike, over axes that they do not share; groups of listed ranks stay as they are.
+    XLA does the same (AllReduceFolder). A `shard_map` that sums over one axis what the partitioner
+    sums over another has such pairs.
+    """
+
+    name: ClassVar[str] = "fold-all-reduces"
+
+    def apply(self, program: Program) -> Program:
+        """Return the program with fewer all-reduces."""
+        return rewrite(program, _OF_REDUCED, _folded)
+
+
+_OF_REDUCED = Op(ANY, _reduces, reads=(Op(ANY, _reduces, read_once=True),))
+
+
+def _folded(edit: Editor, outer: int, inner: int) -> bool:
+    p = edit.program
+    first, second = (p.groups[p.group[edit.like(r)]].axes for r in (inner, outer))
+    same = all(getattr(p, n)[outer] == getattr(p, n)[inner] for n in ("op", "comm_bytes"))
+    if not same or {a.name for a in first} & {a.name for a in second}:
+        return False
+    edit.change(outer, deps=edit.reads(inner), group=Group(p.mesh.canonical((*first, *second))))
+    edit.remove([inner])
     return True

@@ -13,7 +13,7 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind
 from flint.passes.rewrites.fold_gathers import FoldGathers
 from flint.passes.rewrites.narrow_collectives import NarrowCollectives
-from flint.passes.rewrites.reassociate import FoldAllReduces
+from flint.passes.rewrites.reduce_scatter import FoldAllReduces
 from tests.program_text import Rows, group, lines
 
 
