@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from flint.tools.serve.serve import Served
     from flint.tools.serve.surface.surface import Surface
 
+
 class ServeDocument(TypedDict):
     schema: str
     program: str

@@ -204,7 +204,8 @@ def lines_of(
     _require_sizes(wrong_calls, first.call_rows, first.program)
     found, line = _grouped(first, of_kernels, of_calls, pricing)
     found = replace(found, changes=_changes(listings, ns, line, pricing, sizes))
-    _require_times(found, listings, ns, sizes, wrong.reshape(-1, len(COLUMNS)).any(axis=1))
+    misfits: Mask = np.asarray(wrong.reshape(-1, len(COLUMNS)).any(axis=1))
+    _require_times(found, listings, ns, sizes, misfits)
     return found
 
 
@@ -215,7 +216,7 @@ def _grouped(
     k, trips = first.kernels, first.program.trips
     factors = of_kernels.factors.reshape(len(k), -1)
     alike = np.column_stack(
-        [factors, k.kind, k.dtype, k.indexed, first.masks.causal, first.masks.window]
+        [factors, k.kind, k.dtype, k.indexed_elements > 0, first.masks.causal, first.masks.window]
     )
     _, where, of_row = np.unique(alike, axis=0, return_index=True, return_inverse=True)
     counts = np.zeros(len(where), dtype=np.int64)
