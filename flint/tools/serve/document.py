@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Literal
+
+from typing_extensions import TypedDict
 
 from flint.tools.serve.result import ServeSummary
 
@@ -11,29 +13,31 @@ if TYPE_CHECKING:
     from flint.tools.serve.surface.surface import Surface
 
 
-class ServeDocument(TypedDict):
-    schema: str
-    program: str
-    devices: int
-    requests: str
-    engines: list[EngineDocument]
-    summary: ServeSummary
-    notes: list[str]
-
-
 class EngineDocument(TypedDict):
-    """What one engine of a pool is: its devices and the memory of each, in bytes."""
+    """What one engine of a pool is. Bytes are those of one device."""
 
-    cluster: str
-    devices: int
-    stack: str
-    kernels: str
-    cache_tokens: int
-    cache_bytes_per_token: float
-    weight_bytes: int
-    pass_bytes_per_token: float
-    runtime_bytes: int
-    capacity_bytes: int
+    cluster: str  #: Name of its machines.
+    devices: int  #: How many it has.
+    stack: str  #: Whose software runs.
+    kernels: str  #: Profile of its kernels.
+    cache_tokens: int  #: Tokens that fit into its cache.
+    cache_bytes_per_token: float  #: Of one token in the cache.
+    weight_bytes: int  #: Of the model's weights.
+    pass_bytes_per_token: float  #: Activations of a pass, for each of its tokens.
+    runtime_bytes: int  #: What the software keeps.
+    capacity_bytes: int  #: Memory of a device.
+
+
+class ServeDocument(TypedDict):
+    """What `flint serve --json` prints."""
+
+    schema: Literal["flint.serve/1"]
+    program: str  #: Name of the captured model.
+    devices: int  #: Of all engines.
+    requests: str  #: As they were asked for.
+    engines: list[EngineDocument]  #: One, or that which prefills and that which decodes.
+    summary: ServeSummary  #: Times, rates, and what each pool did.
+    notes: list[str]  #: What was assumed.
 
 
 def serve_document(served: Served) -> ServeDocument:

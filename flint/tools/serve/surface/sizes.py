@@ -62,9 +62,10 @@ PRODUCTS: Final = (
     (0, 1, 1),
     (0, 2, 0),
 )
-#: Products of a sum at most, and what a sum may be off: of its value, for halves that were cut off.
+#: Products of a sum at most. A sum is exact within this much of its value (sizes are whole numbers), and
+#: close within this much: halves were cut off.
 MOST_TERMS: Final = 4
-EXACT: Final = 1e-6
+EXACT: Final = 1e-10
 CLOSE: Final = 2e-3
 
 
@@ -106,16 +107,17 @@ def fitted(values: Int64s, sizes: Float64s) -> tuple[Polynomials, Mask]:
     factors = np.zeros((len(wanted), len(PRODUCTS)))
     error = np.full(len(wanted), np.inf)
     scale = np.maximum(np.abs(wanted).max(axis=1), 1)
+    exact = EXACT + 0.01 / scale
     terms = min(MOST_TERMS, len(sizes) - 1)
     for count in range(1, terms + 1):
         for chosen in combinations(range(len(PRODUCTS)), count):
-            left = np.flatnonzero(error > EXACT)
+            left = np.flatnonzero(error > exact)
             if not len(left):
                 break
             some = products[:, chosen]
             if np.linalg.matrix_rank(some / some.max(axis=0)) < count:
                 continue
-            _improve(wanted, left, some, np.array(chosen), factors, error, scale)
+            _improve(wanted, left, some, np.array(chosen), factors, error, scale, exact)
     wrong = error > CLOSE
     plain = products[:, :2]  # a constant, and the tokens: what nothing gives exactly follows these
     factors[wrong] = 0
@@ -131,11 +133,12 @@ def _improve(
     factors: Float64s,
     error: Float64s,
     scale: Float64s,
+    exact: Float64s,
 ) -> None:
     """Take a sum of some products where it is closer than what was found before."""
     found, *_ = np.linalg.lstsq(products, wanted[rows].T, rcond=None)
     off = np.abs(products @ found - wanted[rows].T).max(axis=0) / scale[rows]
-    better = off < np.minimum(error[rows], np.where(off > EXACT, error[rows] / 2, np.inf))
+    better = off < np.where(off > exact[rows], error[rows] / 2, error[rows])
     mine = rows[better]
     factors[mine] = 0
     factors[mine[:, None], chosen[None]] = found.T[better]
