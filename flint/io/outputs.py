@@ -108,6 +108,7 @@ class OutputKind(Enum):
     CLUSTER = ("a cluster file",)
     KERNEL_TIMES = ("a table of measured kernels",)
     SCRIPT = ("a script of flint calibrate",)
+    SERVING_TABLE = ("a table for another simulator",)
 
     def __init__(self, text: str, *marks: _Mark) -> None:
         self.text = text

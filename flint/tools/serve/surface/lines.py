@@ -59,12 +59,16 @@ class Lines:
     def ns(self, part: Part, sizes: Float64s) -> Float64s:
         """What a part takes at sizes (points, 3)."""
         mine = np.flatnonzero(self.parts == part)
-        kernels = self.kernels(mine, sizes)
+        found: Float64s = self.kernels_ns(mine, sizes) @ self.counts[mine]
+        return found + self.communication_ns(part, sizes)
+
+    def kernels_ns(self, lines: Int64s, sizes: Float64s) -> Float64s:
+        """What each kernel of some lines takes once, (points, lines)."""
+        kernels = self.kernels(lines, sizes)
         none = np.zeros(len(kernels), dtype=np.int64)
         ns, _ = kernel_prices(kernels, none, self.pricing)
-        ns = ns.reshape(len(sizes), -1) * self.changes.at(sizes, mine)
-        found: Float64s = ns @ self.counts[mine]
-        return found + self._communication_ns(part, sizes)
+        found: Float64s = ns.reshape(len(sizes), -1) * self.changes.at(sizes, lines)
+        return found
 
     def kernels(self, lines: Int64s, sizes: Float64s) -> Kernels:
         """The kernels of some lines at all sizes, point by point."""
@@ -79,7 +83,8 @@ class Lines:
         )
         return behind_masks(sized, self.masks.select(every))
 
-    def _communication_ns(self, part: Part, sizes: Float64s) -> Float64s:
+    def communication_ns(self, part: Part, sizes: Float64s) -> Float64s:
+        """What the collectives of a part take at sizes (points, 3)."""
         found = np.zeros(len(sizes))
         mine = np.flatnonzero(self.call_parts == part)
         if not len(mine):

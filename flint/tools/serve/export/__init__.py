@@ -1,0 +1,1 @@
+"""The surface as tables of other simulators: Vidur, LLMServingSim, SGLang's simulator."""

@@ -1,0 +1,67 @@
+"""A surface written for another simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+
+from flint.errors import FlintError
+from flint.io.outputs import OutputKind, refuse_to_replace, write_output
+from flint.tools.serve.engine.rules import EngineRules
+from flint.tools.serve.export.llmservingsim import llmservingsim_files
+from flint.tools.serve.export.model import read_model, require_same_model
+from flint.tools.serve.export.passes import PassTimes
+from flint.tools.serve.export.sglang import sglang_files
+from flint.tools.serve.export.vidur import vidur_files
+from flint.tools.serve.surface.surface import Surface
+
+
+class ExportKind(StrEnum):
+    """Whose tables they are."""
+
+    VIDUR = "vidur"
+    LLMSERVINGSIM = "llmservingsim"
+    SGLANG = "sglang"
+
+
+def export(
+    surface: Surface,
+    kind: ExportKind,
+    directory: Path,
+    *,
+    engine: EngineRules,
+    config: Path | None = None,
+    name: str | None = None,
+    force: bool = False,
+) -> list[Path]:
+    """Write a surface as tables of another simulator, with a README of what they cannot hold.
+
+    `config` is the model's `config.json`, `name` its name on Hugging Face if that does not say it; tables
+    for SGLang need neither. Nothing is written unless every file can be. Raises FlintError FL896
+    (no usable config), FL897 (another model's, or one that the format cannot hold), FL502 and FL508.
+    """
+    files = _files(surface, kind, engine, config, name)
+    found = {directory / path: data for path, data in files.items()}
+    for path in found:
+        refuse_to_replace(path, OutputKind.SERVING_TABLE, force=force)
+    for path, data in found.items():
+        write_output(path, data, OutputKind.SERVING_TABLE, force=force)
+    return list(found)
+
+
+def _files(
+    surface: Surface, kind: ExportKind, engine: EngineRules, config: Path | None, name: str | None
+) -> Mapping[str, bytes]:
+    if kind is ExportKind.SGLANG:
+        return sglang_files(surface, engine)
+    if config is None:
+        raise FlintError(
+            "FL896",
+            f"tables for {kind} say the numbers of their model",
+            help="give its config.json, as Hugging Face has it",
+        )
+    model = read_model(config, name)
+    require_same_model(model, surface, config)
+    times = PassTimes(surface, engine, model)
+    return vidur_files(times) if kind is ExportKind.VIDUR else llmservingsim_files(times)

@@ -1,0 +1,53 @@
+"""The table of SGLang's simulator (github.com/sgl-project/sglang, tools/sglang-simulator, commit 1b2e728d).
+
+src/sglang_simulator/time_predictor/replay.py reads one JSON object: `json.dumps` of the sorted list of
+[new tokens, tokens in the cache] of a pass's sequences, to seconds. A pass that is not in it is, with
+`miss_strategy` "knn", the mean of the `miss_knn_k` nearest by sequences, new tokens and cached tokens.
+"""
+
+from __future__ import annotations
+
+import json
+
+from flint.tools.serve.engine.rules import EngineRules
+from flint.tools.serve.export.passes import longest_of
+from flint.tools.serve.export.table import grid
+from flint.tools.serve.step_times import Chunk
+from flint.tools.serve.surface.surface import Surface
+
+
+def sglang_files(surface: Surface, rules: EngineRules) -> dict[str, bytes]:
+    """The table, and a README."""
+    longest = longest_of(surface)
+    table: dict[str, float] = {}
+    sequences = [0, *grid(1, rules.max_sequences, 1.4)]
+    prompts = [
+        None,
+        *(Chunk(n, c) for n in grid(16, rules.max_tokens, 1.4) for c in (0, 1024, 8192)),
+    ]
+    for prompt in prompts:
+        alone = prompt is None
+        for count in sequences if alone else sequences[::4]:
+            for context in grid(16, longest, 1.4 if alone else 8) if count else [0]:
+                chunks = [] if prompt is None else [prompt]
+                if not (count or chunks):
+                    continue
+                key = json.dumps(sorted([[1, context]] * count + [list(c) for c in chunks]))
+                ns = surface.step_ns(count, count * context, chunks) + rules.host_ns
+                table[key] = round(ns / 1e9, 9)
+    text = json.dumps(table, indent=0)
+    return {"replay_table.json": text.encode(), "README.md": _README.encode()}
+
+
+_README = """# Passes for SGLang's simulator
+
+Times of Flint's models of the chip, none measured, with the host's part of each pass. In the configuration
+of the simulator (commit 1b2e728d):
+
+    "predictor": {"name": "replay", "database_path": "replay_table.json",
+                  "miss_strategy": "knn", "miss_knn_k": 1}
+
+- Sequences that decode have one context, and there is at most one chunk of a prompt: other passes take the time
+  of the nearest one in the table by sequences, new tokens and cached tokens.
+- Without `miss_strategy` a pass that is not in the table takes no time.
+"""
