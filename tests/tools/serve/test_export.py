@@ -22,17 +22,11 @@ from flint.tools.serve.surface.surface import Surface, surface_of
 
 LAYERS = 2
 CONFIG = {
-    "_name_or_path": "meta-llama/Meta-Llama-3-8B",
-    "hidden_size": 4096,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-    "hidden_act": "silu",
-}
+    "_name_or_path": "meta-llama/Meta-Llama-3-8B", "hidden_size": 4096, "num_hidden_layers": LAYERS,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+    "vocab_size": 128256, "hidden_act": "silu",
+}  # fmt: skip
 ENGINE = rules_of("vllm:max_num_seqs=64,max_num_batched_tokens=1024")
-DEVICES = 2
 #: Sequences that decode, the context of each, and a chunk of a prompt: on rows and between them.
 PASSES = [
     (decodes, context, chunk)
@@ -90,30 +84,28 @@ def test_vidur_adds_up_to_the_surface(surface: Surface, config: Path, tmp_path: 
     reduced = rows_of(tmp_path / "out/all_reduce.csv", ["collective"])
     overhead = rows_of(tmp_path / "out/cpu_overhead.csv", ["model_name"])
     # what the predictor filters by: the numbers of its own model and replica
+    model = {"n_kv_head": 8, "n_embd": 4096, "num_tensor_parallel_workers": 2}
+    of_mlp = {"n_head": 32, "n_expanded_embd": 14336, "vocab_size": 128256, "use_gated_mlp": "True"}
     for rows, wanted in (
-        (mlp, {"n_head": 32, "n_kv_head": 8, "n_embd": 4096, "n_expanded_embd": 14336}),
-        (mlp, {"use_gated_mlp": "True", "vocab_size": 128256, "num_tensor_parallel_workers": 2}),
-        (attention, {"n_embd": 4096, "n_q_head": 32, "n_kv_head": 8, "block_size": 16}),
-        (attention, {"num_tensor_parallel_workers": 2}),
+        (mlp, model | of_mlp),
+        (attention, model | {"n_q_head": 32, "block_size": 16}),
         (reduced, {"num_workers": 2, "devices_per_node": 2, "collective": "all_reduce"}),
         (overhead, {"model_name": CONFIG["_name_or_path"], "tensor_parallel_degree": 2}),
     ):
         assert all((rows[name] == value).all() for name, value in wanted.items())
-    operations = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj", "mlp_act", "add",
-                  "input_layernorm", "post_attention_layernorm", "attn_rope")  # fmt: skip
+    products = ["attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj"]
+    norms = ["input_layernorm", "post_attention_layernorm"]
+    operations = [*products, *norms, "mlp_act", "attn_rope", "add"]
     layer = np.sum([mlp[f"time_stats.{name}.median"] for name in operations], axis=0)
-    assert all(mlp[f"time_stats.{name}.median"].all() for name in operations[:4])
+    assert all(mlp[f"time_stats.{name}.median"].all() for name in products)
     assert not attention["time_stats.attn_kv_cache_save.median"].any()
     is_decode = attention["prefill_chunk_size"] == 0
-    prompts = gridded(
-        chosen(attention, ~is_decode),
-        ("prefill_chunk_size", "kv_cache_size"),
-        "time_stats.attn_prefill.median",
-    )
-    decodes = gridded(
-        chosen(attention, is_decode),
-        ("batch_size", "kv_cache_size"),
-        "time_stats.attn_decode.median",
+    prompts, decodes = (
+        gridded(chosen(attention, mine), (axis, "kv_cache_size"), f"time_stats.{value}.median")
+        for mine, axis, value in (
+            (~is_decode, "prefill_chunk_size", "attn_prefill"),
+            (is_decode, "batch_size", "attn_decode"),
+        )
     )
     for count, context, chunk in PASSES:
         tokens = -(-(count + (chunk.new if chunk else 0)) // 8) * 8  # as Vidur rounds
@@ -155,9 +147,12 @@ def test_llmservingsim_adds_up_to_the_surface(
     axes = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
     with_chunk, with_decode = attention["prefill_chunk"] > 0, attention["n_decode"] > 0
     tables = {
-        (True, True): gridded(chosen(attention, with_chunk & with_decode), axes, "time_us"),
-        (True, False): gridded(chosen(attention, with_chunk & ~with_decode), axes[:2], "time_us"),
-        (False, True): gridded(chosen(attention, ~with_chunk & with_decode), axes[2:], "time_us"),
+        (chunked, decoding): gridded(
+            chosen(attention, (with_chunk == chunked) & (with_decode == decoding)),
+            axes[0 if chunked else 2 : 4 if decoding else 2],
+            "time_us",
+        )
+        for chunked, decoding in ((True, True), (True, False), (False, True))
     }
     for count, context, chunk in PASSES:
         tokens = count + (chunk.new if chunk else 0)
@@ -208,20 +203,16 @@ def test_nothing_of_others_is_replaced(surface: Surface, config: Path, tmp_path:
         ({"num_hidden_layers": 32}, ExportKind.VIDUR, "FL897.*of another model"),
         ({"hidden_size": 5120}, ExportKind.LLMSERVINGSIM, "FL897.*of another model"),
         ({"num_experts": 8}, ExportKind.LLMSERVINGSIM, "FL897.*has experts"),
+        ("[]", ExportKind.VIDUR, "FL896.*no usable JSON object"),
+        ("{", ExportKind.VIDUR, "FL896.*cannot read"),
+        (None, ExportKind.VIDUR, "FL896.*say the numbers"),
     ],
 )
 def test_what_cannot_be_exported_is_said(
-    surface: Surface, config: Path, change: dict[str, object], kind: ExportKind, error: str
+    surface: Surface, config: Path, change: dict[str, object] | str, kind: ExportKind, error: str
 ) -> None:
-    config.write_text(json.dumps(CONFIG | change))
+    config.write_text(json.dumps(CONFIG | change) if isinstance(change, dict) else change or "")
+    path = None if change is None else config
     with pytest.raises(FlintError, match=error):
-        export(surface, kind, config.parent / "out", engine=ENGINE, config=config)
+        export(surface, kind, config.parent / "out", engine=ENGINE, config=path)
     assert not (config.parent / "out").exists()
-
-
-@pytest.mark.parametrize("text", ["[]", "{", '{"a": 1, "a": 2}'])
-def test_a_config_that_is_none(surface: Surface, config: Path, text: str) -> None:
-    config.write_text(text)
-    for path in (config, config.parent / "absent.json", None):
-        with pytest.raises(FlintError, match="FL896"):
-            export(surface, ExportKind.VIDUR, config.parent / "o", engine=ENGINE, config=path)

@@ -16,6 +16,8 @@ from flint.tools.serve.surface.surface import Surface
 
 #: A name that is a path of one or two folders, and leads nowhere else.
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+#: Products of a layer, and of the head, by vLLM's names.
+PRODUCTS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head")
 _HELP = "give the config.json of the model, as Hugging Face has it"
 
 
@@ -58,18 +60,19 @@ class ModelNumbers(BaseModel):
         return bool(self.num_experts or self.num_local_experts or self.n_routed_experts)
 
     def products(self, devices: int) -> dict[tuple[int, int], str]:
-        """Columns and depth of each linear layer's product on one device, and vLLM's name of the layer."""
+        """Which of `PRODUCTS` has which columns and depth on one device."""
         if self.has_experts:
             return {}
         queries, keys = (n * self.head_size for n in (self.num_attention_heads, self.kv_heads))
         up = self.intermediate_size * (2 if self.gated else 1)
-        return {
-            (self.hidden_size, queries // devices): "o_proj",
-            (self.hidden_size, self.intermediate_size // devices): "down_proj",
-            ((queries + 2 * keys) // devices, self.hidden_size): "qkv_proj",
-            (up // devices, self.hidden_size): "gate_up_proj",
-            (self.vocab_size // devices, self.hidden_size): "lm_head",
-        }
+        sizes = (
+            ((queries + 2 * keys) // devices, self.hidden_size),
+            (self.hidden_size, queries // devices),
+            (up // devices, self.hidden_size),
+            (self.hidden_size, self.intermediate_size // devices),
+            (self.vocab_size // devices, self.hidden_size),
+        )
+        return dict(zip(sizes, PRODUCTS, strict=True))
 
 
 def read_model(path: Path, name: str | None) -> ModelNumbers:
@@ -82,7 +85,7 @@ def read_model(path: Path, name: str | None) -> ModelNumbers:
             parse_json(read_bounded(path, FileKind.MODEL, "FL896", _HELP))
         )
     except ValidationError as error:
-        wrong = ".".join(map(str, error.errors()[0]["loc"])) or "no object"
+        wrong = ".".join(map(str, error.errors()[0]["loc"])) or "JSON object"
         raise FlintError("FL896", f"{path} has no usable {wrong}", help=_HELP) from error
     except Malformed as error:
         raise FlintError("FL896", f"cannot read {path}: {error}", help=_HELP) from error

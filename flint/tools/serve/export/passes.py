@@ -9,7 +9,7 @@ import numpy as np
 
 from flint.ir.arrays import Float64s
 from flint.tools.serve.engine.rules import EngineRules
-from flint.tools.serve.export.model import ModelNumbers, sizes_of_products
+from flint.tools.serve.export.model import PRODUCTS, ModelNumbers, sizes_of_products
 from flint.tools.serve.surface.lines import Part
 from flint.tools.serve.surface.surface import Surface
 
@@ -90,7 +90,7 @@ class PassTimes:
         mine = np.flatnonzero(lines.parts == part)
         names = self.model.products(self.devices)
         kernels = lines.kernels_ns(mine, sizes) * lines.counts[mine] * self.surface.late[1]
-        found = {name: np.zeros(len(sizes)) for name in (*names.values(), REST)}
+        found = {name: np.zeros(len(sizes)) for name in (*PRODUCTS, REST)}
         products = sizes_of_products(lines)
         for at, line in enumerate(mine.tolist()):
             found[names.get(products[line], REST)] += kernels[:, at]

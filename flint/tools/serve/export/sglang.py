@@ -18,23 +18,15 @@ from flint.tools.serve.surface.surface import Surface
 
 def sglang_files(surface: Surface, rules: EngineRules) -> dict[str, bytes]:
     """The table, and a README."""
-    longest = longest_of(surface)
-    table: dict[str, float] = {}
-    sequences = [0, *grid(1, rules.max_sequences, 1.4)]
-    prompts = [
-        None,
-        *(Chunk(n, c) for n in grid(16, rules.max_tokens, 1.4) for c in (0, 1024, 8192)),
-    ]
-    for prompt in prompts:
-        alone = prompt is None
-        for count in sequences if alone else sequences[::4]:
-            for context in grid(16, longest, 1.4 if alone else 8) if count else [0]:
-                chunks = [] if prompt is None else [prompt]
-                if not (count or chunks):
-                    continue
-                key = json.dumps(sorted([[1, context]] * count + [list(c) for c in chunks]))
-                ns = surface.step_ns(count, count * context, chunks) + rules.host_ns
-                table[key] = round(ns / 1e9, 9)
+    longest, most = longest_of(surface), rules.max_sequences
+    alone = [(s, c, ()) for s in grid(1, most, 1.4) for c in grid(16, longest, 1.4)]
+    prompts = [Chunk(n, c) for n in grid(16, rules.max_tokens, 1.4) for c in (0, 1024, 8192)]
+    beside = [(0, 0), *((s, c) for s in grid(1, most, 4) for c in grid(16, longest, 8))]
+    table = {}
+    for count, context, chunks in [*alone, *((*b, (p,)) for p in prompts for b in beside)]:
+        key = json.dumps(sorted([*([[1, context]] * count), *map(list, chunks)]))
+        ns = surface.step_ns(count, count * context, chunks) + rules.host_ns
+        table[key] = round(ns / 1e9, 9)
     text = json.dumps(table, indent=0)
     return {"replay_table.json": text.encode(), "README.md": _README.encode()}
 

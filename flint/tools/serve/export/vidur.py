@@ -39,7 +39,7 @@ def vidur_files(times: PassTimes) -> dict[str, bytes]:
     tokens = list(range(_ROUND, times.rules.max_tokens + _ROUND, _ROUND))
     layer = {n: ns / times.model.num_hidden_layers for n, ns in times.by_tokens(tokens).items()}
     reduced = layer.pop(COMMUNICATION)
-    named = {name: layer.pop(product) for name, product in _PRODUCTS.items() if product in layer}
+    named = {name: layer.pop(product) for name, product in _PRODUCTS.items()}
     named["add"] = sum(layer.values(), reduced if times.devices == 1 else 0 * reduced)
     found = {
         "mlp.csv": _mlp(times, tokens, named),
@@ -142,7 +142,8 @@ and blocks of {rules.block_tokens} tokens in its scheduler. Without them it adds
 - `add` holds what is no product of a linear layer: norms, rotation, activation, embedding.
 - Collectives are spread over two all-reduces a layer.
 - `sampler_e2e` holds the head, `prepare_inputs_e2e` the host's {host_us:g} us a pass.
-- `attn_decode` holds what else passes differ in that only decode.
+- `attn_decode` holds what else passes differ in that only decode, and 1 to 7 sequences from 8: it is in passes
+  with prompts, too.
 - Several prompts of a pass are one with the sum of their contexts and the root of the sum of their squared
   lengths; contexts are rounded up to 64 tokens, tokens to 8. Its forest has steps between the rows.
 """
