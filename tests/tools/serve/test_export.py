@@ -47,9 +47,8 @@ def surface() -> Surface:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(CONFIG))
-    return path
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    return tmp_path / "config.json"
 
 
 def rows_of(path: Path, words: Sequence[str] = ()) -> Rows:
@@ -100,13 +99,15 @@ def test_vidur_adds_up_to_the_surface(surface: Surface, config: Path, tmp_path: 
     assert all(mlp[f"time_stats.{name}.median"].all() for name in products)
     assert not attention["time_stats.attn_kv_cache_save.median"].any()
     is_decode = attention["prefill_chunk_size"] == 0
-    prompts, decodes = (
-        gridded(chosen(attention, mine), (axis, "kv_cache_size"), f"time_stats.{value}.median")
-        for mine, axis, value in (
-            (~is_decode, "prefill_chunk_size", "attn_prefill"),
-            (is_decode, "batch_size", "attn_decode"),
-        )
-    )
+    axes, value = ("prefill_chunk_size", "kv_cache_size"), "time_stats.attn_prefill.median"
+    prompts = gridded(chosen(attention, ~is_decode), axes, value)
+    axes, value = ("batch_size", "kv_cache_size"), "time_stats.attn_decode.median"
+    decodes = gridded(chosen(attention, is_decode), axes, value)
+    of_batch = [
+        c for name, c in overhead.items() if name.endswith(("_median", "ray_comm_time_mean"))
+    ]
+    assert len(of_batch) == 5
+    host = np.sum(of_batch, axis=0)
     for count, context, chunk in PASSES:
         tokens = -(-(count + (chunk.new if chunk else 0)) // 8) * 8  # as Vidur rounds
         total = np.interp(tokens, mlp["num_tokens"], layer)
@@ -114,9 +115,6 @@ def test_vidur_adds_up_to_the_surface(surface: Surface, config: Path, tmp_path: 
         total += 2 * np.interp(tokens, reduced["size"] / 4096 / 2, reduce_ms)
         total += decodes((count, context)) if count else 0
         total += prompts(chunk) if chunk else 0
-        of_batch = ("schedule_median", "sampler_e2e_median", "prepare_inputs_e2e_median",
-                    "process_model_outputs_median", "ray_comm_time_mean")  # fmt: skip
-        host = np.sum([overhead[name] for name in of_batch], axis=0)
         total = total * LAYERS + np.interp(count + bool(chunk), overhead["batch_size"], host)
         wanted = pass_ns(surface, count, context, chunk) + ENGINE.host_ns
         # what few sequences that decode differ in from 8 is in all their passes, with prompts, too
@@ -131,13 +129,11 @@ def test_llmservingsim_adds_up_to_the_surface(
     export(surface, kind, tmp_path / "out", engine=ENGINE, config=config)
     variant = tmp_path / "out/h100-dgx/meta-llama/Meta-Llama-3-8B/bf16"
     assert "max_num_batched_tokens: 1024, max_num_seqs: 64" in (variant / "meta.yaml").read_text()
-    dense, heads, attention = (
-        rows_of(variant / f"tp2/{name}.csv", ["layer"])
-        for name in ("dense", "per_sequence", "attention")
-    )
+    names = ("dense", "per_sequence", "attention")
+    dense, heads, attention = (rows_of(variant / f"tp2/{name}.csv", ["layer"]) for name in names)
     # profiler/models/llama.yaml: each block's layers, then what stands around them once
-    block = ["layernorm", "qkv_proj", "rotary_emb", "o_proj", "layernorm", "gate_up_proj",
-             "act_fn", "down_proj"]  # fmt: skip
+    block = ["layernorm", "qkv_proj", "rotary_emb", "o_proj", "layernorm"]
+    block += ["gate_up_proj", "act_fn", "down_proj"]
     once = ["embedding", "final_layernorm"]
 
     def ns(rows: Rows, layer: str, axis: str, at: int) -> float:
@@ -146,14 +142,10 @@ def test_llmservingsim_adds_up_to_the_surface(
 
     axes = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
     with_chunk, with_decode = attention["prefill_chunk"] > 0, attention["n_decode"] > 0
-    tables = {
-        (chunked, decoding): gridded(
-            chosen(attention, (with_chunk == chunked) & (with_decode == decoding)),
-            axes[0 if chunked else 2 : 4 if decoding else 2],
-            "time_us",
-        )
-        for chunked, decoding in ((True, True), (True, False), (False, True))
-    }
+    tables = {}
+    for c, d in ((True, True), (True, False), (False, True)):
+        mine = chosen(attention, (with_chunk == c) & (with_decode == d))
+        tables[c, d] = gridded(mine, axes[0 if c else 2 : 4 if d else 2], "time_us")
     for count, context, chunk in PASSES:
         tokens = count + (chunk.new if chunk else 0)
         attended = tables[bool(chunk), count > 0]

@@ -11,7 +11,7 @@ from flint.io.outputs import OutputKind, refuse_to_replace, write_output
 from flint.tools.serve.engine.rules import EngineRules
 from flint.tools.serve.export.llmservingsim import llmservingsim_files
 from flint.tools.serve.export.model import read_model, require_same_model
-from flint.tools.serve.export.passes import PassTimes
+from flint.tools.serve.export.passes import PassTimes, longest_of
 from flint.tools.serve.export.sglang import sglang_files
 from flint.tools.serve.export.vidur import vidur_files
 from flint.tools.serve.surface.surface import Surface
@@ -63,5 +63,5 @@ def _files(
         )
     model = read_model(config, name)
     require_same_model(model, surface, config)
-    times = PassTimes(surface, engine, model)
+    times = PassTimes(surface, engine, model, longest_of(surface))
     return vidur_files(times) if kind is ExportKind.VIDUR else llmservingsim_files(times)

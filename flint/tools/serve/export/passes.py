@@ -30,6 +30,7 @@ class PassTimes:
     surface: Surface
     rules: EngineRules
     model: ModelNumbers
+    longest: int  #: tokens of the longest sequence that the tables have rows for
 
     @property
     def devices(self) -> int:
@@ -37,20 +38,11 @@ class PassTimes:
         return self.surface.setting.workload.mesh.size
 
     @property
-    def longest(self) -> int:
-        """Tokens of the longest sequence that the tables have rows for."""
-        return longest_of(self.surface)
-
-    @property
     def facts(self) -> dict[str, object]:
         """What the READMEs of all formats say."""
-        return {
-            "name": self.model.name,
-            "devices": self.devices,
-            "hardware": self.surface.setting.cluster.name,
-            "rules": self.rules,
-            "host_us": self.rules.host_ns / 1e3,
-        }
+        hardware, host_us = self.surface.setting.cluster.name, self.rules.host_ns / 1e3
+        found = {"name": self.model.name, "devices": self.devices, "hardware": hardware}
+        return {**found, "rules": self.rules, "longest": self.longest, "host_us": host_us}
 
     def by_tokens(self, tokens: Sequence[int]) -> dict[str, Float64s]:
         """By product, `REST` and `COMMUNICATION`: what follows the new tokens of a pass."""

@@ -45,7 +45,7 @@ def vidur_files(times: PassTimes) -> dict[str, bytes]:
         "mlp.csv": _mlp(times, tokens, named),
         "attention.csv": _attention(times),
         "cpu_overhead.csv": _overhead(times),
-        "README.md": _README.format(**times.facts, longest=times.longest).encode(),
+        "README.md": _README.format(**times.facts).encode(),
     }
     if times.devices > 1:
         found["all_reduce.csv"] = _all_reduce(times, tokens, reduced / 2)
