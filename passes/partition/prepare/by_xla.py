@@ -7,11 +7,11 @@ every other pass left out, and the compilation stops as soon as the simplified m
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from flint.errors import FlintError
 from flint.passes import jax_private
-from flint.passes.mlir import functions_of, rewritten
+from flint.passes.hlo.module import message_class
 
 #: What XLA's compiler for CPUs does besides, in its order: pipelines, then passes of those that run.
 _LEFT_OUT: Final = (
@@ -74,8 +74,7 @@ def simplified_by_xla(module: bytes, *, is_shardy: bool) -> bytes:
             raise refused(error) from error
     finally:
         transforms.clear_xla_transform(_NAME, before_scheduling)
-    simplified = jax_private.hlo_to_stablehlo(found[0])
-    return rewritten(simplified, _drop_results) if is_shardy else simplified
+    return jax_private.hlo_to_stablehlo(_without_results(found[0]) if is_shardy else found[0])
 
 
 def compile_for_cpus(
@@ -118,8 +117,15 @@ def first_lines(error: Exception) -> str:
     return " ".join(lines[:2])[:400]
 
 
-def _drop_results(module: Any) -> None:
-    """Drop shardings of results in XLA's form: it takes a module that has one for GSPMD's."""
-    for function in functions_of(module).values():
-        if "res_attrs" in function.attributes:
-            del function.attributes["res_attrs"]
+def _without_results(proto: bytes) -> bytes:
+    """Without the sharding of the results in XLA's form: it takes a module that has one for GSPMD's.
+
+    The module is not read as MLIR for that: operations of dialects that are not loaded (`mhlo.ragged_dot`)
+    would lose their properties.
+    """
+    module = message_class("HloModule")()
+    module.ParseFromString(proto)
+    entry = next(c for c in module.computations if c.id == module.entry_computation_id)
+    root = next(i for i in entry.instructions if i.id == entry.root_id)
+    root.ClearField("sharding")
+    return bytes(module.SerializeToString())
