@@ -24,7 +24,7 @@ from flint.tools.serve.engine.engines import rules_of
 from flint.tools.serve.replay import Pool, replay
 from flint.tools.serve.requests.generated import requests_of
 from flint.tools.serve.result import request_times
-from flint.tools.serve.step_times import Chunk, StepTimes
+from flint.tools.serve.step_times import EngineTimes, PromptChunk
 from flint.tools.serve.surface.surface import Surface, surface_of
 
 DATA = Path(__file__).parent / "data" / "serving_logs"
@@ -105,7 +105,9 @@ class _Formula:
     def cache_tokens(self) -> int:
         return self.surface.cache_tokens
 
-    def step_ns(self, decodes: int, decode_context: int, chunks: Sequence[Chunk] = ()) -> float:
+    def step_ns(
+        self, decodes: int, decode_context: int, chunks: Sequence[PromptChunk] = ()
+    ) -> float:
         memory, setting = self.surface.memory, self.surface.setting
         chip = setting.cluster.chip
         bandwidth = chip.memory_bandwidth_bytes_per_s.value / 1e9
@@ -133,7 +135,7 @@ def _blis(layers: int) -> Callable[[float, float, float, int], float]:
     )
 
 
-def _times(run: ServedRun) -> Iterator[tuple[str, StepTimes]]:
+def _times(run: ServedRun) -> Iterator[tuple[str, EngineTimes]]:
     captured = CaptureRequest(MODEL, mesh=str(run.devices), settings=(f"model={run.model}",))
     surface = surface_of(captured, EstimateRequest(cluster=run.cluster, scale=run.scale))
     rules = rules_of(run.engine)

@@ -2,5 +2,5 @@
 
     requests -> router -> engines (rules of vLLM, SGLang, TensorRT-LLM) -> times of requests -> summary
 
-What a pass of an engine takes comes from outside (`StepTimes`); nothing here prices anything.
+What a pass of an engine takes comes from outside (`EngineTimes`); nothing here prices anything.
 """

@@ -31,7 +31,7 @@ class EngineDocument(TypedDict):
 class ServeDocument(TypedDict):
     """What `flint serve --json` prints."""
 
-    schema: Literal["flint.serve/1"]
+    schema: Literal["flint.serve/1"]  #: Kind and version of this document.
     program: str  #: Name of the captured model.
     devices: int  #: Of all engines.
     requests: str  #: As they were asked for.

@@ -18,7 +18,7 @@ from flint.tools.serve.engine.record import Passes, RequestTimes
 from flint.tools.serve.engine.rules import EngineRules
 from flint.tools.serve.engine.sequence import Sequence
 from flint.tools.serve.requests.table import Requests
-from flint.tools.serve.step_times import StepTimes
+from flint.tools.serve.step_times import EngineTimes
 
 #: SGLang's router (sglang_router, policy cache_aware: cache_threshold, balance_abs_threshold,
 #: balance_rel_threshold): the longest prefix counts if it is more than this part of the prompt, and
@@ -46,7 +46,7 @@ class Unserved(StrEnum):
 class Pool:
     """Engines of one kind."""
 
-    times: StepTimes
+    times: EngineTimes
     rules: EngineRules
     engines: int = 1
 

@@ -40,15 +40,6 @@ class Served:
         texts = [*self.replay.requests.notes, *(n for s in self.surfaces for n in s.notes)]
         return tuple(dict.fromkeys(texts))
 
-    def to_text(self) -> str:
-        """For people."""
-        from flint.tools.serve.show import served_text
-
-        return served_text(self)
-
-    def __str__(self) -> str:
-        return self.to_text()
-
 
 def serve(captured: CaptureRequest, estimated: EstimateRequest, asked: ServeRequest) -> Served:
     """Replay requests on engines of a captured model.

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from flint.text import Column, format_bytes, format_duration, text_table
 from flint.tools.serve.result import PoolUse, TimeSpread
-
-if TYPE_CHECKING:
-    from flint.tools.serve.serve import Served
-    from flint.tools.serve.surface.surface import Surface
+from flint.tools.serve.serve import Served
+from flint.tools.serve.surface.surface import Surface
 
 _TIMES = (
     ("TTFT", "ttft_ns"),

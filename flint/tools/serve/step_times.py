@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 
-class Chunk(NamedTuple):
+class PromptChunk(NamedTuple):
     """New tokens of one prompt in one pass, and the tokens of the same sequence that the cache holds before."""
 
     new: int
     context: int
 
 
-class StepTimes(Protocol):
+class EngineTimes(Protocol):
     """What an engine's passes take: one engine (all its chips), one pass."""
 
     @property
@@ -26,7 +26,9 @@ class StepTimes(Protocol):
         """The longest sequence (prompt and output, in tokens) that the model takes; None: unknown."""
         ...
 
-    def step_ns(self, decodes: int, decode_context: int, chunks: Sequence[Chunk] = ()) -> float:
+    def step_ns(
+        self, decodes: int, decode_context: int, chunks: Sequence[PromptChunk] = ()
+    ) -> float:
         """Nanoseconds of one pass.
 
         `decodes` sequences compute one token each; their caches hold `decode_context` tokens

@@ -51,6 +51,9 @@ OPTIONS = {
     "run": "--anew --jobs --json --quiet --update --verbose -j -q -v [NAME...]",
     "report": "--class --force --json --output --quiet --verbose -o -q -v PATH [OTHER]",
     "schedules": "--chunks --force --json --microbatches --quiet --ranks --svg --verbose -q -v NAME",
+    "serve": "--args --decode-cluster --decode-engine --decode-mesh --decode-replicas --engine --force --goodput "
+    "--json --longest --memory-share --mesh --output --partitioner --quiet --replicas --requests --router --set "
+    "--trip-count --verbose -m -o -q -v MODEL[:NAME]",
     "simulate": "--binary --jitter --json --limit --memory --memory-limit --network --quiet --seed --straggler "
     "--system --verbose --with -q -v DIR",
     "synth": "--bytes --count --flops --json --layers --like --memory --mesh --model --output "
@@ -59,7 +62,7 @@ OPTIONS = {
     "[NAME...]",
 }
 #: Commands that estimate: they take every option of an estimate beside those of their own.
-ESTIMATING = ("capture", "compare", "diff", "estimate", "explore", "report", "simulate")
+ESTIMATING = ("capture", "compare", "diff", "estimate", "explore", "report", "serve", "simulate")
 
 
 def _flint(*arguments):

@@ -128,6 +128,7 @@ def test_no_option_of_any_command_replaces_a_foreign_file(
 def written(folder: Path) -> dict[OutputKind, list[Path]]:
     """A file of each kind that has a mark, as Flint writes it."""
     from flint.tools.explore.result import Result
+    from flint.tools.serve.serve import REQUEST_COLUMNS
 
     estimate = layers()
     program, found = estimate.workload.programs[0], {}
@@ -148,6 +149,7 @@ def written(folder: Path) -> dict[OutputKind, list[Path]]:
     file(OutputKind.DRAWING, "drawing.svg", svg(drawn()))
     file(OutputKind.LEAKS, "leaks.json", '{\n "schema": "flint.leaks/1",\n "survivors": []\n}\n')
     file(OutputKind.LOCK, "flint.lock", Lock().to_bytes())
+    file(OutputKind.REQUESTS, "requests.csv", ",".join(REQUEST_COLUMNS) + "\n")
     results: list[Result] = []
     write_table(results, file(OutputKind.TABLE, "points.csv"))
     pytest.importorskip("pyarrow")

@@ -22,7 +22,7 @@ from flint.steps.step import Step
 from tests.auto_mesh import auto_mesh
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-COMMAND = re.compile(r"flint capture examples/(\w+_jax)\.py --mesh ([\dx]+)((?: --set [\w=+]+)*)")
+COMMAND = re.compile(r"flint capture examples/(\w+_jax)\.py --mesh ([\dx]+)((?: --set [\w=+.-]+)*)")
 PIPELINE = re.compile(
     r"flint capture examples/(\w+_jax)\.py(:\w+)? --mesh (pipe=[\w=,]+)((?: --[\w-]+ [\w=+.-]+)*)"
 )
@@ -50,6 +50,7 @@ OPTIONS = {
     ("ring_attention_jax", "4x16"): ["causal=false", "seq=32768 batch=16"],
     ("spmd_pipeline_jax", "4x8"): ["num_layers=8 seq=512", "microbatches=16 batch=64"],
     ("resnet50_jax", "32x2"): ["batch=128 image=256"],
+    ("serve_jax", "4"): ["new=64 context=0", "cache=fp8", "model=qwen3-30b-a3b num_layers=2"],
     ("decode_jax", "8x8"): [
         "model=405b",
         "cache=fp8",
@@ -131,7 +132,7 @@ def cases() -> list[tuple[str, str, str]]:
         (name, size, options)
         for (name, mesh), values in OPTIONS.items()
         for options in values
-        for size in (mesh, "2x2")
+        for size in (mesh, "2x2" if "x" in mesh else "2")
     }
     return sorted(listed | documented_commands())
 

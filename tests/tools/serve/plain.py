@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from flint.tools.serve.engine.rules import EngineRules, QueueOrder, Reserve, Victim
 from flint.tools.serve.requests.table import Requests
-from flint.tools.serve.step_times import Chunk, StepTimes
+from flint.tools.serve.step_times import EngineTimes, PromptChunk
 
 
 @dataclass(eq=False)
@@ -37,7 +37,7 @@ class One:
 class Plain:
     """Every request with its times; all of them fit into the cache."""
 
-    def __init__(self, requests: Requests, times: StepTimes, rules: EngineRules) -> None:
+    def __init__(self, requests: Requests, times: EngineTimes, rules: EngineRules) -> None:
         self.rules, self.times, self.now, self.share = rules, times, 0.0, rules.expected.first
         rows = zip(requests.input_tokens, requests.output_tokens, requests.priority, strict=True)
         self.every = []
@@ -140,7 +140,7 @@ class Plain:
     def compute(self) -> None:
         planned = [s for s in self.running if s.planned]
         decodes = [s for s in planned if s.decodes]
-        chunks = tuple(Chunk(s.planned, s.computed) for s in planned if not s.decodes)
+        chunks = tuple(PromptChunk(s.planned, s.computed) for s in planned if not s.decodes)
         step = self.times.step_ns(len(decodes), sum(s.computed for s in decodes), chunks)
         self.now += step + self.rules.host_ns
         for one in planned:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flint.tools.serve.step_times import Chunk
+from flint.tools.serve.step_times import PromptChunk
 
 LAYERS, WIDTH = 32, 4096
 
@@ -20,7 +20,9 @@ class Roofline:
     flops_per_s: float = 250e12
     passes: int = 0
 
-    def step_ns(self, decodes: int, decode_context: int, chunks: Sequence[Chunk] = ()) -> float:
+    def step_ns(
+        self, decodes: int, decode_context: int, chunks: Sequence[PromptChunk] = ()
+    ) -> float:
         self.passes += 1
         tokens = decodes + sum(c.new for c in chunks)
         attended = sum(c.new * (c.context + c.new / 2) for c in chunks)

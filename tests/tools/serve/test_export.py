@@ -17,7 +17,7 @@ from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
 from flint.tools.serve.engine.engines import rules_of
 from flint.tools.serve.export.export import ExportKind, export
-from flint.tools.serve.step_times import Chunk
+from flint.tools.serve.step_times import PromptChunk
 from flint.tools.serve.surface.surface import Surface, surface_of
 
 LAYERS = 2
@@ -28,7 +28,7 @@ CONFIG = {
 }  # fmt: skip
 ENGINE = rules_of("vllm:max_num_seqs=64,max_num_batched_tokens=1024")
 #: Sequences that decode, the context of each, and a chunk of a prompt: on rows and between them.
-CHUNKS = (None, Chunk(9, 0), Chunk(337, 0), Chunk(700, 5000))
+CHUNKS = (None, PromptChunk(9, 0), PromptChunk(337, 0), PromptChunk(700, 5000))
 PASSES = [p for p in product((0, 1, 13, 50, 63), (17, 700, 20_000), CHUNKS) if p[0] or p[2]]
 Rows = dict[str, np.ndarray]
 
@@ -158,7 +158,7 @@ def test_the_table_for_sglang_is_of_passes(surface: Surface, tmp_path: Path) -> 
         pairs = json.loads(key)
         assert key == json.dumps(sorted(pairs))
         decodes = [past for new, past in pairs if new == 1]
-        chunks = [Chunk(*pair) for pair in pairs if pair[0] > 1]
+        chunks = [PromptChunk(*pair) for pair in pairs if pair[0] > 1]
         wanted = surface.step_ns(len(decodes), sum(decodes), chunks) + ENGINE.host_ns
         assert seconds * 1e9 == pytest.approx(wanted, rel=1e-5)
 

@@ -17,7 +17,7 @@ from flint.tools.serve.replay import Pool, Replay, Router, Unserved, replay
 from flint.tools.serve.requests.generated import requests_of
 from flint.tools.serve.requests.table import Prefixes, Requests
 from flint.tools.serve.result import request_times, summarize
-from flint.tools.serve.step_times import Chunk
+from flint.tools.serve.step_times import PromptChunk
 from tests.tools.serve.plain import Plain
 from tests.tools.serve.roofline import Roofline
 
@@ -139,7 +139,7 @@ def test_first_come_first_served_and_none_starves(engine: str) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_at_a_low_rate_the_first_token_takes_one_prefill(engine: str) -> None:
     found = served("constant:0.1/s,input=900,output=20,n=5", f"{engine}:host_us=100")
-    alone = Roofline().step_ns(0, 0, (Chunk(900, 0),)) + 1e5
+    alone = Roofline().step_ns(0, 0, (PromptChunk(900, 0),)) + 1e5
     assert request_times(found)["ttft"] == pytest.approx(alone)
 
 

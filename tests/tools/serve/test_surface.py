@@ -17,7 +17,7 @@ from flint.errors import FlintError
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
 from flint.tools.serve.requests.logs import read_log
-from flint.tools.serve.step_times import Chunk
+from flint.tools.serve.step_times import PromptChunk
 from flint.tools.serve.surface.sizes import PREFILL_POINTS, PRODUCTS, fitted, products_of
 from flint.tools.serve.surface.surface import Surface, surface_of
 from tests.machine_output import valid
@@ -96,7 +96,7 @@ def test_a_pass_takes_what_a_fresh_capture_takes(
     if new == 1:
         found = surface.step_ns(batch, batch * context)
     else:
-        found = surface.step_ns(0, 0, [Chunk(new, context)])
+        found = surface.step_ns(0, 0, [PromptChunk(new, context)])
     assert found == pytest.approx(true, rel=0.01)
 
 
@@ -112,8 +112,8 @@ def test_options_of_an_estimate_change_passes(model: Path, surface: Surface) -> 
 
 
 def test_a_mixed_pass_is_its_tokens_and_the_attention_of_each_sequence(surface: Surface) -> None:
-    alone = surface.step_ns(0, 0, [Chunk(512, 0)])
-    mixed = surface.step_ns(64, 64_000, [Chunk(448, 0)])
+    alone = surface.step_ns(0, 0, [PromptChunk(512, 0)])
+    mixed = surface.step_ns(64, 64_000, [PromptChunk(448, 0)])
     decode = surface.step_ns(64, 64_000)
     assert alone < mixed < alone + decode
 

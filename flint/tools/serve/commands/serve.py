@@ -65,7 +65,9 @@ def serve(
 
         print_json(serve_document(found))
     else:
-        print_text(found.to_text(), end="")
+        from flint.tools.serve.show import served_text
+
+        print_text(served_text(found), end="")
     if output is not None:
         write_output(output, _table(found), OutputKind.REQUESTS, force=force)
         print_note(f"wrote   {output}", quiet=quiet or json_)

@@ -15,7 +15,7 @@ from flint.tools.serve.engine.cache import PagedCache
 from flint.tools.serve.engine.record import Held, Passes, PassKind, RequestTimes
 from flint.tools.serve.engine.rules import EngineRules, QueueOrder, Reserve, Victim
 from flint.tools.serve.engine.sequence import Sequence
-from flint.tools.serve.step_times import Chunk, StepTimes
+from flint.tools.serve.step_times import EngineTimes, PromptChunk
 
 _Chunks = list[tuple[Sequence, int]]
 #: SGLang's limit on what it expects of one answer (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION).
@@ -29,7 +29,7 @@ class Engine:
 
     def __init__(
         self,
-        times: StepTimes,
+        times: EngineTimes,
         rules: EngineRules,
         log: RequestTimes,
         unit_tokens: int,
@@ -104,7 +104,7 @@ class Engine:
             self._steady = self._jump and quiet and self._is_stuck()
             return
         self._steady = False
-        parts = tuple(Chunk(new, s.computed) for s, new in chunks)
+        parts = tuple(PromptChunk(new, s.computed) for s, new in chunks)
         self._spend(PassKind.MIXED if decodes else PassKind.PREFILL, decodes, parts)
         if decodes:
             self._tick_on(decodes)
@@ -144,7 +144,7 @@ class Engine:
         fall = (expected.first - expected.least) / expected.passes
         self._expected = max(expected.least, self._expected - fall)
 
-    def _spend(self, kind: PassKind, decodes: int, chunks: tuple[Chunk, ...]) -> None:
+    def _spend(self, kind: PassKind, decodes: int, chunks: tuple[PromptChunk, ...]) -> None:
         """The time of a pass."""
         start, host = self.clock, self.rules.host_ns
         self.clock += self._step_ns(decodes, self._context if decodes else 0, chunks) + host

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.errors import FlintError, Malformed
 from flint.io.bounded import FileKind, parse_json, read_bounded
-from flint.tools.serve.surface.lines import Lines, Part
+from flint.tools.serve.surface.lines import PassLines, PassPart
 from flint.tools.serve.surface.surface import Surface
 
 #: A name that is a path of one or two folders, and leads nowhere else.
@@ -102,7 +102,7 @@ def require_same_model(model: ModelNumbers, surface: Surface, path: Path) -> Non
     Each layer attends as often as the others, and some product of the pass is as deep as the hidden size.
     """
     lines = surface.prefill
-    attends = int(lines.counts[lines.parts == Part.ATTENTION].sum())
+    attends = int(lines.counts[lines.parts == PassPart.ATTENTION].sum())
     depths = {depth for _, depth in sizes_of_products(lines)}
     if attends % model.num_hidden_layers or model.hidden_size not in depths:
         raise FlintError(
@@ -113,7 +113,7 @@ def require_same_model(model: ModelNumbers, surface: Surface, path: Path) -> Non
         )
 
 
-def sizes_of_products(lines: Lines) -> list[tuple[int, int]]:
+def sizes_of_products(lines: PassLines) -> list[tuple[int, int]]:
     """Columns and depth (0, 0: no product of matrices) of each line's kernel."""
     kernels = lines.kernels(np.arange(len(lines.base)), np.ones((1, 3)))
     sizes = np.where((kernels.kind == KernelKind.GEMM)[:, None], kernels.dims[:, 2:], 0)

@@ -10,7 +10,7 @@ import numpy as np
 from flint.ir.arrays import Float64s
 from flint.tools.serve.engine.rules import EngineRules
 from flint.tools.serve.export.model import PRODUCTS, ModelNumbers, sizes_of_products
-from flint.tools.serve.surface.lines import Part
+from flint.tools.serve.surface.lines import PassPart
 from flint.tools.serve.surface.surface import Surface
 
 #: The longest context of a table whose model does not limit it.
@@ -47,25 +47,25 @@ class PassTimes:
     def by_tokens(self, tokens: Sequence[int]) -> dict[str, Float64s]:
         """By product, `REST` and `COMMUNICATION`: what follows the new tokens of a pass."""
         sizes = np.array([(1, new, 0) for new in tokens], dtype=np.float64)
-        return self._by_product(Part.TOKENS, sizes)
+        return self._by_product(PassPart.TOKENS, sizes)
 
     def by_sequences(self, sequences: Sequence[int]) -> dict[str, Float64s]:
         """The same for what follows the number of sequences."""
         sizes = np.array([(count, 1, 0) for count in sequences], dtype=np.float64)
-        found = self._by_product(Part.SEQUENCES, sizes)
+        found = self._by_product(PassPart.SEQUENCES, sizes)
         found[REST] += self.surface.sequence_ns * sizes[:, 0]
         return found
 
     def prompts(self, new: Sequence[int], context: Sequence[int]) -> Float64s:
         """Attention of one chunk (new, context)."""
         sizes = np.array([(1, n, c) for n in new for c in context], dtype=np.float64)
-        found = self.surface.prefill.ns(Part.ATTENTION, sizes) * self.surface.late[1]
+        found = self.surface.prefill.ns(PassPart.ATTENTION, sizes) * self.surface.late[1]
         return found.reshape(len(new), len(context))
 
     def decodes(self, sequences: Sequence[int], context: Sequence[int]) -> Float64s:
         """Attention of so many sequences that decode (sequences, context of each) with a prompt."""
         sizes = np.array([(s, 1, c) for s in sequences for c in context], dtype=np.float64)
-        found = self.surface.decode.ns(Part.ATTENTION, sizes) * self.surface.late[1]
+        found = self.surface.decode.ns(PassPart.ATTENTION, sizes) * self.surface.late[1]
         return found.reshape(len(sequences), len(context))
 
     def decodes_alone(
@@ -77,7 +77,7 @@ class PassTimes:
         found: Float64s = np.maximum(np.array(whole) - np.sum(parts, axis=0)[:, None], 0.0)
         return found
 
-    def _by_product(self, part: Part, sizes: Float64s) -> dict[str, Float64s]:
+    def _by_product(self, part: PassPart, sizes: Float64s) -> dict[str, Float64s]:
         lines = self.surface.prefill
         mine = np.flatnonzero(lines.parts == part)
         names = self.model.products(self.devices)

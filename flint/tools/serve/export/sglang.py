@@ -12,7 +12,7 @@ import json
 from flint.tools.serve.engine.rules import EngineRules
 from flint.tools.serve.export.passes import longest_of
 from flint.tools.serve.export.table import grid
-from flint.tools.serve.step_times import Chunk
+from flint.tools.serve.step_times import PromptChunk
 from flint.tools.serve.surface.surface import Surface
 
 
@@ -20,7 +20,7 @@ def sglang_files(surface: Surface, rules: EngineRules) -> dict[str, bytes]:
     """The table, and a README."""
     longest, most = longest_of(surface), rules.max_sequences
     alone = [(s, c, ()) for s in grid(1, most, 1.4) for c in grid(16, longest, 1.4)]
-    prompts = [Chunk(n, c) for n in grid(16, rules.max_tokens, 1.4) for c in (0, 1024, 8192)]
+    prompts = [PromptChunk(n, c) for n in grid(16, rules.max_tokens, 1.4) for c in (0, 1024, 8192)]
     beside = [(0, 0), *((s, c) for s in grid(1, most, 4) for c in grid(16, longest, 8))]
     table = {}
     for count, context, chunks in [*alone, *((*b, (p,)) for p in prompts for b in beside)]:

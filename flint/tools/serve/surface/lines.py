@@ -27,7 +27,7 @@ from flint.ir.program import Int64s, Kind, Program
 from flint.tools.serve.surface.sizes import Polynomials, fitted
 
 
-class Part(IntEnum):
+class PassPart(IntEnum):
     """What of a pass a kernel's time follows."""
 
     TOKENS = 0  #: the new tokens of all sequences together
@@ -36,11 +36,11 @@ class Part(IntEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class Lines:
+class PassLines:
     """Distinct kernels (`base`, `masks`, `sizes`) and collectives (`calls`, `payload`) of a pass.
 
     `counts` and `call_counts` are how often each runs in a pass. `sizes` has for each kernel
-    its `COLUMNS`, in that order, `payload` for each call its bytes. `parts`, `call_parts` are `Part`s.
+    its `COLUMNS`, in that order, `payload` for each call its bytes. `parts`, `call_parts` are `PassPart`s.
     """
 
     base: Kernels
@@ -56,7 +56,7 @@ class Lines:
     changes: LineChanges
     _paid: dict[CollectiveCall, float] = field(default_factory=dict)
 
-    def ns(self, part: Part, sizes: Float64s) -> Float64s:
+    def ns(self, part: PassPart, sizes: Float64s) -> Float64s:
         """What a part takes at sizes (points, 3)."""
         mine = np.flatnonzero(self.parts == part)
         found: Float64s = self.kernels_ns(mine, sizes) @ self.counts[mine]
@@ -83,7 +83,7 @@ class Lines:
         )
         return behind_masks(sized, self.masks.select(every))
 
-    def communication_ns(self, part: Part, sizes: Float64s) -> Float64s:
+    def communication_ns(self, part: PassPart, sizes: Float64s) -> Float64s:
         """What the collectives of a part take at sizes (points, 3)."""
         found = np.zeros(len(sizes))
         mine = np.flatnonzero(self.call_parts == part)
@@ -189,7 +189,7 @@ def lines_of(
     pricing: Pricing,
     sizes: Float64s,
     said: Sequence[str],
-) -> Lines:
+) -> PassLines:
     """One program at several sizes (points, 3) as lines; `said` names each point.
 
     `ns` are what an estimate has for each row of each program.
@@ -216,7 +216,7 @@ def lines_of(
 
 def _grouped(
     first: _Listing, of_kernels: Polynomials, of_calls: Polynomials, pricing: Pricing
-) -> tuple[Lines, Int64s]:
+) -> tuple[PassLines, Int64s]:
     """Equal kernels and calls together, and the line of each kernel and call."""
     k, trips = first.kernels, first.program.trips
     factors = of_kernels.factors.reshape(len(k), -1)
@@ -239,7 +239,7 @@ def _grouped(
         call_counts[number[places[key]]] += trips[row]
     payload = Polynomials(of_calls.factors[chosen])
     of_call = [number[places[key]] + len(where) for key in keys]
-    lines = Lines(
+    lines = PassLines(
         k.select(where),
         first.masks.select(where),
         counts,
@@ -288,14 +288,16 @@ def _parts(sizes: Polynomials, columns: int, attends: Mask) -> NDArray[np.uint8]
     tokens = sizes.holds(batch=1, new=1)
     sequences = sizes.holds(batch=1)
     found = np.where(
-        looks, Part.ATTENTION, np.where(sequences & ~tokens, Part.SEQUENCES, Part.TOKENS)
+        looks,
+        PassPart.ATTENTION,
+        np.where(sequences & ~tokens, PassPart.SEQUENCES, PassPart.TOKENS),
     ).reshape(-1, columns)
-    has = [(found == part).any(axis=1) for part in (Part.ATTENTION, Part.SEQUENCES)]
+    has = [(found == part).any(axis=1) for part in (PassPart.ATTENTION, PassPart.SEQUENCES)]
     counted = tokens.reshape(-1, columns).any(axis=1)
     return np.where(
         has[0] | attends,
-        Part.ATTENTION,
-        np.where(has[1] & ~counted, Part.SEQUENCES, Part.TOKENS),
+        PassPart.ATTENTION,
+        np.where(has[1] & ~counted, PassPart.SEQUENCES, PassPart.TOKENS),
     ).astype(np.uint8)
 
 
@@ -323,7 +325,7 @@ def _of_one_program(listings: Sequence[_Listing], said: Sequence[str]) -> list[i
 
 
 def _require_times(
-    found: Lines,
+    found: PassLines,
     listings: Sequence[_Listing],
     ns: Sequence[Float64s],
     sizes: Float64s,
@@ -336,7 +338,7 @@ def _require_times(
     if not wrong.any():
         return
     first = listings[0]
-    summed = sum(found.ns(part, sizes) for part in Part)
+    summed = sum(found.ns(part, sizes) for part in PassPart)
     for listing, total, rows in zip(listings, np.asarray(summed).tolist(), ns, strict=True):
         true = float(rows @ listing.program.trips)
         if abs(total / true - 1) > OFF:

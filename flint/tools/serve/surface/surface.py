@@ -20,9 +20,9 @@ from flint.ir.workload import Workload
 from flint.log import stage
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
-from flint.tools.serve.step_times import Chunk
+from flint.tools.serve.step_times import PromptChunk
 from flint.tools.serve.surface.captured import captures
-from flint.tools.serve.surface.lines import Lines, Part, lines_of
+from flint.tools.serve.surface.lines import PassLines, PassPart, lines_of
 from flint.tools.serve.surface.memory import EngineMemory, engine_memory
 from flint.tools.serve.surface.sizes import DECODE_POINTS, PREFILL_POINTS, PassSizes
 
@@ -38,8 +38,8 @@ CLOSE = 0.01
 class _ByCount:
     """A part of a pass by a number of tokens or sequences, priced in blocks when asked."""
 
-    lines: Lines
-    part: Part
+    lines: PassLines
+    part: PassPart
     sizes: tuple[int, int]  #: what of (batch, new) is the count: 1 where it is, else 0
     known: dict[int, Float64s] = field(default_factory=dict)
 
@@ -68,8 +68,8 @@ class Surface:
     sequence. `notes` say what it rests on.
     """
 
-    decode: Lines
-    prefill: Lines
+    decode: PassLines
+    prefill: PassLines
     memory: EngineMemory
     setting: Setting
     late: tuple[float, float]
@@ -87,16 +87,18 @@ class Surface:
         """Tokens that the caches of one engine hold together."""
         return self.memory.cache_tokens(self.memory_share, self.most_new)
 
-    def step_ns(self, decodes: int, decode_context: int, chunks: Sequence[Chunk] = ()) -> float:
-        """Nanoseconds of one pass, see `StepTimes.step_ns`."""
+    def step_ns(
+        self, decodes: int, decode_context: int, chunks: Sequence[PromptChunk] = ()
+    ) -> float:
+        """Nanoseconds of one pass, see `EngineTimes.step_ns`."""
         attention = self._decoding_ns(decodes, decode_context) if decodes else 0.0
         if not chunks:
-            found = self._part("decode", self.decode, Part.TOKENS, (1, 0)).ns(decodes)
-            found += self._part("last", self.decode, Part.SEQUENCES, (1, 0)).ns(decodes)
+            found = self._part("decode", self.decode, PassPart.TOKENS, (1, 0)).ns(decodes)
+            found += self._part("last", self.decode, PassPart.SEQUENCES, (1, 0)).ns(decodes)
             return (found + attention) * self.late[0] + self.sequence_ns * decodes
         new = decodes + sum(chunk.new for chunk in chunks)
-        found = self._part("tokens", self.prefill, Part.TOKENS, (0, 1)).ns(new)
-        last = self._part("sequences", self.prefill, Part.SEQUENCES, (1, 0))
+        found = self._part("tokens", self.prefill, PassPart.TOKENS, (0, 1)).ns(new)
+        last = self._part("sequences", self.prefill, PassPart.SEQUENCES, (1, 0))
         found += last.ns(decodes + len(chunks))
         found += attention + self._chunks_ns(chunks)
         return found * self.late[1] + self.sequence_ns * (decodes + len(chunks))
@@ -109,7 +111,9 @@ class Surface:
         call = CollectiveCall(Collective.NONE, sent, (outermost,))
         return duration_ns(call, cluster)
 
-    def _part(self, name: str, lines: Lines, part: Part, sizes: tuple[int, int]) -> _ByCount:
+    def _part(
+        self, name: str, lines: PassLines, part: PassPart, sizes: tuple[int, int]
+    ) -> _ByCount:
         if name not in self._parts:
             self._parts[name] = _ByCount(lines, part, sizes)
         return self._parts[name]
@@ -117,19 +121,19 @@ class Surface:
     def _decoding_ns(self, decodes: int, decode_context: int) -> float:
         if decodes not in self._decoding:
             sizes = np.array([(decodes, 1, c) for c in _CONTEXTS], dtype=np.float64)
-            self._decoding[decodes] = self.decode.ns(Part.ATTENTION, sizes)
+            self._decoding[decodes] = self.decode.ns(PassPart.ATTENTION, sizes)
         mean, times = decode_context / decodes, self._decoding[decodes]
         at = min(max(bisect_left(_CONTEXTS, mean), 1), len(_CONTEXTS) - 1)
         low, high = _CONTEXTS[at - 1], _CONTEXTS[at]
         return float(times[at - 1] + (times[at] - times[at - 1]) * (mean - low) / (high - low))
 
-    def _chunks_ns(self, chunks: Sequence[Chunk]) -> float:
+    def _chunks_ns(self, chunks: Sequence[PromptChunk]) -> float:
         """Attention of chunks as of equal ones: as many, as many new tokens, as many scores."""
         count, new = len(chunks), sum(c.new for c in chunks) / len(chunks)
         scores = sum(c.new * (c.context + c.new / 2) for c in chunks) / count
         key = (count, new, max(scores / new - new / 2, 0.0))
         if key not in self._chunks:
-            self._chunks[key] = float(self.prefill.ns(Part.ATTENTION, np.array([key]))[0])
+            self._chunks[key] = float(self.prefill.ns(PassPart.ATTENTION, np.array([key]))[0])
         return self._chunks[key]
 
 
@@ -166,7 +170,7 @@ def _as_engines_run(workload: Workload, request: EstimateRequest) -> EstimateReq
 
 @dataclass(frozen=True, eq=False)
 class _Family:
-    lines: Lines
+    lines: PassLines
     memory: EngineMemory
     setting: Setting
     late: float
@@ -189,7 +193,7 @@ def _family(
     sizes = np.array(points, dtype=np.float64)
     first = settings[0]
     lines = lines_of(programs, ns, first.pricing_of_kernels(), sizes, [str(p) for p in points])
-    summed = sum(lines.ns(part, sizes) for part in Part)
+    summed = sum(lines.ns(part, sizes) for part in PassPart)
     late = np.array([t.timeline.total_ns for t in timed]) / summed
     memory = engine_memory([s.memory()[slowest] for s in settings], sizes)
     return _Family(lines, memory, first, float(np.mean(late)), float(np.ptp(late)))
@@ -203,7 +207,7 @@ def _notes(decode: _Family, prefill: _Family) -> tuple[str, ...]:
                 f"passes that {name} take {family.late:.3g} times (within {family.spread:.2g}) as long as "
                 "their kernels one after the other: launches are late, or communication overlaps"
             )
-    attends = [f.lines.base.kind[f.lines.parts == Part.ATTENTION] for f in (decode, prefill)]
+    attends = [f.lines.base.kind[f.lines.parts == PassPart.ATTENTION] for f in (decode, prefill)]
     if any((kinds > 3).any() or (kinds < 2).any() for kinds in attends):
         found.append(
             "attention is priced as the model writes it out: it is no fused kernel, as engines have it"
