@@ -40,7 +40,7 @@ class PassLines:
     """Distinct kernels (`base`, `masks`, `sizes`) and collectives (`calls`, `payload`) of a pass.
 
     `counts` and `call_counts` are how often each runs in a pass. `sizes` has for each kernel
-    its `COLUMNS`, in that order, `payload` for each call its bytes. `parts`, `call_parts` are `PassPart`s.
+    its `COLUMNS`, in that order, `payload` for each call its bytes. `places` are lines of the model. `parts`, `call_parts` are `PassPart`s.
     """
 
     base: Kernels
@@ -54,6 +54,7 @@ class PassLines:
     payload: Polynomials
     pricing: Pricing
     changes: LineChanges
+    places: tuple[str, ...]
     _paid: dict[CollectiveCall, float] = field(default_factory=dict)
 
     def ns(self, part: PassPart, sizes: Float64s) -> Float64s:
@@ -218,7 +219,8 @@ def _grouped(
     first: _Listing, of_kernels: Polynomials, of_calls: Polynomials, pricing: Pricing
 ) -> tuple[PassLines, Int64s]:
     """Equal kernels and calls together, and the line of each kernel and call."""
-    k, trips = first.kernels, first.program.trips
+    k, program = first.kernels, first.program
+    trips = program.trips
     factors = of_kernels.factors.reshape(len(k), -1)
     alike = np.column_stack(
         [factors, k.kind, k.dtype, k.indexed_elements > 0, first.masks.causal, first.masks.window]
@@ -251,6 +253,7 @@ def _grouped(
         payload,
         pricing,
         LineChanges(np.ones(1), np.ones((len(where) + len(chosen), 1))),
+        tuple(program.strings[program.location[row]] for row in first.rows[where].tolist()),
     )
     return lines, np.array([*of_row.ravel().tolist(), *of_call], dtype=np.int64)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.collectives import duration_ns
 from flint.backends.cost.network.torus import CollectiveCall, Span
 from flint.backends.cost.replay.plan import cluster_for
@@ -207,9 +208,29 @@ def _notes(decode: _Family, prefill: _Family) -> tuple[str, ...]:
                 f"passes that {name} take {family.late:.3g} times (within {family.spread:.2g}) as long as "
                 "their kernels one after the other: launches are late, or communication overlaps"
             )
-    attends = [f.lines.base.kind[f.lines.parts == PassPart.ATTENTION] for f in (decode, prefill)]
-    if any((kinds > 3).any() or (kinds < 2).any() for kinds in attends):
-        found.append(
-            "attention is priced as the model writes it out: it is no fused kernel, as engines have it"
-        )
+    found += _unfused(decode.lines)
     return tuple(found)
+
+
+#: The pass that says how much attention is not fused, and the least share of it that is told.
+_TOLD_AT, _TOLD = PassSizes(64, 1, 1024), 0.02
+
+
+def _unfused(lines: PassLines) -> list[str]:
+    """What a pass does with whole caches beside fused attention, which engines do not."""
+    sizes = np.array([_TOLD_AT], dtype=np.float64)
+    mine = np.flatnonzero(lines.parts == PassPart.ATTENTION)
+    beside = mine[lines.base.kind[mine] != KernelKind.ATTENTION]
+    if not len(beside):
+        return []
+    ns = lines.kernels_ns(beside, sizes)[0] * lines.counts[beside]
+    share = float(ns.sum() / sum(lines.ns(part, sizes)[0] for part in PassPart))
+    if share < _TOLD:
+        return []
+    worst = int(beside[ns.argmax()])
+    kind = KernelKind(int(lines.base.kind[worst])).name.lower()
+    return [
+        f"{share:.0%} of a pass that decodes ({_TOLD_AT}) are kernels over whole caches beside fused "
+        f"attention, most of it {kind} ({lines.places[worst] or 'no line'}): engines write caches in place, "
+        "and fuse what the model writes out"
+    ]
