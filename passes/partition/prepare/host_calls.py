@@ -46,13 +46,17 @@ def take_host_calls_apart(module: Any, bytecode: bytes) -> None:
 
 
 def rename_moves(module: Any) -> None:
-    """Give every call that moves a value to or from the host a name that XLA does not know."""
+    """Give every call that moves a value to or from the host a name that XLA does not know.
+
+    It has no effect, as of XLA's own forms: of one that has, XLA's partitioner expects a sharding.
+    """
     from jaxlib.mlir import ir
 
     for op in operations_named(module, "stablehlo.custom_call"):
         if target_of(op) in PLACEMENTS:
             name = MOVES[placement(op) or OpClass.FROM_HOST]
             op.attributes["call_target_name"] = ir.StringAttr.get(name)
+            op.attributes["has_side_effect"] = ir.BoolAttr.get(False)
 
 
 def _is_of_the_host(op: Any) -> bool:
