@@ -25,6 +25,8 @@ _ALGORITHMS = {
     "ALG_DOT_BF16_BF16_F32_X9": (13, "bf16", 9),
 }
 _BY_NUMBER = {number: name for name, (number, _, _) in _ALGORITHMS.items()}
+#: Frontend attribute: the name of an algorithm where the operation itself cannot say it.
+ALGORITHM = "flint.algorithm"
 
 
 class HloProduct(Protocol):
@@ -42,8 +44,13 @@ def product_of(o: HloProduct) -> str:
     said = {a.key: a.value for a in o.instruction.frontend_attributes.map}
     if SETTING in said:
         return product_type(_types(o.operands), said[SETTING])
-    algorithm = _BY_NUMBER.get(config.algorithm, "")
+    algorithm = said.get(ALGORITHM) or algorithm_name(config.algorithm)
     return _named(o.operands, algorithm, list(config.operand_precision))
+
+
+def algorithm_name(number: int) -> str:
+    """The name of an `xla.PrecisionConfig.Algorithm`; empty for one that says no more than the operands."""
+    return _BY_NUMBER.get(number, "")
 
 
 def product_of_call(o: HloProduct, config: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 from flint.errors import FlintError
 from flint.passes import jax_private
 from flint.passes.hlo.module import message_class
+from flint.passes.hlo.precision import ALGORITHM, algorithm_name
 
 #: What XLA's compiler for CPUs does besides, in its order: pipelines, then passes of those that run.
 _LEFT_OUT: Final = (
@@ -74,7 +75,7 @@ def simplified_by_xla(module: bytes, *, is_shardy: bool) -> bytes:
             raise refused(error) from error
     finally:
         transforms.clear_xla_transform(_NAME, before_scheduling)
-    return jax_private.hlo_to_stablehlo(_without_results(found[0]) if is_shardy else found[0])
+    return jax_private.hlo_to_stablehlo(_for_stablehlo(found[0], is_shardy=is_shardy))
 
 
 def compile_for_cpus(
@@ -117,15 +118,23 @@ def first_lines(error: Exception) -> str:
     return " ".join(lines[:2])[:400]
 
 
-def _without_results(proto: bytes) -> bytes:
-    """Without the sharding of the results in XLA's form: it takes a module that has one for GSPMD's.
+def _for_stablehlo(proto: bytes, *, is_shardy: bool) -> bytes:
+    """Written so that the way to StableHLO and back loses nothing.
 
-    The module is not read as MLIR for that: operations of dialects that are not loaded (`mhlo.ragged_dot`)
-    would lose their properties.
+    The sharding of the results goes where it is in XLA's form: XLA takes a module that has one for GSPMD's.
+    Algorithms of products become frontend attributes: `stablehlo.dot`, which plain products become, has none.
+    This is not done to MLIR: operations of dialects that are not loaded (`mhlo.ragged_dot`) would lose their
+    properties.
     """
     module = message_class("HloModule")()
     module.ParseFromString(proto)
-    entry = next(c for c in module.computations if c.id == module.entry_computation_id)
-    root = next(i for i in entry.instructions if i.id == entry.root_id)
-    root.ClearField("sharding")
+    for computation in module.computations:
+        for i in computation.instructions:
+            if i.precision_config.algorithm:
+                name = algorithm_name(i.precision_config.algorithm)
+                i.frontend_attributes.map.add(key=ALGORITHM, value=name)
+    if is_shardy:
+        entry = next(c for c in module.computations if c.id == module.entry_computation_id)
+        root = next(i for i in entry.instructions if i.id == entry.root_id)
+        root.ClearField("sharding")
     return bytes(module.SerializeToString())
