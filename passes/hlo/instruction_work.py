@@ -47,9 +47,10 @@ def ragged_dot(o: HloOperation) -> Work:
     k = math.prod(lhs[d] for d in numbers.lhs_contracting_dimensions)
     result = list(o.instruction.shape.dimensions)
     m = math.prod(lhs) // max(k, 1)
-    n = math.prod(result) // max(m, 1)
     groups = list(o.operands[2].shape.dimensions)[-1]
-    name = grouped(product_of(o), groups, sums=len(result) == len(lhs) + 1)
+    sums = len(result) == len(lhs) + 1  # k is ragged: a result for each group, of its part of k
+    n = math.prod(result) // max(m * (groups if sums else 1), 1)
+    name = grouped(product_of(o), groups, sums=sums)
     return formulas.product(1, m, n, k, product=name)
 
 

@@ -196,5 +196,5 @@ def test_grouped_products_are_priced_once_for_all_groups() -> None:
     arrays = [jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in shapes]
     program = flint.trace(step, {"x": 1}, *arrays, jax.ShapeDtypeStruct((4,), jnp.int32)).program
     rows = [program.row(i) for i in range(len(program))]
-    products = [r for r in rows if r.opcode == "chlo.ragged_dot"]
+    products = [r for r in rows if r.opcode == "hlo.ragged-dot"]
     assert [r.flops for r in products] == [2 * 64 * 16 * 32] * 3

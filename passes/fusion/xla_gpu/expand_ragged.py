@@ -16,7 +16,7 @@ from flint.ir.product_types import without_groups
 from flint.ir.program import Kind, Phase, Program
 from flint.passes.base import Pass
 
-_NAME = ".ragged_dot"
+_NAMES = (".ragged_dot", ".ragged-dot")  #: of StableHLO, of HLO
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ExpandRagged(Pass):
 
     def apply(self, program: Program) -> Program:
         """Return the program with rows for the masks of each ragged product."""
-        ragged = [name.endswith(_NAME) for name in program.opcodes]
+        ragged = [name.endswith(_NAMES) for name in program.opcodes]
         if not any(ragged):
             return program
         chosen = np.array(ragged, dtype=np.bool_)[program.opcode]

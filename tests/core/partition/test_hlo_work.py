@@ -97,6 +97,10 @@ WORK: dict[str, tuple[int, tuple[int, ...], int, int]] = {
         "rhs_contracting_dims={1}, lhs_ragged_dims={0}, rhs_group_dims={0}"
     ): (2 * 6 * 7 * 20, (1, 6, 7, 20), 4 * (120 + 420 + 3), 4 * 42),
     (
+        "f32[3,20,20] ragged-dot(x, x, sizes), lhs_contracting_dims={0}, "
+        "rhs_contracting_dims={0}, lhs_ragged_dims={0}"
+    ): (2 * 6 * 20 * 20, (1, 20, 20, 6), 4 * (240 + 3), 4 * 1200),
+    (
         "f32[2,6,8,6] convolution(images, kernel), window={size=3x2}, feature_group_count=2, "
         "dim_labels=b01f_01io->b01f"
     ): (2 * 96 * 6 * 12, (2, 96, 3, 12), 4 * (576 + 72), 4 * 576),

@@ -267,9 +267,9 @@ def ragged(b: Rows) -> tuple[int, int, int]:
 def test_rows_of_ragged_groups_meet_the_matrices_of_all_groups() -> None:
     b = Rows()
     made = {"shape": (64, 8), "result_bytes": 2048, "dims": (1, 64, 8, 4)}
-    b.result(b.op("chlo.ragged_dot", *ragged(b), **RAGGED | made))
+    b.result(b.op("hlo.ragged-dot", *ragged(b), **RAGGED | made))
     after = applied(b, ExpandRagged())
-    assert launched(after) == ["reduce_window", "select", "chlo.ragged_dot"]
+    assert launched(after) == ["reduce_window", "select", "hlo.ragged-dot"]
     row = after.row(len(after) - 2)
     assert (row.dims, row.flops) == ((1, 64, 8, 12), 3 * RAGGED["flops"])
     assert row.operand_bytes == 3 * 1024 + 384
