@@ -170,7 +170,7 @@ REDUCTIONS = [
         jnp.max,
         (f32(X, "data", "model"),),
         P(),
-        [(AR, "model", 4), (AR, "data", 4)],
+        [(AR, "data,model", 4)],
     ),
     Row(
         "sum over an unsharded dimension",
@@ -494,8 +494,7 @@ WINDOWS = [
             (CP, "model-1 (no wrap)", 1024),
             (CP, "model+1 (no wrap)", 1024),
             (CP, "model-1 (no wrap)", 1024),
-            (AR, "data", 4608),
-            (AR, "model", 4608),
+            (AR, "data,model", 4608),
         ],
     ),
     Row(
