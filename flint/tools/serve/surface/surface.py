@@ -229,8 +229,9 @@ def _unfused(lines: PassLines) -> list[str]:
         return []
     worst = int(beside[ns.argmax()])
     kind = KernelKind(int(lines.base.kind[worst])).name.lower()
-    return [
+    told = (
         f"{share:.0%} of a pass that decodes ({_TOLD_AT}) are kernels over whole caches beside fused "
         f"attention, most of it {kind} ({lines.places[worst] or 'no line'}): engines write caches in place, "
         "and fuse what the model writes out"
-    ]
+    )
+    return [told]
