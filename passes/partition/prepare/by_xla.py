@@ -121,7 +121,8 @@ def first_lines(error: Exception) -> str:
 def _for_stablehlo(proto: bytes, *, is_shardy: bool) -> bytes:
     """Written so that the way to StableHLO and back loses nothing.
 
-    The sharding of the results goes where it is in XLA's form: XLA takes a module that has one for GSPMD's.
+    The sharding of every function's results goes where it is in XLA's form: XLA takes a module that has one for
+    GSPMD's.
     Algorithms of products become frontend attributes: `stablehlo.dot`, which plain products become, has none.
     This is not done to MLIR: operations of dialects that are not loaded (`mhlo.ragged_dot`) would lose their
     properties.
@@ -133,8 +134,7 @@ def _for_stablehlo(proto: bytes, *, is_shardy: bool) -> bytes:
             if i.precision_config.algorithm:
                 name = algorithm_name(i.precision_config.algorithm)
                 i.frontend_attributes.map.add(key=ALGORITHM, value=name)
-    if is_shardy:
-        entry = next(c for c in module.computations if c.id == module.entry_computation_id)
-        root = next(i for i in entry.instructions if i.id == entry.root_id)
-        root.ClearField("sharding")
+        if is_shardy:
+            root = next(i for i in computation.instructions if i.id == computation.root_id)
+            root.ClearField("sharding")
     return bytes(module.SerializeToString())
