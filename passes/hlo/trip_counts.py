@@ -35,10 +35,21 @@ class _Comparison:
     right: Value
 
 
-#: An int, a Carried, a Comparison, a tuple of these, or None for what is not known.
+@dataclass(frozen=True, slots=True)
+class _Both:
+    """All of these hold."""
+
+    values: tuple[Value, ...]
+
+
+#: An int, a Carried, a comparison, several that all hold, a tuple of these, or None for what is not known.
 Value = Any
 #: Instructions that pass their first operand on, as far as integers go.
 _TRANSPARENT = ("copy", "bitcast", "convert", "reshape", "opt-barrier", "optimization-barrier")
+_KNOWN = (
+    *("parameter", "constant", "tuple", "get-tuple-element", "add", "subtract", "compare", "and"),
+    *("fusion", "call"),
+)
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE", "EQ": "EQ"}
 _LITERALS = ("s32s", "s64s", "u32s", "u64s")
 
@@ -86,6 +97,8 @@ class InstructionEvaluator:
             whole = values[0]
             known = isinstance(whole, tuple) and i.tuple_index < len(whole)
             return whole[i.tuple_index] if known else None
+        if i.opcode == "and":
+            return _Both(tuple(values))
         if i.opcode in ("add", "subtract"):
             return _sum(values[0], values[1], 1 if i.opcode == "add" else -1)
         if i.opcode == "compare":
@@ -107,18 +120,30 @@ def known_trip_count(loop: Instruction) -> int | None:
     return count
 
 
-def counted_trips(loop: Instruction, initial: Value, module: HloModule) -> int | None:
-    """Iterations of a loop whose condition compares a counter with a constant, else None.
+def counted_trips(loop: Instruction, initial: Value, module: HloModule) -> tuple[int | None, bool]:
+    """Iterations of a loop whose condition compares a counter with a constant, None of any other.
 
-    `initial` is the value of the loop's operand.
+    `initial` is the value of the loop's operand. The second is whether that alone ends the loop: if not, data may
+    end it earlier.
     """
     body, condition = module.called(loop)[:2]
     start = initial if isinstance(initial, tuple) else ()
     symbols = [tuple(Carried(k) for k in range(len(loop.shape.tuple_shapes)))]
     after = InstructionEvaluator(module, body, symbols)(module.root(body))
     holds = InstructionEvaluator(module, condition, symbols)(module.root(condition))
-    if not isinstance(holds, _Comparison) or not isinstance(after, tuple):
-        return None
+    if not isinstance(after, tuple):
+        return None, False
+    asked, counts = [holds], []
+    while asked:
+        one = asked.pop()
+        asked += one.values if isinstance(one, _Both) else ()
+        count = _compared(one, start, after) if isinstance(one, _Comparison) else None
+        counts += [] if count is None else [count]
+    return min(counts, default=None), isinstance(holds, _Comparison)
+
+
+def _compared(holds: _Comparison, start: tuple[Value, ...], after: tuple[Value, ...]) -> int | None:
+    """Iterations until a comparison ends them."""
     invariant = {k: start[k] for k, v in enumerate(after) if v == Carried(k) and k < len(start)}
     left, right = (_settle(v, invariant) for v in (holds.left, holds.right))
     direction = holds.direction
@@ -161,8 +186,7 @@ def _iterations(first: int, bound: int, step: int, direction: str) -> int | None
 
 
 def _matters(i: Instruction) -> bool:
-    known = ("parameter", "constant", "tuple", "get-tuple-element", "add", "subtract", "compare")
-    return i.opcode in known or i.opcode in ("fusion", "call") or i.opcode in _TRANSPARENT
+    return i.opcode in _KNOWN or i.opcode in _TRANSPARENT
 
 
 def _integer(constant: Instruction) -> int | None:
@@ -210,9 +234,10 @@ class AskedLoops:
         self._seen = 0
         self.around: list[str] = []
 
-    def count(self, names: Sequence[str], scope: str, place: str) -> int:
+    def count(self, names: Sequence[str], scope: str, place: str, at_most: int | None) -> int:
         """The count of the innermost loop, by any of its names or its number.
 
+        `at_most` is after how many iterations its counter ends it, if it has one.
         Raises FlintError FL403 for a loop without one, or with that of a loop around it.
         """
         numbered = f"loop{self._seen}"
@@ -220,7 +245,7 @@ class AskedLoops:
         known = [name for name in (*names, numbered) if name]
         count = self._given.take(known)
         if count is None:
-            raise self._unknown(known, scope, place)
+            raise self._unknown(known, scope, place, at_most)
         used = next(name for name in known if name in self._given)
         if used in self.around:
             raise FlintError(
@@ -232,7 +257,10 @@ class AskedLoops:
         self.around[-1] = used
         return count
 
-    def _unknown(self, known: Sequence[str], scope: str, place: str) -> FlintError:
+    def _unknown(
+        self, known: Sequence[str], scope: str, place: str, at_most: int | None
+    ) -> FlintError:
+        bound = "" if at_most is None else f"; its counter ends it after {at_most}"
         best = next((name for name in known if ":" in name), known[0])
         given = next(iter(self._given), "")
         return FlintError(
@@ -240,5 +268,6 @@ class AskedLoops:
             f"the trip count of loop {known[-1]} ({known[0]}){f' in {scope}' if scope else ''} depends on data"
             + (nearest(given, list(known)) if given else ""),
             place=place,
-            help=f'give its trip count with --trip-count {best}=N (in Python: trip_counts={{"{best}": N}})',
+            help=f'give its trip count with --trip-count {best}=N (in Python: trip_counts={{"{best}": N}})'
+            + bound,
         )

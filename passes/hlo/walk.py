@@ -433,14 +433,15 @@ class _HloWalk:
         count = known_trip_count(i)
         if count is not None and count < 0:
             raise Malformed(f"loop '{i.name}' runs {count} times")
-        if count is None:
-            count = counted_trips(i, initial, self.module)
         if count is not None:
+            return count
+        count, alone = counted_trips(i, initial, self.module)
+        if count is not None and (alone or not count):
             return count
         source, _ = scope_and_phase(i)
         place = location(i, self.module)
         names = (i.name, source, source.rsplit("/", 1)[-1], place)
-        return self.loops.count(names, source, place or self.module.source)
+        return self.loops.count(names, source, place or self.module.source, count)
 
     def _conditional(self, i: Instruction, operands: list[Rows], scope: _Scope) -> Rows:
         branches = self.module.called(i)
