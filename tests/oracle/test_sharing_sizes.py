@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: Sequences with which no constant of the program is another one's value: those would be one row.
 SMALL = ("model=8b", "seq=1536", "num_layers=4")
 #: Another width, number of heads, inner size, sequence and depth.
-OTHER = ("model=70b", "seq=512", "num_layers=6")
+OTHER = ("model=70b", "seq=768", "num_layers=6")
 _TABLES = {"shape": "shapes"}
 
 
