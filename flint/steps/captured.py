@@ -32,6 +32,13 @@ class Captured:
     generation: Captured | None = None
 
 
+class Positions(StrEnum):
+    """What runs at the positions of an axis, of which each has its own program."""
+
+    STAGES = "stages"
+    POOLS = "pools"
+
+
 class Role(StrEnum):
     """What an argument or a result of a body is to its pipeline."""
 

@@ -33,7 +33,7 @@ from flint.passes.partition.replicated import replicated_work
 from flint.passes.partition.worker import the_worker
 from flint.passes.rewrites.reduce_scatter import FoldAllReduces, FormReduceScatter
 from flint.passes.work.totals import matmul_flops
-from flint.steps.captured import Captured
+from flint.steps.captured import Captured, Positions
 
 #: Longest time that one request may take, in seconds.
 TIMEOUT_SECONDS = 900.0
@@ -81,14 +81,14 @@ def partition_xla(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) 
 
 
 def position_with_results(
-    captured: Captured, axis: str, timeout_seconds: float = TIMEOUT_SECONDS
+    captured: Captured, axis: str, of: Positions, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> tuple[Program, tuple[int, ...]]:
     """The program of a device of each position of `axis`, where others run other programs, and a row
     for each of its results. Raises as `partition_xla`, and FlintError FL240 for a program over `axis`.
     """
     from flint.passes.partition.one_position import on_all_positions, on_one_position
 
-    alone = on_one_position(captured, axis, in_passes=True)
+    alone = on_one_position(captured, axis, of, in_passes=True)
     both = divided(alone, timeout_seconds, in_passes=True)
     facts = _facts(captured, both)
     found = module_with_results(both.part, alone.mesh, captured.trip_counts, facts, apart=False)

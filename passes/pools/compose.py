@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from flint.errors import FlintError, nearest
 from flint.ir.columns import in_order_of_use
 from flint.ir.edit import Editor
-from flint.ir.mesh import Group, Mesh, Route
+from flint.ir.mesh import Mesh
 from flint.ir.program import Flag, Kind, Program, Row
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
@@ -188,8 +186,6 @@ def compose_pools(captured: CapturedPools, given: Partition | None = None) -> Wo
     """
     partition = given or partial(partition_pool, axis=captured.axis)
     prefill, decode = partition(captured.prefill), partition(captured.decode)
-    for name, step in (("prefill", prefill), ("decode", decode)):
-        _check_axis(step, captured.axis, name)
     pools = Pools(captured.axis, captured.prefill_positions, captured.decode_positions)
     pairs = pair_caches(captured.caches, prefill.results, decode.arguments)
     programs = _connected(prefill, decode, pairs, captured.mesh, pools)
@@ -273,38 +269,6 @@ def _row(
         f"{receive.name} {show(receive.tensor.sharding)}",
         "flags": 0 if sends else Flag.IN_PLACE,
     }
-
-
-def _check_axis(step: PoolStep, axis: str, name: str) -> None:
-    for port in (*step.arguments, *step.results):
-        if any(ref.name == axis for axes in port.tensor.sharding for ref in axes):
-            raise _sharded(name, axis, f"{port.name} is {show(port.tensor.sharding)}")
-    program = step.program
-    for row in np.flatnonzero((program.group >= 0) | (program.route >= 0)).tolist():
-        found = program.row(row)
-        over = found.group or found.route
-        if over is not None and _crosses(over, axis, program.mesh):
-            raise _sharded(name, axis, f"{found.opcode} goes over {over}", found.location or None)
-
-
-def _crosses(over: Group | Route, axis: str, mesh: Mesh) -> bool:
-    """Whether devices at different positions of `axis` communicate."""
-    if over.axes:
-        return any(ref.name == axis for ref in over.axes)
-    listed = over.ranks if isinstance(over, Group) else over.pairs
-    if not listed:
-        return True  # a shift along all ranks
-    position = np.unravel_index(np.arange(mesh.size), mesh.sizes)[mesh.names.index(axis)]
-    return any(len(set(position[list(ranks)].tolist())) > 1 for ranks in listed)
-
-
-def _sharded(name: str, axis: str, what: str, place: str | None = None) -> FlintError:
-    return FlintError(
-        "FL240",
-        f"the {name} step is sharded over '{axis}', the axis of the pools: {what}",
-        place=place,
-        help=f"write both steps for the other axes; each position of '{axis}' is a replica",
-    )
 
 
 def _metadata(captured: CapturedPools, caches: list[CachePair]) -> dict[str, Any]:

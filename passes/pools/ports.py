@@ -17,7 +17,7 @@ from flint.passes.mlir import make_context
 from flint.passes.partition.worker import the_worker
 from flint.passes.partition.xla import position_with_results
 from flint.passes.pipeline.split.reach import outermost_region
-from flint.steps.captured import Captured
+from flint.steps.captured import Captured, Positions
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,9 @@ def partition_pool(captured: Captured, axis: str) -> PoolStep:
     """
     facts, _ = the_worker().request("result-shardings", captured.module)
     module = with_shardings(captured.module, 0, facts["shardings"], results=True)
-    return pool_step(module, *position_with_results(replace(captured, module=module), axis))
+    return pool_step(
+        module, *position_with_results(replace(captured, module=module), axis, Positions.POOLS)
+    )
 
 
 def pool_step(module: bytes, program: Program, rows: Sequence[int]) -> PoolStep:

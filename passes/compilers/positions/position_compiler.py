@@ -19,7 +19,7 @@ from flint.passes.hlo.walk import module_with_results
 from flint.passes.partition.one_position import on_all_positions, on_one_position
 from flint.passes.partition.worker import the_worker
 from flint.passes.pools.ports import PoolStep, pool_step
-from flint.steps.captured import Captured
+from flint.steps.captured import Captured, Positions
 from flint.steps.lowering import Lowering
 
 
@@ -49,7 +49,7 @@ class PositionCompiler:
 
     def pool(self, captured: Captured) -> PoolStep:
         """A step of a pool. Results without a sharding have the one that Shardy propagates."""
-        alone = on_one_position(captured, self.axis)
+        alone = on_one_position(captured, self.axis, Positions.POOLS)
         facts, _ = the_worker().request("result-shardings", alone.module)
         module = with_shardings(alone.module, 0, facts["shardings"], results=True)
         program, results = self.compile(replace(alone, module=module), captured.mesh)

@@ -24,7 +24,7 @@ from flint.passes.pipeline.split.parts import (
     StageParts,
     StageProgram,
 )
-from flint.steps.captured import Body, Captured, CapturedPipeline, Port, Role
+from flint.steps.captured import Body, Captured, CapturedPipeline, Port, Positions, Role
 from flint.steps.trip_counts import TripCounts
 
 
@@ -112,7 +112,7 @@ class CompiledStages:
 
     def _alone(self, captured: Captured) -> Captured:
         """A body's module for one position."""
-        alone = on_one_position(captured, self.compiler.axis)
+        alone = on_one_position(captured, self.compiler.axis, Positions.STAGES)
         return replace(alone, trip_counts=self.trip_counts)
 
 

@@ -25,7 +25,6 @@ from flint.passes.pipeline.split.parts import (
     PartitionedBody,
     StageParts,
     partition_body,
-    refuse_axis,
 )
 from flint.passes.pipeline.split.reduce_part import in_gradient_dtype
 from flint.passes.pipeline.split.split import split
@@ -243,7 +242,6 @@ def _split(
     partition: Partition, captured: CapturedPipeline, body: Body, splits: bool
 ) -> StageParts:
     found = partition(body)
-    refuse_axis(found.program, captured.axis)
     return split(
         found,
         zero_bubble=splits,

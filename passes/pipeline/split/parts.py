@@ -7,15 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flint.errors import FlintError
 from flint.ir.columns import Mask, is_any
 from flint.ir.edit import Editor
-from flint.ir.mesh import AxisRef
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program
 from flint.passes.partition.xla import position_with_results
 from flint.passes.pipeline.split.reach import common_region, needed, producers
-from flint.steps.captured import Body, Port, Role
+from flint.steps.captured import Body, Port, Positions, Role
 
 #: Arguments that differ from microbatch to microbatch.
 MICROBATCH_ROLES = frozenset({Role.BATCH, Role.INPUT, Role.COTANGENT})
@@ -100,35 +98,10 @@ class StageParts:
 
 def partition_body(body: Body) -> PartitionedBody:
     """Partition for one position; raises what `position_with_results` does."""
-    program, results = position_with_results(body.captured, body.axis)
+    program, results = position_with_results(body.captured, body.axis, Positions.STAGES)
     assert len(results) == len(body.results), f"{len(results)} results, {len(body.results)} ports"
     arguments = tuple(range(len(body.arguments)))  # the walk begins with a row for each argument
     return PartitionedBody(program, body.arguments, body.results, arguments, results)
-
-
-def refuse_axis(program: Program, axis: str) -> None:
-    """Raise FlintError FL240 if a stage communicates along `axis`, where the others are.
-
-    The positions of a pipeline run different programs: none of the others would take part.
-    """
-    for row in np.flatnonzero(program.kind >= Kind.COLLECTIVE).tolist():
-        if axis in {ref.name for ref in _axes(program, row)}:
-            what, scope = program.row(row), program.strings[program.scope[row]]
-            raise FlintError(
-                "FL240",
-                f"{what.opcode.partition('.')[2]} over {what.group or what.route} runs inside a "
-                f"stage{f' ({scope})' if scope else ''}: '{axis}' is the axis of the stages",
-                place=what.location or None,
-                help="in a stage, communicate along other axes. jax.shard_map takes all axes "
-                f"of the mesh: give it axis_names without '{axis}', or leave check_vma on",
-            )
-
-
-def _axes(program: Program, row: int) -> tuple[AxisRef, ...]:
-    group, route = int(program.group[row]), int(program.route[row])
-    if group >= 0:
-        return program.groups[group].axes
-    return program.routes[route].axes if route >= 0 else ()
 
 
 @dataclass(frozen=True, eq=False)

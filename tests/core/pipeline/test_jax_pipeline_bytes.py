@@ -65,6 +65,8 @@ def test_a_stage_does_not_communicate_along_the_pipeline() -> None:
         )
         return mapped(w, x)
 
-    with pytest.raises(FlintError, match="'pipe' is the axis of the stages") as error:
+    with pytest.raises(
+        FlintError, match="a stage communicates over 'pipe', the axis of the stages"
+    ) as error:
         flint.trace(stages(doubled, shaped((WIDTH, WIDTH), mesh=FLAT)), FLAT)
     assert error.value.code == "FL240" and "check_vma" in str(error.value.help)
