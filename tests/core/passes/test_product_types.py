@@ -140,15 +140,19 @@ def test_algorithms_say_how_many_products(
     assert 0.6 / products < found.mfu < 1 / products
 
 
-def test_partitioners_keep_precisions() -> None:
+@pytest.mark.parametrize(
+    ("precision", "name"),
+    [("highest", "float32:highest"), (DotAlgorithmPreset.BF16_BF16_F32_X3, "bf16:3")],
+)
+def test_partitioners_keep_precisions(precision: Any, name: str) -> None:
     def product(a: Any, b: Any) -> Any:
-        return jnp.matmul(a, b, precision="highest")
+        return jnp.matmul(a, b, precision=precision)
 
     mesh = auto_mesh((2,), ("model",))
     sharded = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "model"))
     matrix = jax.ShapeDtypeStruct((512, 512), F32, sharding=sharded)
     program = flint.trace(product, mesh, matrix, matrix).program
-    assert "float32:highest" in program.products
+    assert name in program.products
 
 
 def test_narrow_types_are_exact_at_any_precision() -> None:
