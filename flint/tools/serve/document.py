@@ -23,7 +23,7 @@ class EngineDocument(TypedDict):
     cache_tokens: int  #: Tokens that fit into its cache.
     cache_bytes_per_token: float  #: Of one token in the cache.
     weight_bytes: int  #: Of the model's weights.
-    pass_bytes_per_token: float  #: Activations of a pass, for each of its tokens.
+    largest_pass_bytes: int  #: Activations of the largest pass.
     runtime_bytes: int  #: What the software keeps.
     capacity_bytes: int  #: Memory of a device.
 
@@ -64,7 +64,7 @@ def _engine(surface: Surface) -> EngineDocument:
         "cache_tokens": surface.cache_tokens,
         "cache_bytes_per_token": round(memory.token_bytes, 3),
         "weight_bytes": memory.weight_bytes,
-        "pass_bytes_per_token": round(memory.pass_bytes, 3),
+        "largest_pass_bytes": surface.largest_pass_bytes,
         "runtime_bytes": memory.runtime_bytes,
         "capacity_bytes": memory.capacity_bytes,
     }

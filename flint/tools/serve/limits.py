@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flint.errors import FlintError, nearest
 
-_LIMIT = re.compile(r"\s*(\w+)\s*<=?\s*([0-9.]+)\s*(us|ms|s)\s*")
+_LIMIT = re.compile(r"\s*(\w+)\s*<=?\s*(\d+\.?\d*|\.\d+)\s*(us|ms|s)\s*")
 _NS = {"us": 1e3, "ms": 1e6, "s": 1e9}
 LIMITED = ("ttft", "tpot", "latency", "queue")
 
@@ -25,7 +25,7 @@ def limits_of(text: str) -> tuple[Limit, ...]:
     found: dict[str, Limit] = {}
     for part in text.split(","):
         match = _LIMIT.fullmatch(part)
-        if match is None or match[2].count(".") > 1 or not float(match[2]):
+        if match is None or not float(match[2]):
             raise FlintError(
                 "FL891", f"'{part.strip()}' is no limit", help="write ttft<=2s,tpot<=50ms"
             )

@@ -216,11 +216,13 @@ class _Run:
         output = int(self.requests.output_tokens[request])
         if len(self.pools) > 1 and engine in self.pools[0]:
             if output > 1:
-                then = now + self.kinds[0].times.transfer_ns(done.input)
+                sent_ns = max(kind.times.transfer_ns(done.input) for kind in self.kinds)
+                then = now + sent_ns
                 turn = (then, self.count)
                 moved = Sequence(request, done.input, output, turn, done.priority, 1, done.input)
                 self._come(then, request, moved)
                 return
             self.log.last[request] = now
+            self.log.replica[request] = self.pools[0].index(engine)
         if self.closed:
             self._announce(now)

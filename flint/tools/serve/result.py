@@ -18,6 +18,8 @@ from flint.tools.serve.requests.table import Floats
 _BACKLOG = 0.05
 #: ... and the last third waited this many times as long as the first. Both are judgments.
 _GROWTH = 2.0
+#: Fewer that wait are chance.
+_FEWEST = 10
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,11 @@ def _overload(found: Replay, queue_ns: Floats, duration_s: float) -> Overload | 
     late = np.nanmean(times.scheduled > requests.arrival_s[-1] * 1e9)
     waits = queue_ns[~np.isnan(queue_ns)]
     third = max(1, len(waits) // 3)
-    if late < _BACKLOG or waits[-third:].mean() < _GROWTH * waits[:third].mean():
+    if (
+        late < _BACKLOG
+        or late * len(waits) < _FEWEST
+        or waits[-third:].mean() < _GROWTH * waits[:third].mean()
+    ):
         return None
     ended = ~np.isnan(times.last)
     tokens = float((requests.input_tokens + requests.output_tokens)[ended].sum())

@@ -49,7 +49,7 @@ def serve(captured: CaptureRequest, estimated: EstimateRequest, asked: ServeRequ
     """
     limits = limits_of(asked.limits) if asked.limits else ()
     requests = requests_of(asked.requests)
-    pools, surfaces, devices = _pools(captured, estimated, asked)
+    pools, surfaces, devices = _pools(captured, estimated, asked, requests)
     _require_lengths(requests, asked.longest)
     with stage("replay"):
         found = replay(requests, *pools, router=Router(asked.router))
@@ -57,7 +57,10 @@ def serve(captured: CaptureRequest, estimated: EstimateRequest, asked: ServeRequ
 
 
 def _pools(
-    captured: CaptureRequest, estimated: EstimateRequest, asked: ServeRequest
+    captured: CaptureRequest,
+    estimated: EstimateRequest,
+    asked: ServeRequest,
+    requests: Requests,
 ) -> tuple[list[Pool], tuple[Surface, ...], int]:
     """The pools, the surface of each, and the devices of all engines together."""
     kinds = [(asked.engine, captured.mesh, estimated.cluster, asked.replicas)]
@@ -72,6 +75,7 @@ def _pools(
             "FL218", "engines that decode have no number", help="add --decode-replicas N"
         )
     made: dict[object, Surface] = {}
+    longest = int((requests.input_tokens + requests.output_tokens).max(initial=1))
     pools, surfaces, devices = [], [], 0
     for engine, mesh, cluster, count in kinds:
         rules, key = rules_of(engine), (mesh, str(cluster))
@@ -81,6 +85,8 @@ def _pools(
             made[key],
             memory_share=_share(asked.memory_share),
             most_new=rules.max_tokens,
+            most_sequences=min(rules.max_sequences, len(requests)),
+            most_context=asked.longest or longest,
             longest=asked.longest,
             sequence_ns=rules.sequence_ns,
         )

@@ -58,7 +58,7 @@ def engine(mesh, *, batch: int = 1, new: int = 1, context: int = 8, bucket: int 
 @flint.entry(axes=("model",))
 def without_cache(mesh, *, batch: int = 1, new: int = 1, context: int = 8):
     x = jax.ShapeDtypeStruct((batch * new, 64), jnp.bfloat16, sharding=NamedSharding(mesh, P()))
-    return flint.Step(lambda x: x @ x.T, (x,))
+    return flint.Step(lambda x: x * 2, (x,))
 
 @flint.entry(axes=("model",))
 def without_sizes(mesh, *, batch: int = 1):
@@ -124,7 +124,7 @@ def test_the_cache_is_what_weights_and_a_pass_leave(surface: Surface) -> None:
     layers = 4 * 512 * 512 + 2 * 512 * 2048 + 512 * 1000
     assert memory.weight_bytes == layers * 2 / 2
     left = 0.9 * memory.capacity_bytes - memory.weight_bytes - memory.runtime_bytes
-    assert surface.cache_tokens == int((left - 2048 * memory.pass_bytes) / memory.token_bytes)
+    assert surface.cache_tokens == int((left - surface.largest_pass_bytes) / memory.token_bytes)
     with pytest.raises(FlintError, match="FL895"):
         memory.cache_tokens(1e-6, 2048)
 

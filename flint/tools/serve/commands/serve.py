@@ -51,7 +51,7 @@ def serve(
 
     MODEL has an entry with the options batch, new and context: one pass of the engine, which computes
     some new tokens of each sequence behind those that its cache holds (docs/serve.md). It is captured at
-    twelve sizes; what any other pass takes follows from these. Exits with 1 if requests come faster
+    fourteen sizes; what any other pass takes follows from these. Exits with 1 if requests come faster
     than they are served, or never end.
     """
     from flint.tools.serve.serve import serve as served_by

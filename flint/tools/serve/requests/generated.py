@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from flint.errors import FlintError
 from flint.tools.serve.requests.lengths import SHAREGPT, Length
@@ -18,16 +20,22 @@ from flint.tools.serve.spec import Above0, AtLeast1, Natural, Rate, Spec, fill, 
 _PREFIX_BLOCK = 16
 
 
+#: So many requests still fit into memory.
+Most = Annotated[int, Field(ge=1, le=100_000_000)]
+#: Times in nanoseconds keep their last digit for so long.
+_LONGEST_S = 1e6
+
+
 @dataclass(frozen=True)
 class GeneratedLoad:
     """What generators take; docs/serve.md says what each option is."""
 
-    n: AtLeast1 = 1000
+    n: Most = 1000
     seed: Natural = 0
     lengths: str | None = None
     input: Length = None
     output: Length = None
-    prefix: Natural = 0
+    prefix: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
     burstiness: Above0 = 1.0  #: of `gamma:`
     rate: Rate = math.inf
     concurrency: AtLeast1 | None = None
@@ -83,6 +91,9 @@ def _arrivals(load: GeneratedLoad, name: str, random: np.random.Generator) -> Fl
 def _generated(load: GeneratedLoad, spec: Spec) -> Requests:
     random = np.random.Generator(np.random.PCG64(load.seed))
     arrival_s = _arrivals(load, spec.name, random)
+    if not arrival_s[-1] <= _LONGEST_S:
+        raise FlintError("FL889", f"'{spec.text}' takes {arrival_s[-1]:.3g} s until the last request arrives",
+                         help=f"raise the rate, or lower n: at most {_LONGEST_S:,.0f} s are replayed")  # fmt: skip
     input, output = load.input, load.output
     notes: tuple[str, ...] = ()
     if load.lengths == "sharegpt":

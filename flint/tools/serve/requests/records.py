@@ -38,7 +38,7 @@ def records(path: Path) -> Iterator[LogRecord]:
         raise FlintError("FL884", f"cannot read {path}: {error.strerror or error}") from error
     except RecursionError as error:
         raise bad_row(path, line[0] + 1, "it is nested too deeply") from error
-    except (Malformed, csv.Error, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (Malformed, csv.Error, ValueError) as error:  # numbers of thousands of digits, too
         raise bad_row(path, line[0] + 1, str(error)) from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
@@ -36,23 +37,25 @@ def captures(request: CaptureRequest, points: Sequence[PassSizes]) -> list[Workl
     """The model at each of some sizes, in one process that imports it once.
 
     What was captured is kept in the cache folder of compiled programs (FLINT_CACHE_DIR) and used again
-    while the first capture, all files of the model and everything installed are the same. Raises
+    while the first and the last capture, the files beside the model and of modules that it imports, the
+    environment and everything installed are the same. Raises
     FlintError FL893 for a model that no sizes can be given to, and what capturing raises.
     """
     _require_entry(request)
     target = Target.parse(request.model)
     with importable(target.path.parent), contained(), stage("capture"):
         file = ModelFile.read(target)
-        first = _captured(file, request, points[0])
-        key = key_of(_identity(request, points), first.to_bytes())
+        known = {sizes: _captured(file, request, sizes) for sizes in (points[0], points[-1])}
+        programs = b"".join(workload.to_bytes() for workload in known.values())
+        key = key_of(_identity(request, points), programs)
         kept = find(key)
         if kept is not None:
             with suppress(FlintError, ValueError):
-                return [first, *_unpacked(*kept)]
-        others = [_captured(file, request, sizes) for sizes in points[1:]]
-    packed = [workload.to_bytes() for workload in others]
+                return _unpacked(*kept)
+        found = [known.get(sizes) or _captured(file, request, sizes) for sizes in points]
+    packed = [workload.to_bytes() for workload in found]
     store(key, {"lengths": [len(p) for p in packed]}, b"".join(packed))
-    return [first, *others]
+    return found
 
 
 def _require_entry(request: CaptureRequest) -> None:
@@ -85,25 +88,39 @@ def _captured(file: ModelFile, request: CaptureRequest, sizes: PassSizes) -> Wor
 
 
 def _identity(request: CaptureRequest, points: Sequence[PassSizes]) -> dict[str, str]:
-    """What other captures depend on beside the program of the first."""
+    """What other captures depend on beside the programs of two."""
     sources = hashlib.sha256()
-    for path in sorted(_own_files()):
+    for path in sorted({*_own_files(), *_beside(Target.parse(request.model).path)}):
         with suppress(OSError):
-            sources.update(Path(path).read_bytes())
+            sources.update(f"{path}\0".encode() + Path(path).read_bytes())
     return {
         "points": json.dumps(points),
         "options": json.dumps(request.given(), default=str, sort_keys=True),
         "sources": sources.hexdigest(),
-        **environment_of(()),
+        **environment_of(name for name in os.environ if name not in _OF_A_SHELL),
     }
+
+
+#: Variables that differ between two commands of one shell, and the largest file that is taken for an input.
+_OF_A_SHELL: Final = frozenset({"_", "SHLVL", "OLDPWD", "COLUMNS", "LINES", "PYTEST_CURRENT_TEST"})
+_MOST_BYTES: Final = 1 << 20
+
+
+def _beside(model: Path) -> Iterator[str]:
+    """The model, and the small files of its folder, which it may read."""
+    for path in (model, *model.parent.iterdir()):
+        with suppress(OSError):
+            if path.is_file() and path.stat().st_size <= _MOST_BYTES:
+                yield str(path.resolve())
 
 
 def _own_files() -> Iterator[str]:
     """Files of modules that were not installed: the model's, and what it imports beside itself."""
-    installed = (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values())
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    installed = {sysconfig.get_path(name) + os.sep for name in names}
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
-        if path and not path.startswith(installed):
+        if path and not path.startswith(tuple(installed)):
             yield path
 
 

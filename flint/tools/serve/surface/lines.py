@@ -23,7 +23,7 @@ from flint.backends.cost.network.torus import CollectiveCall
 from flint.backends.cost.row_prices import Pricing, kernel_prices, model_prices
 from flint.errors import FlintError
 from flint.ir.arrays import Float64s, Mask
-from flint.ir.program import Int64s, Kind, Program
+from flint.ir.program import Collective, Int64s, Kind, Program
 from flint.tools.serve.surface.sizes import Polynomials, fitted
 
 
@@ -307,17 +307,20 @@ def _parts(sizes: Polynomials, columns: int, attends: Mask) -> NDArray[np.uint8]
 def _of_one_program(listings: Sequence[_Listing], said: Sequence[str]) -> list[int]:
     """The points of the most common program. One point of another one is left out.
 
-    A size that happens to equal one of the model's may be another program.
+    A size that happens to equal one of the model's may be another program; the last point, whose
+    context is long, is none to leave out.
     """
     signatures = [listing.signature() for listing in listings]
     common = max(signatures, key=signatures.count)
     chosen = [at for at, found in enumerate(signatures) if found == common]
-    if len(chosen) >= len(listings) - 1:
+    if len(chosen) >= len(listings) - 1 and chosen[-1] == len(listings) - 1:
         return chosen
     other = next(at for at, found in enumerate(signatures) if found != common)
-    both = zip(common, signatures[other], strict=False)
-    at = next((n for n, (a, b) in enumerate(both) if a != b), -1)
-    names = [str(found[at][0]) for found in (common, signatures[other])]
+    both = list(zip(common, signatures[other], strict=False))
+    at = next((n for n, (a, b) in enumerate(both) if a != b), len(both))
+    names = [
+        _said(found[at]) if at < len(found) else "nothing" for found in (common, signatures[other])
+    ]
     raise FlintError(
         "FL894",
         f"passes of {said[chosen[0]]} and of {said[other]} are not the same program: kernel {at} is "
@@ -325,6 +328,13 @@ def _of_one_program(listings: Sequence[_Listing], said: Sequence[str]) -> list[i
         help="a model for flint serve runs the same operations at every size; "
         "choose what depends on sizes by an option of the entry",
     )
+
+
+def _said(row: tuple[object, ...]) -> str:
+    """A row of a signature in words."""
+    name, *_, times = row
+    what = Collective(name).name.lower() if isinstance(name, int) else str(name)
+    return f"{what}, {times} times"
 
 
 def _require_times(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -11,8 +12,10 @@ from flint.backends.cost.memory.memory import MemoryKind, MemoryUse
 from flint.errors import FlintError
 from flint.ir.arrays import Float64s
 from flint.text import format_bytes
-from flint.tools.serve.surface.sizes import PRODUCTS, fitted
+from flint.tools.serve.surface.sizes import PRODUCTS, PassSizes, fitted, products_of
 
+#: What activations grow with: sequences, new tokens, and scores where a model writes them out.
+_GROWS = [PRODUCTS.index(p) for p in ((1, 0, 0), (1, 1, 0), (1, 1, 1), (1, 2, 0))]
 _ARGUMENTS = (MemoryKind.PARAMETERS, MemoryKind.STATE, MemoryKind.INPUTS)
 
 
@@ -20,17 +23,22 @@ _ARGUMENTS = (MemoryKind.PARAMETERS, MemoryKind.STATE, MemoryKind.INPUTS)
 class EngineMemory:
     """Bytes of one device of an engine.
 
-    `pass_bytes` are activations of a pass for each new token, `token_bytes` a token in the cache.
+    `token_bytes` are those of a token in the cache, `pass_factors` how activations follow `_GROWS`.
     """
 
     capacity_bytes: int
     weight_bytes: int
     token_bytes: float
-    pass_bytes: float
+    pass_factors: tuple[float, ...]
     runtime_bytes: int
 
-    def cache_tokens(self, share: float, most_new: int) -> int:
-        """Tokens that fit beside weights and passes of `most_new` tokens into a share of the memory.
+    def pass_bytes(self, sizes: PassSizes) -> int:
+        """Activations of a pass."""
+        values = products_of(np.array([sizes], dtype=np.float64))[0, _GROWS]
+        return round(float(values @ np.array(self.pass_factors)))
+
+    def cache_tokens(self, share: float, pass_bytes: int) -> int:
+        """Tokens that fit beside weights and the largest pass into a share of the memory.
 
         Raises FlintError FL895 if not one does.
         """
@@ -38,15 +46,14 @@ class EngineMemory:
             raise FlintError(
                 "FL895", "the chip's memory is not known", help="give memory_bytes in its file"
             )
-        taken = self.weight_bytes + self.pass_bytes * most_new + self.runtime_bytes
+        taken = self.weight_bytes + pass_bytes + self.runtime_bytes
         left = self.capacity_bytes * share - taken
         if left < self.token_bytes:
             raise FlintError(
                 "FL895",
                 f"no cache fits: {share:.0%} of a device's {format_bytes(self.capacity_bytes)} are "
                 f"{format_bytes(int(self.capacity_bytes * share))}; weights take "
-                f"{format_bytes(self.weight_bytes)}, a pass of {most_new:,} tokens "
-                f"{format_bytes(int(self.pass_bytes * most_new))}, the runtime "
+                f"{format_bytes(self.weight_bytes)}, the largest pass {format_bytes(pass_bytes)}, the runtime "
                 f"{format_bytes(self.runtime_bytes)}",
                 help="give a larger mesh, narrower weights, or fewer tokens a pass",
             )
@@ -56,24 +63,39 @@ class EngineMemory:
 def engine_memory(uses: Sequence[MemoryUse], sizes: Float64s) -> EngineMemory:
     """What memory at sizes (points, 3) says. Raises FlintError FL893 for a model without a cache.
 
-    A cache is arguments that grow with batch * context. Activations are the largest of what points
-    have beside their arguments, for each new token.
+    A cache is arguments that grow with batch * context. Activations are the least sum of `_GROWS` that is no
+    less than what any point has beside its arguments.
     """
     arguments = [sum(use.breakdown.get(kind, 0) for kind in _ARGUMENTS) for use in uses]
     (factors,) = fitted(np.array([arguments], dtype=np.int64), sizes)[0].factors
-    token_bytes = float(factors[PRODUCTS.index((1, 0, 1))])
+    token_bytes = round(float(factors[PRODUCTS.index((1, 0, 1))]), 3)
     if token_bytes <= 0:
         raise FlintError(
             "FL893",
             "no argument of the model grows with batch * context: it has no cache",
             help="take the keys and values of earlier tokens as an argument, and return them",
         )
-    tokens = sizes[:, 0] * sizes[:, 1]
-    beside = [u.peak_bytes - a for u, a in zip(uses, arguments, strict=True)]
+    beside = np.array([u.peak_bytes - a for u, a in zip(uses, arguments, strict=True)], np.float64)
     return EngineMemory(
         uses[0].capacity_bytes,
         round(factors[PRODUCTS.index((0, 0, 0))]),
         token_bytes,
-        max(float((np.array(beside) / tokens).max()), 0.0),
+        _activations(np.maximum(beside, 0), products_of(sizes)[:, _GROWS]),
         uses[0].runtime_bytes,
     )
+
+
+def _activations(beside: Float64s, products: Float64s) -> tuple[float, ...]:
+    """Factors of no sign below zero with the least squares, raised until no point has more."""
+    scaled = products / products.max(axis=0)
+    best, least = np.zeros(len(_GROWS)), float(beside @ beside)
+    for count in range(1, len(_GROWS) + 1):
+        for chosen in combinations(range(len(_GROWS)), count):
+            found, *_ = np.linalg.lstsq(scaled[:, chosen], beside, rcond=None)
+            off = scaled[:, chosen] @ found - beside
+            if (found >= 0).all() and off @ off < least:
+                best, least = np.zeros(len(_GROWS)), float(off @ off)
+                best[list(chosen)] = found
+    reached = scaled @ best
+    short = np.divide(beside, reached, out=np.ones_like(beside), where=reached > 0).max()
+    return tuple((best / products.max(axis=0) * max(float(short), 1.0)).tolist())

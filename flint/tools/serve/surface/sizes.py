@@ -31,13 +31,15 @@ class PassSizes(NamedTuple):
 #: Captures of one token a sequence (decoding), and of several (prefill). All are multiples of 16, so
 #: that devices can share them, by different primes: a size that equals one of the model's (128 experts)
 #: makes another program, because compilers then share arrays. A batch of one is no point, either:
-#: programs of one sequence have fewer dimensions.
+#: programs of one sequence have fewer dimensions. The last ones tell whether something ends where contexts are
+#: long (a window).
 DECODE_POINTS: Final = (
     PassSizes(80, 1, 16 * 61 - 1),
     PassSizes(112, 1, 16 * 61 - 1),
     PassSizes(80, 1, 16 * 127 - 1),
     PassSizes(176, 1, 16 * 193 - 1),
     PassSizes(208, 1, 16 * 37 - 1),
+    PassSizes(80, 1, 16 * 4093 - 1),
 )
 PREFILL_POINTS: Final = (
     PassSizes(2, 16 * 19, 16 * 31),
@@ -47,6 +49,7 @@ PREFILL_POINTS: Final = (
     PassSizes(2, 16 * 41, 16 * 47),
     PassSizes(5, 16 * 23, 16 * 17),
     PassSizes(3, 16 * 29, 16 * 67),
+    PassSizes(2, 16 * 19, 16 * 4093),
 )
 
 #: The products that sizes may hold, likeliest first: exponents of batch, new and context.

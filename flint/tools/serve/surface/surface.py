@@ -10,6 +10,7 @@ import numpy as np
 
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.collectives import duration_ns
+from flint.backends.cost.memory.memory import MemoryUse
 from flint.backends.cost.network.torus import CollectiveCall, Span
 from flint.backends.cost.replay.plan import cluster_for
 from flint.backends.cost.setting import Setting, setting_of
@@ -66,7 +67,7 @@ class Surface:
     A pass takes what its tokens, its sequences and the attention of each sequence take, one after the
     other, as engines run kernels. Sequences that decode together count with their mean context;
     chunks of prompts as many equal ones with as much attention. An engine adds `sequence_ns` for each
-    sequence. `notes` say what it rests on.
+    sequence. `most_new`, `most_sequences` and `most_context` are the largest of what it serves. `notes` say what it rests on.
     """
 
     decode: PassLines
@@ -77,6 +78,8 @@ class Surface:
     notes: tuple[str, ...] = ()
     memory_share: float = 0.9
     most_new: int = 2048
+    most_sequences: int = 256
+    most_context: int = 8192
     longest: int | None = None
     sequence_ns: float = 0.0
     _parts: dict[str, _ByCount] = field(default_factory=dict)
@@ -86,7 +89,14 @@ class Surface:
     @property
     def cache_tokens(self) -> int:
         """Tokens that the caches of one engine hold together."""
-        return self.memory.cache_tokens(self.memory_share, self.most_new)
+        return self.memory.cache_tokens(self.memory_share, self.largest_pass_bytes)
+
+    @property
+    def largest_pass_bytes(self) -> int:
+        """Activations of the largest pass: one prompt behind the longest context, or all that decode."""
+        prompt = PassSizes(1, self.most_new, max(self.most_context - self.most_new, 0))
+        decode = PassSizes(self.most_sequences, 1, self.most_context)
+        return max(self.memory.pass_bytes(sizes) for sizes in (prompt, decode))
 
     def step_ns(
         self, decodes: int, decode_context: int, chunks: Sequence[PromptChunk] = ()
@@ -150,10 +160,11 @@ def surface_of(captured: CaptureRequest, estimated: EstimateRequest) -> Surface:
     with stage("surface"):
         decode = _family(workloads[: len(DECODE_POINTS)], DECODE_POINTS, estimated)
         prefill = _family(workloads[len(DECODE_POINTS) :], PREFILL_POINTS, estimated)
+    memory = engine_memory([*decode.uses, *prefill.uses], np.array(points, dtype=np.float64))
     return Surface(
         decode.lines,
         prefill.lines,
-        prefill.memory,
+        memory,
         prefill.setting,
         (decode.late, prefill.late),
         _notes(decode, prefill),
@@ -172,7 +183,7 @@ def _as_engines_run(workload: Workload, request: EstimateRequest) -> EstimateReq
 @dataclass(frozen=True, eq=False)
 class _Family:
     lines: PassLines
-    memory: EngineMemory
+    uses: Sequence[MemoryUse]
     setting: Setting
     late: float
     spread: float
@@ -196,8 +207,8 @@ def _family(
     lines = lines_of(programs, ns, first.pricing_of_kernels(), sizes, [str(p) for p in points])
     summed = sum(lines.ns(part, sizes) for part in PassPart)
     late = np.array([t.timeline.total_ns for t in timed]) / summed
-    memory = engine_memory([s.memory()[slowest] for s in settings], sizes)
-    return _Family(lines, memory, first, float(np.mean(late)), float(np.ptp(late)))
+    uses = [s.memory()[slowest] for s in settings]
+    return _Family(lines, uses, first, float(np.mean(late)), float(np.ptp(late)))
 
 
 def _notes(decode: _Family, prefill: _Family) -> tuple[str, ...]:
@@ -223,6 +234,9 @@ def _unfused(lines: PassLines) -> list[str]:
     beside = mine[lines.base.kind[mine] != KernelKind.ATTENTION]
     if not len(beside):
         return []
+    fused = (
+        "beside fused attention" if len(beside) < len(mine) else "of attention that is not fused"
+    )
     ns = lines.kernels_ns(beside, sizes)[0] * lines.counts[beside]
     share = float(ns.sum() / sum(lines.ns(part, sizes)[0] for part in PassPart))
     if share < _TOLD:
@@ -230,8 +244,8 @@ def _unfused(lines: PassLines) -> list[str]:
     worst = int(beside[ns.argmax()])
     kind = KernelKind(int(lines.base.kind[worst])).name.lower()
     told = (
-        f"{share:.0%} of a pass that decodes ({_TOLD_AT}) are kernels over whole caches beside fused "
-        f"attention, most of it {kind} ({lines.places[worst] or 'no line'}): engines write caches in place, "
+        f"{share:.0%} of a pass that decodes ({_TOLD_AT}) are kernels over whole caches {fused}, "
+        f"most of it {kind} ({lines.places[worst] or 'no line'}): engines write caches in place, "
         "and fuse what the model writes out"
     )
     return [told]
