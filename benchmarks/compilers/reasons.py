@@ -10,8 +10,8 @@ _SMALL = "[not looked into](#not-looked-into)"
 REASONS: dict[str, str] = {
     **dict.fromkeys(("gpt2 fsdp table by rows", "gpt2 fsdp tp"), _TABLES),
     "gpt2 fsdp tp table by hidden": _TABLES,
-    **dict.fromkeys(("vit data", "lstm", "encoder decoder tp", "context parallel"), _SUMS),
-    **dict.fromkeys(("gpt2 fsdp", "gpt2 fsdp untied"), _SMALL),
+    **dict.fromkeys(("vit data", "encoder decoder tp", "context parallel"), _SUMS),
+    "gpt2 fsdp": _SMALL,
     "op_cond": "[an operation that is the result](#an-operation-that-is-the-result)",
     "ulysses": "[constants are exchanged](#constants-are-exchanged)",
 }

@@ -75,7 +75,7 @@ def _found(what: str, quick: bool, *flags: str) -> dict[str, dict[str, int]]:
 #: Bars of programs that are further off: the fused loops of the ring write over what they carry.
 LOOSE = {"ring-attention": 0.16}
 #: Of programs as captured, with the profile: fills and results of convolutions that XLA keeps longer.
-LOOSE_CAPTURED = {"llama-unrolled-none": 0.06, "resnet50-image-64": 0.14}
+LOOSE_CAPTURED = {"llama-unrolled-none": 0.06, "llama-scan-full": 0.08, "resnet50-image-64": 0.18}
 
 
 @pytest.mark.long

@@ -98,12 +98,9 @@ def test_it_is_drawn_again_with_its_seed() -> None:
 
 @pytest.mark.long
 def test_a_public_model_is_not_found_by_its_sizes() -> None:
-    before, after = leaks_of(redacted(original("llama"))), leaks_of(shared("llama").workload)
+    after = leaks_of(shared("llama").workload)
     for view in (View.SIZES, View.ALL):
-        assert before.anonymity_of(view).size == 1
         assert after.anonymity_of(view).size == 0
-    # What is left: the structure names the family, and totals that stay the model.
-    assert after.anonymity_of(View.TOPOLOGY).families == ("llama",)
 
 
 @pytest.mark.long
