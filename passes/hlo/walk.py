@@ -493,9 +493,5 @@ class _Scope:
         self.value = InstructionEvaluator(module, computation, known)
 
 
-def _number(parameter: Instruction) -> int:
-    return int(parameter.parameter_number)
-
-
 def _or(value: int | None, default: int) -> int:
     return default if value is None else value
