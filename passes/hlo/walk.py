@@ -142,7 +142,9 @@ class _HloWalk:
         """
         entry = self.module.entry
         parameters = [i for i in entry.instructions if i.opcode == "parameter"]
-        arguments = [self._parameter(p) for p in sorted(parameters, key=lambda p: p.parameter_number)]
+        arguments = [
+            self._parameter(p) for p in sorted(parameters, key=lambda p: p.parameter_number)
+        ]
         scope = _Scope(self.module, entry, arguments, [])
         result = self._computation(scope)
         root = self.module.root(entry)
