@@ -162,7 +162,7 @@ def test_an_adaptive_solver_needs_its_number_of_steps() -> None:
     elements = ROWS // 8 * STATE
     evaluations = MOST * stages * 2 * elements * STATE
     sums = MOST * (stages + 1) * 2 * 7 * elements  # of seven stages, and for the error
-    norms = MOST * 2 * elements
-    assert matmul_flops(trace) == evaluations + sums + norms
+    # XLA multiplies and sums where a vector meets itself (the norm of the error)
+    assert matmul_flops(trace) == evaluations + sums
     # the size of the error is the whole batch's
     assert {kind for kind, _ in collectives(trace)} == {"all_reduce"}
