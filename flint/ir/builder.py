@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NoReturn, TypeVar
 
@@ -209,14 +209,6 @@ class ProgramBuilder:
         if len(self._rows) > MOST_ROWS:
             self._too_large(f"comes after {MOST_ROWS:,} others, with every call written out")
 
-    def _append_all(self, rows: list[tuple[Any, ...]]) -> None:
-        sums = {at: found + sum(row[at] for row in rows) for at, found in self._sums.items()}
-        if max(sums.values()) > MOST_INT64 or len(self._rows) + len(rows) > MOST_ROWS:
-            for row in rows:
-                self._append(row)  # raises at the row that is too much
-        self._rows.extend(rows)
-        self._sums = sums
-
     def _too_large(self, what: str) -> NoReturn:
         row = self._rows[-1]
         shape = ",".join(map(str, list(self._shapes)[row[_SHAPE]]))
@@ -280,41 +272,6 @@ class ProgramBuilder:
         """Note that the innermost region has an optimization barrier; outside all, nothing."""
         if self._open:
             self._open[-1].barrier = True
-
-    def take_heaviest(self, regions: Sequence[int]) -> None:
-        """Of the closed BRANCH regions of one choice, take the one with most flops, then bytes.
-
-        The others get trip count 0: they stay readable and cost nothing.
-        """
-
-        def weight(index: int) -> tuple[int, int, int]:
-            flops, moved = self._work_of(index)
-            return (flops, moved, -index)
-
-        taken = max(regions, key=weight)
-        for index in regions:
-            region = self._regions[index]
-            assert isinstance(region, Region), "a branch is still open"
-            self._regions[index] = replace(region, trip_count=int(index == taken))
-
-    def _work_of(self, index: int) -> tuple[int, int]:
-        """Flops and bytes (communication included) of one run of a closed region."""
-        region = self._regions[index]
-        assert isinstance(region, Region)
-        flops = moved = 0
-        for row in self._rows[region.start : region.stop]:
-            times = self._times(row[_REGION], index)
-            flops += times * row[_FLOPS]
-            moved += times * (row[_RESULT_BYTES] + row[_OPERAND_BYTES] + row[_COMM_BYTES])
-        return flops, moved
-
-    def _times(self, inner: int, outer: int) -> int:
-        times = 1
-        while inner != outer:
-            region = self._regions[inner]
-            times *= region.trip_count
-            inner = region.parent
-        return times
 
     def build(self) -> Program:
         """Return the Program. Regions must be closed; the result is not verified here."""

@@ -27,7 +27,6 @@ class Tensor:
     num_bytes: int
     global_shape: tuple[int, ...]
     sharding: Sharding
-    split_over: frozenset[str] = frozenset()  #: names of the axes in `sharding`
 
     @property
     def num_elements(self) -> int:
@@ -93,8 +92,7 @@ class Tensors:
             for size, axes in zip(shape, sharding, strict=True)
         )
         num_bytes = -(-math.prod(local) * bits // 8)
-        names = frozenset(a.name for axes in sharding for a in axes)
-        return Tensor(local, dtype, num_bytes, shape, sharding, names)
+        return Tensor(local, dtype, num_bytes, shape, sharding)
 
     def _type(self, value_type: Any) -> tuple[tuple[int, ...], str, int] | None:
         if value_type not in self._types:
