@@ -7,6 +7,7 @@ cut off or colored; nothing in a name moves a cursor or hides what follows.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -79,6 +80,15 @@ def format_duration(nanoseconds: float) -> str:
         units.pop(0)
     digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:.{digits}f} {units[0]}"
+
+
+def share_in(text: str) -> float:
+    """`2%`, `2 %` or `0.02` as a share; NaN of other texts."""
+    text = text.strip()
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        return math.nan
 
 
 def plural(count: int, noun: str) -> str:

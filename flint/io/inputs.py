@@ -7,13 +7,15 @@ installed packages is not listed: their names and versions stand for it (`enviro
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
 import pkgutil
 import sys
 import sysconfig
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
@@ -64,11 +66,31 @@ def record_if_asked() -> None:
     """Write down what this process reads from here on, if its environment says where."""
     target = os.environ.get(RECORD)
     if target:
-        hook = _Hook(target, os.environ[ROOT])
-        sys.addaudithook(hook)
-        importlib.invalidate_caches()  # folders that imports know already are listed once more
-        for module in list(sys.modules.values()):
-            hook.saw(ReadInputKind.FILE, getattr(module, "__file__", None))
+        _hooked(target, os.environ[ROOT])
+
+
+@contextlib.contextmanager
+def inputs_noted(root: Path) -> Iterator[Callable[[], tuple[ReadInput, ...]]]:
+    """Note what this process reads inside, whatever of it was loaded before; gives what asks for it so far.
+
+    Files below `root` are inputs wherever it lies.
+    """
+    with tempfile.TemporaryDirectory(prefix="flint-inputs-") as folder:
+        noted = Path(folder) / "noted"
+        hook = _hooked(str(noted), str(root.resolve()))
+        try:
+            yield lambda: recorded(noted)
+        finally:
+            hook.stop()
+
+
+def _hooked(target: str, root: str) -> _Hook:
+    hook = _Hook(target, root)
+    sys.addaudithook(hook)
+    importlib.invalidate_caches()  # folders that imports know already are listed once more
+    for module in list(sys.modules.values()):
+        hook.saw(ReadInputKind.FILE, getattr(module, "__file__", None))
+    return hook
 
 
 class _Hook:
@@ -85,7 +107,14 @@ class _Hook:
         own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         self._always = (self._root, os.path.join(own, ""))  # Flint too, if it is a checkout
 
+    def stop(self) -> None:
+        """Write nothing more: Python keeps an audit hook to its end."""
+        file, self._file = self._file, -1
+        os.close(file)
+
     def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self._file < 0:
+            return
         if event == "open":
             path, mode, flags = arguments
             self._opened(path, mode, flags)
@@ -165,8 +194,6 @@ def _packages() -> Iterable[str]:
 
 def _elsewhere() -> Iterable[str]:
     """Where the system's and temporary files lie."""
-    import tempfile
-
     named = {tempfile.gettempdir(), os.path.expanduser("~/.cache"), *_SYSTEM}
     return (os.path.join(os.path.abspath(path), "") for path in named)
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
+from flint.cluster.models import Cluster
 from flint.errors import FlintError
+from flint.ir.workload import Workload
 from flint.log import stage
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
+from flint.text import share_in
 from flint.tools.serve.engine.engines import rules_of
+from flint.tools.serve.engine.rules import EngineRules
 from flint.tools.serve.limits import Limit, limits_of
 from flint.tools.serve.replay import Pool, Replay, Router, replay
 from flint.tools.serve.request import ServeRequest
 from flint.tools.serve.requests.generated import requests_of
 from flint.tools.serve.requests.table import Requests
 from flint.tools.serve.result import ServeSummary, summarize
-from flint.tools.serve.surface.surface import Surface, surface_of
+from flint.tools.serve.surface.surface import Surface, passes_of, surface_on
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,61 +53,79 @@ def serve(captured: CaptureRequest, estimated: EstimateRequest, asked: ServeRequ
     for the model, and what capturing and estimating raise.
     """
     limits = limits_of(asked.limits) if asked.limits else ()
+    share, kinds = _share(asked.memory_share), _kinds(captured, estimated, asked)
     requests = requests_of(asked.requests)
-    pools, surfaces, devices = _pools(captured, estimated, asked, requests)
     _require_lengths(requests, asked.longest)
+    surfaces = _surfaces(kinds, captured, estimated)
+    tokens = requests.input_tokens + requests.output_tokens
+    served = [
+        replace(
+            surface,
+            memory_share=share,
+            most_new=kind.rules.max_tokens,
+            most_sequences=min(kind.rules.max_sequences, len(requests)),
+            most_context=asked.longest or int(tokens.max(initial=1)),
+            longest=asked.longest,
+            sequence_ns=kind.rules.sequence_ns,
+        )
+        for surface, kind in zip(surfaces, kinds, strict=True)
+    ]
+    for surface in served:
+        _ = surface.cache_tokens  # raises where none fits, before anything is replayed
+    pools = [Pool(s, kind.rules, kind.engines) for s, kind in zip(served, kinds, strict=True)]
     with stage("replay"):
         found = replay(requests, *pools, router=Router(asked.router))
-    return Served(found, surfaces, limits, devices)
+    sizes = (surface.setting.workload.mesh.size for surface in served)
+    devices = sum(pool.engines * size for pool, size in zip(pools, sizes, strict=True))
+    return Served(found, tuple(served), limits, devices)
 
 
-def _pools(
-    captured: CaptureRequest,
-    estimated: EstimateRequest,
-    asked: ServeRequest,
-    requests: Requests,
-) -> tuple[list[Pool], tuple[Surface, ...], int]:
-    """The pools, the surface of each, and the devices of all engines together."""
-    kinds = [(asked.engine, captured.mesh, estimated.cluster, asked.replicas)]
+def _surfaces(
+    kinds: Sequence[_Kind], captured: CaptureRequest, estimated: EstimateRequest
+) -> list[Surface]:
+    """The surface of each kind: a mesh is captured once, and priced once on each machine."""
+    passes, priced = dict[str | None, list[Workload]](), dict[tuple[str | None, str], Surface]()
+    for kind in kinds:
+        if kind.mesh not in passes:
+            passes[kind.mesh] = passes_of(captured.but(mesh=kind.mesh))
+        if kind.machine not in priced:
+            on = estimated.but(cluster=kind.cluster)
+            priced[kind.machine] = surface_on(passes[kind.mesh], on)
+    return [priced[kind.machine] for kind in kinds]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """The engines of one pool, as they were asked for."""
+
+    rules: EngineRules
+    mesh: str | None
+    cluster: str | Path | Cluster | None
+    engines: int
+
+    @property
+    def machine(self) -> tuple[str | None, str]:
+        """What tells surfaces apart."""
+        return self.mesh, str(self.cluster)
+
+
+def _kinds(
+    captured: CaptureRequest, estimated: EstimateRequest, asked: ServeRequest
+) -> list[_Kind]:
+    first = _Kind(rules_of(asked.engine), captured.mesh, estimated.cluster, asked.replicas)
     if asked.decode_replicas:
-        mesh, cluster = (
-            asked.decode_mesh or captured.mesh,
-            asked.decode_cluster or estimated.cluster,
-        )
-        kinds.append((asked.decode_engine or asked.engine, mesh, cluster, asked.decode_replicas))
-    elif asked.decode_mesh or asked.decode_cluster or asked.decode_engine:
+        rules = rules_of(asked.decode_engine or asked.engine)
+        mesh, cluster = asked.decode_mesh or first.mesh, asked.decode_cluster or first.cluster
+        return [first, _Kind(rules, mesh, cluster, asked.decode_replicas)]
+    if asked.decode_mesh or asked.decode_cluster or asked.decode_engine:
         raise FlintError(
             "FL218", "engines that decode have no number", help="add --decode-replicas N"
         )
-    made: dict[object, Surface] = {}
-    longest = int((requests.input_tokens + requests.output_tokens).max(initial=1))
-    pools, surfaces, devices = [], [], 0
-    for engine, mesh, cluster, count in kinds:
-        rules, key = rules_of(engine), (mesh, str(cluster))
-        if key not in made:
-            made[key] = surface_of(captured.but(mesh=mesh), estimated.but(cluster=cluster))
-        surface = replace(
-            made[key],
-            memory_share=_share(asked.memory_share),
-            most_new=rules.max_tokens,
-            most_sequences=min(rules.max_sequences, len(requests)),
-            most_context=asked.longest or longest,
-            longest=asked.longest,
-            sequence_ns=rules.sequence_ns,
-        )
-        _ = surface.cache_tokens  # raises where none fits, before anything is replayed
-        pools.append(Pool(surface, rules, count))
-        surfaces.append(surface)
-        devices += count * surface.setting.workload.mesh.size
-    return pools, tuple(surfaces), devices
+    return [first]
 
 
 def _share(text: str) -> float:
-    number = text.strip().removesuffix("%")
-    try:
-        found = float(number) / (100 if text.strip().endswith("%") else 1)
-    except ValueError:
-        found = 0.0
+    found = share_in(text)
     if not 0 < found <= 1:
         raise FlintError(
             "FL892", f"--memory-share {text} is no share", help="give 90%, or a number up to 1"

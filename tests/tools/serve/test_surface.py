@@ -18,9 +18,19 @@ from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
 from flint.tools.serve.requests.logs import read_log
 from flint.tools.serve.step_times import PromptChunk
-from flint.tools.serve.surface.sizes import PREFILL_POINTS, PRODUCTS, fitted, products_of
+from flint.tools.serve.surface import captured
+from flint.tools.serve.surface.sizes import (
+    DECODE_POINTS,
+    PREFILL_POINTS,
+    PRODUCTS,
+    PassSizes,
+    fitted,
+    products_of,
+)
 from flint.tools.serve.surface.surface import Surface, surface_of
 from tests.machine_output import valid
+
+fresh = captured._captured
 
 MODEL = """
 import flint, jax, jax.numpy as jnp
@@ -65,6 +75,9 @@ def without_sizes(mesh, *, batch: int = 1):
     x = jax.ShapeDtypeStruct((batch, 64), jnp.bfloat16, sharding=NamedSharding(mesh, P()))
     return flint.Step(lambda x: x @ x.T, (x,))
 """
+READS = """DIM, LAYERS = 8, 64, 512, 1
+import pathlib
+LAYERS = int(pathlib.Path(__file__).with_name("layers.txt").read_text())"""
 DENSE = EstimateRequest(cluster="h100-dgx", stack="serving", profile="inductor")
 
 
@@ -143,6 +156,33 @@ def test_models_that_are_no_pass(
     asked = CaptureRequest(f"{model}:{entry}", mesh="2", settings=settings)
     with pytest.raises(FlintError, match=f"(?s){says}"):
         surface_of(asked, EstimateRequest(cluster="h100-dgx"))
+
+
+def test_captures_are_kept_while_what_the_model_reads_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[PassSizes] = []
+    monkeypatch.setenv("FLINT_CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setattr(
+        captured, "_captured", lambda f, r, sizes: made.append(sizes) or fresh(f, r, sizes)
+    )
+    path = tmp_path / "engine.py"
+    path.write_text(MODEL.replace("DIM, LAYERS = 8, 64, 512, 3", READS))
+    (tmp_path / "layers.txt").write_text("1")
+
+    def captures_made() -> int:
+        made.clear()
+        captured.captures(request(path), (*DECODE_POINTS, *PREFILL_POINTS))
+        return len(made)
+
+    points = len(DECODE_POINTS) + len(PREFILL_POINTS)
+    assert captures_made() == points
+    (tmp_path / "requests.csv").write_text("what flint serve -o writes beside the model")
+    assert captures_made() == 2
+    (tmp_path / "layers.txt").write_text("1 ")  # the same program, but who knows of other sizes
+    assert captures_made() == points
+    monkeypatch.setenv("WHAT_A_MODEL_MAY_ASK", "for")
+    assert captures_made() == points
 
 
 @settings(max_examples=40, deadline=None)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import sys
-import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from flint.capturing import captured_from
 from flint.errors import FlintError
 from flint.frontends.contained import contained
 from flint.frontends.model_file import ModelFile, Target, importable
-from flint.io.inputs import environment_of
+from flint.io.inputs import CHANGED, ReadInput, environment_of, inputs_noted
 from flint.ir.workload import Workload
 from flint.log import stage
 from flint.passes.compilers.cache import find, key_of, store
@@ -37,24 +33,28 @@ def captures(request: CaptureRequest, points: Sequence[PassSizes]) -> list[Workl
     """The model at each of some sizes, in one process that imports it once.
 
     What was captured is kept in the cache folder of compiled programs (FLINT_CACHE_DIR) and used again
-    while the first and the last capture, the files beside the model and of modules that it imports, the
+    while the first and the last capture, what these two read (modules, files, names in folders), the
     environment and everything installed are the same. Raises
     FlintError FL893 for a model that no sizes can be given to, and what capturing raises.
     """
     _require_entry(request)
     target = Target.parse(request.model)
-    with importable(target.path.parent), contained(), stage("capture"):
+    folder = target.path.parent
+    with inputs_noted(folder) as inputs, importable(folder), contained(), stage("capture"):
         file = ModelFile.read(target)
         known = {sizes: _captured(file, request, sizes) for sizes in (points[0], points[-1])}
         programs = b"".join(workload.to_bytes() for workload in known.values())
-        key = key_of(_identity(request, points), programs)
-        kept = find(key)
+        read = inputs()
+        key = key_of(_identity(request, points, read), programs)
+        is_stable = all(one.digest != CHANGED for one in read)
+        kept = find(key) if is_stable else None
         if kept is not None:
             with suppress(FlintError, ValueError):
                 return _unpacked(*kept)
         found = [known.get(sizes) or _captured(file, request, sizes) for sizes in points]
-    packed = [workload.to_bytes() for workload in found]
-    store(key, {"lengths": [len(p) for p in packed]}, b"".join(packed))
+    if is_stable:
+        packed = [workload.to_bytes() for workload in found]
+        store(key, {"lengths": [len(p) for p in packed]}, b"".join(packed))
     return found
 
 
@@ -87,41 +87,20 @@ def _captured(file: ModelFile, request: CaptureRequest, sizes: PassSizes) -> Wor
         raise
 
 
-def _identity(request: CaptureRequest, points: Sequence[PassSizes]) -> dict[str, str]:
+def _identity(
+    request: CaptureRequest, points: Sequence[PassSizes], read: Sequence[ReadInput]
+) -> dict[str, object]:
     """What other captures depend on beside the programs of two."""
-    sources = hashlib.sha256()
-    for path in sorted({*_own_files(), *_beside(Target.parse(request.model).path)}):
-        with suppress(OSError):
-            sources.update(f"{path}\0".encode() + Path(path).read_bytes())
     return {
-        "points": json.dumps(points),
+        "points": points,
         "options": json.dumps(request.given(), default=str, sort_keys=True),
-        "sources": sources.hexdigest(),
+        "inputs": [(one.kind, one.path, one.digest) for one in read],
         **environment_of(name for name in os.environ if name not in _OF_A_SHELL),
     }
 
 
-#: Variables that differ between two commands of one shell, and the largest file that is taken for an input.
+#: Variables that differ between two commands of one shell.
 _OF_A_SHELL: Final = frozenset({"_", "SHLVL", "OLDPWD", "COLUMNS", "LINES", "PYTEST_CURRENT_TEST"})
-_MOST_BYTES: Final = 1 << 20
-
-
-def _beside(model: Path) -> Iterator[str]:
-    """The model, and the small files of its folder, which it may read."""
-    for path in (model, *model.parent.iterdir()):
-        with suppress(OSError):
-            if path.is_file() and path.stat().st_size <= _MOST_BYTES:
-                yield str(path.resolve())
-
-
-def _own_files() -> Iterator[str]:
-    """Files of modules that were not installed: the model's, and what it imports beside itself."""
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    installed = {sysconfig.get_path(name) + os.sep for name in names}
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if path and not path.startswith(tuple(installed)):
-            yield path
 
 
 def _unpacked(facts: dict[str, object], data: bytes) -> list[Workload]:

@@ -288,20 +288,10 @@ _ATTENTION = (KernelKind.ATTENTION, KernelKind.ATTENTION_BACKWARD)
 def _parts(sizes: Polynomials, columns: int, attends: Mask) -> NDArray[np.uint8]:
     """The part of each line. What a sequence's context or the square of its tokens changes is attention."""
     looks = sizes.holds(batch=1, context=1) | sizes.holds(batch=1, new=2)
-    tokens = sizes.holds(batch=1, new=1)
-    sequences = sizes.holds(batch=1)
-    found = np.where(
-        looks,
-        PassPart.ATTENTION,
-        np.where(sequences & ~tokens, PassPart.SEQUENCES, PassPart.TOKENS),
-    ).reshape(-1, columns)
-    has = [(found == part).any(axis=1) for part in (PassPart.ATTENTION, PassPart.SEQUENCES)]
-    counted = tokens.reshape(-1, columns).any(axis=1)
-    return np.where(
-        has[0] | attends,
-        PassPart.ATTENTION,
-        np.where(has[1] & ~counted, PassPart.SEQUENCES, PassPart.TOKENS),
-    ).astype(np.uint8)
+    has = (looks, sizes.holds(batch=1, new=1), sizes.holds(batch=1))
+    attention, tokens, sequences = (rows.reshape(-1, columns).any(axis=1) for rows in has)
+    counted = np.where(sequences & ~tokens, PassPart.SEQUENCES, PassPart.TOKENS)
+    return np.where(attention | attends, PassPart.ATTENTION, counted).astype(np.uint8)
 
 
 def _of_one_program(listings: Sequence[_Listing], said: Sequence[str]) -> list[int]:

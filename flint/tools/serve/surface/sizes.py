@@ -90,11 +90,9 @@ class Polynomials:
         values = products_of(sizes) @ self.factors.T
         return np.ceil(values - np.maximum(np.abs(values), 1) * 1e-9).astype(np.int64)
 
-    def holds(self, batch: int | None = None, new: int | None = None, context: int = 0) -> Mask:
+    def holds(self, batch: int, new: int = 0, context: int = 0) -> Mask:
         """For each row whether it has a product with at least these exponents."""
-        powers = np.array(PRODUCTS)
-        least = np.array([batch or 0, new or 0, context])
-        chosen = (powers >= least).all(axis=1)
+        chosen = (np.array(PRODUCTS) >= (batch, new, context)).all(axis=1)
         found: Mask = (self.factors[:, chosen] != 0).any(axis=1)
         return found
 

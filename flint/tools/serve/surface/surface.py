@@ -148,19 +148,33 @@ class Surface:
         return self._chunks[key]
 
 
+_POINTS = (*DECODE_POINTS, *PREFILL_POINTS)
+
+
+def passes_of(captured: CaptureRequest) -> list[Workload]:
+    """The captures that `surface_on` prices. Raises FlintError FL893 (no such model), and as capturing."""
+    return captures(captured, _POINTS)
+
+
 def surface_of(captured: CaptureRequest, estimated: EstimateRequest) -> Surface:
     """Capture a model at `DECODE_POINTS` and `PREFILL_POINTS` and price it on a machine.
 
-    Raises FlintError FL893 (no such model), FL894 (its passes are several programs), FL895 (no
-    memory), and what capturing and estimating raise.
+    Raises what `passes_of` and `surface_on` do.
     """
-    points = (*DECODE_POINTS, *PREFILL_POINTS)
-    workloads = captures(captured, points)
+    return surface_on(passes_of(captured), estimated)
+
+
+def surface_on(workloads: Sequence[Workload], estimated: EstimateRequest) -> Surface:
+    """Price the passes of a model on a machine.
+
+    Raises FlintError FL893 (a model without a cache), FL894 (its passes are several programs), FL895 (no
+    memory), and what estimating raises.
+    """
     estimated = _as_engines_run(workloads[0], estimated)
     with stage("surface"):
         decode = _family(workloads[: len(DECODE_POINTS)], DECODE_POINTS, estimated)
         prefill = _family(workloads[len(DECODE_POINTS) :], PREFILL_POINTS, estimated)
-    memory = engine_memory([*decode.uses, *prefill.uses], np.array(points, dtype=np.float64))
+    memory = engine_memory([*decode.uses, *prefill.uses], np.array(_POINTS, dtype=np.float64))
     return Surface(
         decode.lines,
         prefill.lines,
