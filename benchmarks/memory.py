@@ -6,7 +6,6 @@
 Columns, in MB for one of eight devices:
 
 - `XLA CPU`: the compiler that every machine has. It starts what is ready first.
-- `xla-cpu`: Flint with the profile of that name: its kernels, its order, its copies.
 - `sequential`: XLA for CPUs with a schedule for little memory (`--sequential`).
 - `XLA TPU`: XLA's compiler for TPUs, which runs without one (`--tpu`; needs the package libtpu).
 - `as written`: Flint's kernels in the order of the program, what `flint estimate` says.
@@ -86,22 +85,17 @@ def _optimised(text: bytes, name: str, axes: Mapping[str, int]) -> int:
 
 
 def captured_bytes(case: str) -> dict[str, int]:
-    """Peak bytes of the captured program: as written, and as XLA for CPUs would run it."""
+    """Peak bytes of the captured program as written."""
     import flint
     from benchmarks.memory_cases import CASES
-    from flint.backends.cost.memory.memory import memory_use, step_memory
+    from flint.backends.cost.memory.memory import step_memory
     from flint.frontends.jax_step.meshes import abstract_mesh
     from flint.ir.mesh import Mesh
-    from flint.passes.profiles import rewrite
 
     found = CASES[case]()
     mesh = Mesh.parse(found.axes)
     workload = flint.trace(found.make(abstract_mesh(mesh)), mesh).workload
-    kernels = rewrite(workload, profile="xla-cpu", granularity="kernel").programs[0]
-    return {
-        "written": step_memory(workload)[0].peak_bytes,
-        "xla-cpu": memory_use(kernels).peak_bytes,
-    }
+    return {"written": step_memory(workload)[0].peak_bytes}
 
 
 def in_process(what: str, cases: Sequence[str], flags: str = "") -> dict[str, dict[str, int]]:
@@ -139,7 +133,7 @@ def row_of(case: str, sequential: bool, tpu: bool) -> str:
         return in_process(what, [case], flags)[case]
 
     cpu, ours = found("cpu")["xla"], found("captured")
-    parts = [_pair(cpu, ours["xla-cpu"]), _difference(ours["written"], cpu)]
+    parts = [_pair(cpu, ours["written"])]
     if sequential:
         parts.append(_pair(found("cpu", SEQUENTIAL)["xla"], ours["written"]))
     if tpu:
@@ -181,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _table(only: Sequence[str], sequential: bool, tpu: bool) -> None:
     from benchmarks.memory_cases import CASES
 
-    head = f"{'case':24}  XLA CPU  xla-cpu           as written"
+    head = f"{'case':24}  XLA CPU  as written"
     head += "   sequential  as written" * sequential + "    XLA TPU  as written" * tpu
     print(head, flush=True)
     for case in only or CASES:

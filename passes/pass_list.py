@@ -23,7 +23,6 @@ from flint.text import spelled_word
 
 #: Where each pass is, below `flint.passes`: only those that a profile or a line names are imported.
 _PLACES = {
-    "breadth-first": "rewrites.breadth_first:BreadthFirst",
     "combine-collectives": "rewrites.combine_collectives:CombineCollectives",
     "copy-carried": "fusion.xla_gpu.copy_carried:CopyCarried",
     "delay-past-loops": "rewrites.delay_past_loops:DelayPastLoops",
@@ -37,11 +36,9 @@ _PLACES = {
     "fuse-chains": "fusion.chains:FuseChains",
     "fuse-kernels": "fusion.kernels:FuseKernels",
     "fuse-tpu-products": "fusion.tpu:FuseTpuProducts",
-    "fuse-xla-cpu": "fusion.xla_cpu:FuseXlaCpu",
     "join-collectives": "fusion.xla_gpu.join_collectives:JoinCollectives",
     "merge-products": "fusion.xla_gpu.merge_products:MergeProducts",
     "narrow-collectives": "rewrites.narrow_collectives:NarrowCollectives",
-    "open-single-trips": "rewrites.single_trips:OpenSingleTrips",
     "read-slices": "fusion.tpu:ReadSlices",
     "reassociate": "rewrites.reassociate:ReassociateAllReduce",
     "separate-layers": "rewrites.separate_layers:SeparateLayers",
@@ -50,7 +47,6 @@ _PLACES = {
     "split-reductions": "fusion.xla_gpu.split_reductions:SplitReductions",
     "sum-after-loops": "rewrites.sum_after_loops:SumAfterLoops",
     "sum-products": "fusion.xla_gpu.sum_products:SumProducts",
-    "sum-whole": "rewrites.whole_sums:SumWhole",
     "turn-operands": "rewrites.turn_operands:TurnOperands",
     "turn-results": "fusion.blas:TurnResults",
     "use-blas": "fusion.blas:UseBlas",

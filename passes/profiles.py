@@ -43,7 +43,7 @@ class KernelTarget:
 _XLA = "drop-dead-code,reassociate,form-reduce-scatter"
 #: Kernels of XLA for GPUs: docs/compiled.md holds them against its compiled programs.
 _XLA_GPU = (
-    "expand-ragged,sum-products,turn-results,merge-products,turn-operands{batches=true filters=true},split-products,"
+    "expand-ragged,sum-products,turn-results,merge-products,turn-operands,split-products,"
     "split-reductions,fuse-chains{sinks=false orders=true prologue=again slices=true},join-collectives,copy-carried"
 )
 #: What it does to collectives: docs/compilers.md.
@@ -77,13 +77,6 @@ PROFILES: dict[str, KernelTarget] = {
             _XLA,
             'expand-ragged{rows=false},read-slices,fuse-chains{blocks="" prologue=any epilogue=any},'
             "fuse-tpu-products,write-slices",
-        ),
-        KernelTarget(
-            "xla-cpu",
-            "XLA for CPUs: its kernels, their order, and copies of operands of products",
-            "drop-dead-code,sum-whole",
-            "open-single-trips,sink-fills,turn-operands,fuse-xla-cpu,drop-dead-code,"
-            "breadth-first{together=true}",
         ),
         KernelTarget(
             "inductor",

@@ -94,7 +94,6 @@ class Editor:
         self._carries: dict[int, list[tuple[int, int]]] = {}
         self._handed_on: dict[tuple[int, int], int] = {}
         self._loops: list[Region] = []
-        self._outer: dict[int, int] = {}  # regions that are gone, and what they were in
 
     # what there is now ----------------------------------------------------------------------------
 
@@ -215,10 +214,6 @@ class Editor:
     def hand_on(self, region: int, carried: int, produced: int) -> None:
         """Let a loop hand another row on to its next iteration than it did."""
         self._handed_on[region, carried] = produced
-
-    def unwrap(self, region: int) -> None:
-        """Make the rows of a region part of what is around it; it carries nothing any more."""
-        self._outer[region] = self.program.regions[region].parent
 
     def merge(self, into: Int64s, sums: Sequence[str] = ()) -> None:
         """Make row `into[i]` stand for each row i of the program: it reads and is read for it.
@@ -379,11 +374,10 @@ class Editor:
         """The region of each row, and the regions that still hold rows."""
         regions = [*self.program.regions, *self._loops]
         added = np.array([new.region for new in self._new], dtype=np.int64)
-        inner = self._opened(np.append(self.program.region.astype(np.int64), added)[order])
-        parents = self._opened(np.array([r.parent for r in regions], dtype=np.int64))
+        inner = np.append(self.program.region.astype(np.int64), added)[order]
+        parents = np.array([r.parent for r in regions], dtype=np.int64)
         spans = list(_spans(inner, parents))
         left = [i for i, (first, last) in enumerate(spans) if first <= last]
-        left = [i for i in left if i not in self._outer]
         if self._loops:  # regions are numbered as they begin, outer ones first
             left.sort(key=lambda i: (spans[i][0], -spans[i][1], i))
         number = np.full(len(regions) + 1, -1, dtype=np.int32)
@@ -399,14 +393,6 @@ class Editor:
             for i in left
         )
         return number[inner], found
-
-    def _opened(self, regions: Int64s) -> Int64s:
-        if not self._outer:
-            return regions
-        outer = list(range(len(self.program.regions) + len(self._loops))) + [-1]
-        for region in sorted(self._outer):
-            outer[region] = outer[self._outer[region]]
-        return np.array(outer, dtype=np.int64)[regions]
 
     def _carried(self, number: int, region: Region, place: Int64s) -> Iterator[tuple[int, int]]:
         stand = self._stand

@@ -106,9 +106,7 @@ def _merged(program: Program, place: Int64s) -> Program:
 _Key = tuple[int, ...]
 
 
-def independent(
-    program: Program, kind: Collective, most_bytes: int | None = None
-) -> list[list[int]]:
+def independent(program: Program, kind: Collective, most_bytes: int) -> list[list[int]]:
     """Sets of two or more collectives of one kind, region, group, type and operator.
 
     None of a set needs another of it. Sets are filled one after the other, in program order, as
@@ -128,7 +126,7 @@ def independent(
 
 
 def _independent(
-    rows: list[int], needs: dict[int, int], size: list[int], most_bytes: int | None
+    rows: list[int], needs: dict[int, int], size: list[int], most_bytes: int
 ) -> tuple[list[int], list[int]]:
     """Rows of which none needs another, greedily and up to so many bytes, and the rest."""
     chosen: list[int] = []

@@ -25,32 +25,29 @@ _SEE = "stablehlo.reshape"
 class TurnOperands(Pass):
     """Products read matrices, one for each element of a batch, and make such.
 
-    XLA for CPUs turns every product into these (`DotDecomposer`):
+    XLA for GPUs turns every product into these (`DotDecomposer`, layout assignment):
 
-    * `turned`: an operand that is neither (batch, m, k) nor, a plain matrix, (batch, k, m) is
-      transposed for each product that reads it. With `batches`, one of several dimensions is a
-      matrix seen from its other side unless the product has a batch, and what a loop carries is in
-      the order in which products read it.
+    * `turned`: an operand that is neither (batch, m, k) nor (batch, k, m) is transposed for each
+      product that reads it. One of several dimensions is a matrix seen from its other side unless
+      the product has a batch, and what a loop carries is in the order in which products read it.
     * `flat`: one that has more dimensions is seen as (batch, m, k) first, and a result of more
       dimensions is (batch, m, n) first. That moves nothing, but its bytes cannot be written over
       by values of another shape.
-    * `filters`: with this, a filter that is not (out, spatial, in) is transposed for convolutions,
-      and the gradient of a filter after its own.
+    * `filters`: a filter that is not (out, spatial, in) is transposed for convolutions, and the
+      gradient of a filter after its own.
     """
 
-    batches: bool = False
-    filters: bool = False
     name: ClassVar[str] = "turn-operands"
 
     def apply(self, program: Program) -> Program:
         """Return the program with a row before each product for each such operand."""
         products = (program.op == OpClass.MATMUL) & (program.kind == Kind.COMPUTE)
-        work = _Turning(program, self)
+        work = _Turning(program)
         rows = [r for r in np.flatnonzero(products).tolist() if work.edit.reads(r)]
         seen = {row: work.flattened(row) for row in rows}
         for row in rows:
             work.turned(row, seen[row])
-        for row in _convolutions(program) if self.filters else ():
+        for row in _convolutions(program):
             work.turned(row, set())
             work.turned_result(row)
         return work.edit.build().program if work.changed else program
@@ -63,9 +60,8 @@ def _convolutions(program: Program) -> list[int]:
 
 
 class _Turning:
-    def __init__(self, program: Program, options: TurnOperands) -> None:
+    def __init__(self, program: Program) -> None:
         self.program = program
-        self.options = options
         self.edit = Editor(program)
         self.changed = False
         self.sizes = type_bytes(program)
@@ -92,9 +88,8 @@ class _Turning:
         flags &= ~self._seen(row)
         turned = {deps[0]} if Flag.TURNED_FIRST in flags else set()
         turned |= {deps[-1]} if Flag.TURNED_LAST in flags else set()
-        if self.options.batches:
-            carried = {read for read in turned if self._is_carried(read)}
-            turned, seen = turned - carried, seen | carried
+        carried = {read for read in turned if self._is_carried(read)}
+        turned, seen = turned - carried, seen | carried
         new = {}
         for read in sorted(turned | seen):
             new[read] = self._turn(row, read) if read in turned else self._see(row, read)
@@ -112,8 +107,6 @@ class _Turning:
     def _seen(self, row: int) -> Flag:
         """Flags of operands that need not be turned."""
         flags = Flag(int(self.program.flags[row]))
-        if not self.options.batches:
-            return Flag(0)
         found = Flag.TURNED_FIRST if Flag.SEEN_FIRST in flags else Flag(0)
         return found | Flag.TURNED_LAST if Flag.SEEN_LAST in flags else found
 

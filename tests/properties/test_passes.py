@@ -23,10 +23,8 @@ ALL = (
     FormReduceScatter(),
     FuseKernels(),
 )
-#: What `xla-cpu` does around its kernels: it copies rows, drops some and orders them anew.
-AROUND = {"open-single-trips", "sink-fills", "turn-operands", "drop-dead-code", "breadth-first"}
-#: And `xla-gpu`: it adds rows, and makes one collective of several (tests/core/passes/test_fusion_xla_gpu.py).
-AROUND |= {"expand-ragged", "merge-products", "split-products", "split-reductions"}
+#: What `xla-gpu` does around its kernels: it adds rows, and makes one collective of several (tests/core/passes/test_fusion_xla_gpu.py).
+AROUND = {"turn-operands", "expand-ragged", "merge-products", "split-products", "split-reductions"}
 AROUND |= {"join-collectives", "copy-carried"}
 KERNELS = tuple(
     p

@@ -25,7 +25,7 @@ CLUSTER = Cluster.load("h100-dgx")
 
 @given(
     programs(),
-    st.sampled_from(["xla-gpu", "xla-cpu", "eager"]),
+    st.sampled_from(["xla-gpu", "xla-tpu", "eager"]),
     st.sampled_from(["overlap", "fsdp", "in-order"]),
 )
 @QUICK

@@ -94,8 +94,8 @@ def stored(workload: Workload, kernels: Workload, policy: Policy, stack: Stack) 
     if name in _XLA and not kernels.compiled_by:
         share = stack.heap_share.value if stack.heap_share else 1.0
         return replace(_by_xla(workload, kernels, name), packed=True, heap_share=share)
-    ahead = policy.prepares_ahead and name != "xla-cpu" and not workload.is_launched
-    if name == "xla-cpu" or any(map(has_fused_attention, kernels.programs)):
+    ahead = policy.prepares_ahead and not workload.is_launched
+    if any(map(has_fused_attention, kernels.programs)):
         return Stored(kernels, ahead, as_kernels=True)
     return Stored(workload, ahead, as_kernels=False)
 

@@ -53,7 +53,6 @@ def test_every_profile_of_kernels_means_a_stack_on_the_chips_that_run_it() -> No
         "none": "unknown",
         "xla-gpu": "xla",
         "xla-gpu+flash": "xla",
-        "xla-cpu": "xla",
         "xla-tpu": "xla-tpu",
         "inductor": "inductor",
         "torch": "inductor",

@@ -8,7 +8,8 @@ import pytest
 from flint.ir.mesh import AxisRef, Group
 from flint.ir.program import Collective, Kind, Phase, Program, RegionKind
 from flint.passes.base import run_passes
-from flint.passes.rewrites.combine_collectives import CombineCollectives
+from flint.passes.rewrites.combine_collectives import CombineCollectives, independent
+from tests.program_text import Rows, group
 from tests.timeline_steps import Steps
 
 BUCKETS = CombineCollectives(8, (Collective.ALL_REDUCE,), (Phase.BACKWARD,))
@@ -90,3 +91,40 @@ def test_a_loop_s_own_are_joined_in_it_and_carried_values_follow() -> None:
     assert collectives(program) == [(0, 4), (4, 8)]
     assert program.regions[0].carries == ((1, 4),)
     assert program.dependencies(5).tolist() == [4]
+
+
+def test_all_reduces_that_do_not_need_each_other_start_together() -> None:
+    rows = Rows()
+    x = rows.parameter()
+    first = rows.all_reduce(rows.op("sort", x, scope="a"), scope="a sum")
+    late = rows.op("sort", rows.op("sort", rows.op("sort", x), scope="b1"), scope="b2")
+    second = rows.all_reduce(late, scope="b sum")
+    third = rows.all_reduce(rows.op("sort", second), scope="c sum")  # needs another
+    rows.result(first, second, third)
+    program = rows.build()
+    assert independent(program, Collective.ALL_REDUCE, 10**9) == [[2, 6]]
+
+
+def test_all_reduces_in_and_after_a_loop_are_not_together() -> None:
+    rows = Rows()
+    x = rows.parameter()
+    rows.begin_region(RegionKind.LOOP, 3)
+    carried = rows.op("while.carry", x, kind=Kind.VALUE, alias=x)
+    inside = rows.all_reduce(carried)
+    other = rows.op("sort", carried)
+    rows.end_region(carries=((carried, inside),))
+    rows.result(rows.all_reduce(other), rows.all_reduce(rows.op("sort", x)))
+    program = rows.build()
+    assert independent(program, Collective.ALL_REDUCE, 10**9) == [[4, 6]]
+
+
+def test_sets_that_would_wait_for_each_other_stay_apart() -> None:
+    rows = Rows()
+    x = rows.parameter()
+    a1 = rows.all_reduce(x)
+    b2 = rows.all_reduce(rows.op("sort", x), group("y"))
+    a2 = rows.all_reduce(rows.op("sort", a1), group("y"))
+    b1 = rows.all_reduce(rows.op("sort", b2))
+    rows.result(a2, b1)
+    program = rows.build()
+    assert independent(program, Collective.ALL_REDUCE, 10**9) == [[a1, b1]]

@@ -11,7 +11,6 @@ from flint.ir.match import ANY, Op, rewrite
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, RegionKind
 from flint.ir.text.parser import parse_program
-from flint.passes.rewrites.breadth_first import BreadthFirst
 from tests.program_text import Rows, lines
 from tests.properties.test_passes import equal
 
@@ -106,12 +105,7 @@ def test_a_row_that_was_added_may_go_again():
     assert equal(built(edit).program, program())
 
 
-def test_a_loop_is_opened_and_a_loop_carries_more():
-    edit = Editor(program())
-    edit.unwrap(0)
-    p = built(edit).program
-    assert [(r.name, r.parent) for r in p.regions] == [("inner", -1)]
-    assert p.region.tolist() == [-1, -1, 0, 0, -1, -1, -1]
+def test_a_loop_carries_more():
     edit = Editor(program())
     edit.carry(0, edit.value(1, 2, 0, [0]), 4)
     assert built(edit).program.regions[0].carries == ((1, 6), (2, 5))
@@ -176,7 +170,6 @@ def test_rows_are_put_in_order_with_their_regions():
     p = built(edit).program
     assert lines(p) == ["%0 argument", "%1 add %0", "%2 negate %0"]
     assert (p.regions[0].start, p.regions[0].stop) == (2, 3)
-    assert len(BreadthFirst().apply(p)) == 3
 
 
 def test_patterns_find_what_is_read_in_one_region():

@@ -306,7 +306,7 @@ def test_a_kernel_is_in_place_only_if_its_first_operand_is_still_the_same() -> N
 def test_profiles_are_found_by_name() -> None:
     from flint.errors import FlintError
 
-    names = ["none", "xla-gpu", "xla-gpu+flash", "xla-tpu", "xla-cpu"]
+    names = ["none", "xla-gpu", "xla-gpu+flash", "xla-tpu"]
     names += ["inductor", "megatron", "eager"]
     assert list(PROFILES) == [*names, "torch"]
     assert all(profile(name).name == name for name in PROFILES)

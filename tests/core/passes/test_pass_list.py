@@ -12,10 +12,10 @@ from flint.errors import FlintError
 from flint.ir.program import Collective, Phase
 from flint.passes import fusion, rewrites
 from flint.passes.base import Pass
+from flint.passes.fusion.attention import FuseAttention
 from flint.passes.fusion.chains import FuseChains
 from flint.passes.pass_list import described, known_passes, parse_passes, spelled_pass
 from flint.passes.profiles import PROFILES
-from flint.passes.rewrites.breadth_first import BreadthFirst
 from flint.passes.rewrites.combine_collectives import CombineCollectives
 from flint.passes.rewrites.reassociate import ReassociateAllReduce
 from flint.passes.rewrites.small_kernels import MergeSmallKernels
@@ -42,7 +42,7 @@ def test_profiles_are_lists_that_read_back(name: str) -> None:
 
 @given(st.booleans(), st.text(alphabet='abc {}=,"'.replace('"', "")))
 def test_options_read_back(flag: bool, text: str) -> None:
-    for one in (FuseChains(again=flag, blocks=text), BreadthFirst(together=flag)):
+    for one in (FuseChains(again=flag, blocks=text), FuseAttention(named=flag)):
         assert parse_passes(spelled_pass(one)) == (one,)
 
 
@@ -82,7 +82,7 @@ def test_every_pass_says_what_it_does_and_its_options(name: str) -> None:
         ("fuse{profle=none}", "FL409", "did you mean 'profile'"),
         ("reassociate{x=1}", "FL409", "it has none"),
         ("fuse{profile}", "FL409", "name=value"),
-        ("breadth-first{together=maybe}", "FL409", "one of true, false"),
+        ("fuse-chains{again=maybe}", "FL409", "one of true, false"),
         ("combine-collectives", "FL409", "needs its option most-bytes"),
         ("combine-collectives{most-bytes=1.5}", "FL409", "1.5 is not of type int"),
         ("combine-collectives{most-bytes=1 phases=sideways}", "FL409", "one of unknown, forward"),

@@ -34,7 +34,6 @@ CASES: dict[str, Callable[[], Estimate]] = {
     "layers": layers,
     "pipelined": pipelined,
     "unrolled, on TPUs": lambda: zoo("llama_fsdp_unrolled").estimate("v5p"),
-    "as XLA for CPUs": lambda: zoo("llama_fsdp_tp").estimate("h100-dgx", profile="xla-cpu"),
     "flash, blocking": lambda: zoo("llama_fsdp_tp").estimate(
         "h100-dgx", profile="xla-gpu+flash", policy="blocking"
     ),
