@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 #: Options of an estimate that durations in traces have.
-_OF_DURATIONS = ("mapping", "unpriced_is_zero")
+_OF_DURATIONS = ("mapping", "unpriced_is_zero", "slow", "chip_map")
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,8 +170,8 @@ class Trace:
     ) -> WriteReport:
         """Write Chakra execution traces with one node per "kernel" or per "op".
 
-        Kernels are those of the profile that the trace was `rewritten` for. With a `cluster` (and a
-        `mapping` or `unpriced_is_zero`, as in `estimate`), kernels have the durations that they have
+        Kernels are those of the profile that the trace was `rewritten` for. With a `cluster` (and
+        `mapping`, `unpriced_is_zero`, `slow` or `chip_map` as in `estimate`), kernels have the durations that they have
         there, and the simulator's files beside the traces describe it. What is made of profiles has its
         measured durations, and the host's rows (is_cpu_op). Other `options` are those of
         `flint.backends.chakra.write`. The `.flint` file beside the traces holds the workload as it is,

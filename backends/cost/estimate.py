@@ -254,6 +254,10 @@ def estimate_of(
     flops = _flops(workload, s.kernels)
     counted = [flops[c.program] for c in workload.classes]
     dtype, peak = main_type_and_peak(workload, s.cluster, s.tf32)
+    if s.unlike is not None and s.unlike.clusters:
+        chips = [s.unlike.chip_of(c) or s.cluster for c in workload.classes]
+        peaks = [main_type_and_peak(workload, on, s.tf32)[1] for on in chips]
+        peak = float(np.average(peaks, weights=sizes))
     return Estimate(
         name=str(workload.metadata.get("name") or "program"),
         cluster=s.cluster,
@@ -299,6 +303,7 @@ def _all_notes(s: Setting, timed: Timed, facts: MeasuredFacts | None) -> tuple[s
     return (
         *((times.note(timeline.total_ns),) if times else ()),
         *(facts.notes() if facts else ()),
+        *(s.unlike.said if s.unlike else ()),
         *_notes(s.cluster, s.profile),
         *slowest_notes(kernels, s.cluster),
         *(lent_notes(kernels.programs, s.placement) if not replays else ()),

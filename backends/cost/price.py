@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from flint.errors import FlintError
 from flint.ir.program import MOST_INT64, Program
 from flint.ir.workload import Workload
 from flint.passes.work.host_copies import OPCODES
+
+if TYPE_CHECKING:
+    from flint.backends.cost.unlike import ClassTimes
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +45,20 @@ def price(
     *,
     unpriced_is_zero: bool = False,
     times: Times | None = None,
+    unlike: ClassTimes | None = None,
 ) -> Priced:
     """Price every program once and expand it for every rank class.
 
-    `times` changes what the models say. What hangs on the workload and the policy alone is kept in it.
+    `times` changes what the models say, `unlike` what that is for ranks that differ. What hangs on the workload and the policy alone is kept in it.
     Raises FlintError FL704 naming the operations without a price, unless `unpriced_is_zero`, FL705
     for a chip without what a price needs, unless `pricing.lenient`, and FL728 for times beyond int64.
     """
     prices = [_prices(p, pricing, times) for p in workload.programs]
     missing = _missing(workload.programs, prices)
+    by_class = [prices[c.program] for c in workload.classes]
+    if unlike is not None:
+        by_class = [_on_chip(workload, n, found, unlike) for n, found in enumerate(by_class)]
+        missing |= _missing([workload.programs[c.program] for c in workload.classes], by_class)
     if missing and not unpriced_is_zero:
         raise _no_price(missing, workload.programs)
     kept, cluster = workload.kept, pricing.cluster
@@ -60,6 +69,9 @@ def price(
         f"nodes {ahead}", None, lambda: list(map(_issued, workload.programs, prepared))
     )
     peers = kept.get("peers", policy.recorded, lambda: _others(workload, policy))
+    if unlike is not None:
+        peers = [unlike.meetings(n, *others) for n, others in enumerate(peers)]
+        by_class = [unlike.changed(n, found, peers[n][1]) for n, found in enumerate(by_class)]
     works = []
     for number, rank_class in enumerate(workload.classes):
         at = rank_class.program
@@ -67,7 +79,7 @@ def price(
             ClassWork(
                 workload.programs[at],
                 issued[at].nodes,
-                prices[at].ns,
+                by_class[number].ns,
                 stream[at],
                 *peers[number],
                 _launch_ns(cluster, policy),
@@ -122,6 +134,13 @@ def _others(
 def _prices(program: Program, pricing: Pricing, times: Times | None) -> RowPrices:
     found = model_prices(program, pricing)
     return (found if times is None else times.of(program, found)).on_grid()
+
+
+def _on_chip(workload: Workload, number: int, usual: RowPrices, unlike: ClassTimes) -> RowPrices:
+    """The prices of a rank class on the chip that it has."""
+    at = unlike.chip_of(number)
+    program = workload.programs[workload.classes[number].program]
+    return usual if at < 0 else _prices(program, unlike.pricing, unlike.of_chip[at])
 
 
 def _missing(programs: Sequence[Program], prices: Sequence[RowPrices]) -> Counter[str]:

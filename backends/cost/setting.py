@@ -47,6 +47,7 @@ from flint.requests.estimate import EstimateRequest
 if TYPE_CHECKING:
     from flint.backends.cost.memory.memory import MemoryUse
     from flint.backends.cost.replay.table import MeasuredTable
+    from flint.backends.cost.unlike import ClassTimes, Unlike
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class Setting:
     """What is estimated, on what: `cluster` with the software of `stack` on it.
 
     `kernels` are those of the `profile`, with collectives joined as the `policy` does. `clock` are the
-    cycles of a nanosecond, 0 where kernels have no cycles.
+    cycles of a nanosecond, 0 where kernels have no cycles. `unlike` says which ranks differ.
     """
 
     workload: Workload
@@ -82,6 +83,7 @@ class Setting:
     changes: Changes
     table: MeasuredTable | None
     unpriced_is_zero: bool
+    unlike: Unlike | None = None
 
     @property
     def tf32(self) -> frozenset[KernelKind]:
@@ -106,6 +108,7 @@ class Setting:
                 ),
                 unpriced_is_zero=self.unpriced_is_zero,
                 times=changed,
+                unlike=self._by_class(pricing),
             )
         with stage("simulate"):
             timeline = simulate(priced.works, priced.streams, self.policy)
@@ -124,7 +127,14 @@ class Setting:
     def memory(self) -> Sequence[MemoryUse]:
         """Memory of each rank class."""
         with stage("memory"):
-            return _memory(self.workload, self.kernels, self.cluster.chip, self.policy, self.stack)
+            found = _memory(self.workload, self.kernels, self.cluster.chip, self.policy, self.stack)
+        if self.unlike is None:
+            return found
+        chips = [getattr(self.unlike.chip_of(c), "chip", None) for c in self.workload.classes]
+        return [
+            replace(use, capacity_bytes=int(chip.memory_bytes.value)) if chip else use
+            for use, chip in zip(found, chips, strict=True)
+        ]
 
     def ranks_of_classes(self) -> Int64s:
         """How many ranks each class has."""
@@ -144,7 +154,15 @@ class Setting:
             return None
         from flint.backends.cost.replay.times import times_of
 
-        return times_of(self.kernels, pricing, self.timing, self.changes, self.table)
+        kernels = self.unlike.unsplit if self.unlike else self.kernels
+        return times_of(kernels, pricing, self.timing, self.changes, self.table)
+
+    def _by_class(self, pricing: Pricing) -> ClassTimes | None:
+        """What the prices of rank classes are that differ; None where all are alike."""
+        if self.unlike is None:
+            return None
+        on = self._of_kernels(pricing, lenient=True)
+        return self.unlike.times(self.kernels, on, self.timing, self.changes, self.table)
 
     def _of_kernels(self, pricing: Pricing, *, lenient: bool) -> Pricing:
         """The same for the profile that the kernels are of, which is another for recorded ones."""
@@ -188,9 +206,16 @@ def setting_of(workload: Workload, request: EstimateRequest) -> Setting:
     placement = NetworkPlacement(workload.mesh, cluster, request.mapping)
     with stage("fuse"):
         kernels = _kernels(workload, profile, chosen)
+    unlike = None
+    if request.slow or request.chip_map:
+        from flint.backends.cost.unlike import unlike_of
+
+        if unlike := unlike_of(request, kernels, placement):
+            kernels = unlike.split()
+            workload = unlike.with_classes_of(kernels, workload)
     return Setting(
         *(workload, kernels, cluster, placement, software, profile, chosen, skew),
-        *(timing, clock, changes, table, request.unpriced_is_zero),
+        *(timing, clock, changes, table, request.unpriced_is_zero, unlike),
     )
 
 
@@ -238,11 +263,16 @@ def price_kernels(
     placement: NetworkPlacement,
     policy: Policy,
     unpriced_is_zero: bool,
+    unlike: Unlike | None = None,
 ) -> Priced:
-    """Durations by Flint's models of the kernels that `rewrite` made for a profile."""
+    """Durations by Flint's models of the kernels that `rewrite` made for a profile.
+
+    With `unlike` they are split as it does, and classes that differ have their own.
+    """
     name = str(kernels.metadata.get("profile", ""))
     pricing = Pricing(
         *(cluster, placement, tf32_kinds(name, cluster.chip)),
         slower=slower_than_mean(kernels, cluster),
     )
-    return price(kernels, pricing, policy, unpriced_is_zero=unpriced_is_zero)
+    times = unlike.times(kernels, replace(pricing, lenient=True)) if unlike else None
+    return price(kernels, pricing, policy, unpriced_is_zero=unpriced_is_zero, unlike=times)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from flint.backends.cost.estimate_numbers import main_type_and_peak
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.setting import price_kernels
 from flint.backends.cost.simulate.layers import prepared_apart
-from flint.backends.cost.simulate.timeline import POLICIES
+from flint.backends.cost.simulate.timeline import POLICIES, ClassWork
 from flint.backends.cost.software import default_profile, stack_for, with_stack
 from flint.cluster.devices import cluster_of_device
 from flint.cluster.models import Cluster
@@ -43,54 +42,64 @@ def timed_nodes(
             help="omit the granularity, or the cluster",
         )
     on = None if request.cluster is None else load_cluster(request.cluster)
-    options: dict[str, Any] = {
-        "mapping": request.mapping,
-        "unpriced_is_zero": request.unpriced_is_zero,
-    }
     if on is None or workload.measured_by:
-        return measured_kernels(workload, on, **options)
-    return timed_kernels(workload, on, **options)
+        return measured_kernels(workload, on, request)
+    return timed_kernels(workload, on, request)
 
 
 def timed_kernels(
     workload: Workload,
     cluster: Cluster,
+    request: EstimateRequest | None = None,
     *,
     profile: str = "",
-    mapping: Mapping[str, str] | str | None = None,
-    unpriced_is_zero: bool = False,
 ) -> tuple[Workload, Timing]:
     """The kernels of a workload, none that has a price below 1 us if it can be merged.
 
-    `profile` is whose kernels; "" takes that of an earlier rewrite, or what `estimate` would.
+    `profile` is whose kernels; "" takes that of an earlier rewrite, or what `estimate` would. Of the
+    `request` count where axes lie, what has no price, and which ranks differ.
     Raises FlintError FL405 (profile), FL703 (mapping), FL704 (an operation without a price), FL705
     (a chip without what is needed).
     """
+    request = request or EstimateRequest()
     profile = profile or str(workload.metadata.get("profile", ""))
     profile = profile or default_profile(workload, cluster)
     cluster = with_stack(cluster, stack_for(profile, cluster))
-    placement = NetworkPlacement(workload.mesh, cluster, mapping)
+    placement = NetworkPlacement(workload.mesh, cluster, request.mapping)
     kernels = kernels_for(workload, profile)
     policy = POLICIES["overlap"]  # durations of kernels do not depend on it
-    priced = price_kernels(kernels, cluster, placement, policy, unpriced_is_zero)
+    on = cluster, placement, policy, request.unpriced_is_zero
+    priced = price_kernels(kernels, *on)
     by_program = {id(w.program): w.duration_ns for w in priced.works}
-    programs, durations = [], []
-    for program in kernels.programs:
-        duration_of = by_program.get(id(program))
-        merged, duration_ns = _merged(prepared_apart(program), duration_of)
+    others: list[ClassWork] = []
+    if request.slow or request.chip_map:
+        from flint.backends.cost.unlike import unlike_of
+
+        if unlike := unlike_of(request, kernels, placement):
+            kernels = unlike.split()
+            others = list(price_kernels(kernels, *on, unlike).works)
+    programs, durations, of_class = [], [], {}
+    for number, program in enumerate(kernels.programs):
+        of_all = by_program.get(id(program))
+        mine = {
+            i: w.duration_ns
+            for i, w in enumerate(others)
+            if kernels.classes[i].program == number and (w.duration_ns != of_all).any()
+        }
+        merged, found = _merged(prepared_apart(program), of_all, list(mine.values()))
         programs.append(merged)
-        durations.append(duration_ns)
+        durations.append(found[0])
+        of_class |= dict(zip(mine, found[1:], strict=True))
     hardware = simulated_hardware(placement, _roofline_type(workload, cluster))
-    timing = Timing(cluster.name, tuple(durations), replace(hardware, has_durations=True))
+    hardware = replace(hardware, has_durations=True)
+    timing = Timing(cluster.name, tuple(durations), hardware, of_class)
     return replace(kernels, programs=tuple(programs)), timing
 
 
 def measured_kernels(
     workload: Workload,
-    cluster: Cluster | None = None,
-    *,
-    mapping: Mapping[str, str] | str | None = None,
-    unpriced_is_zero: bool = False,
+    cluster: Cluster | None,
+    request: EstimateRequest,
 ) -> tuple[Workload, Timing]:
     """A workload made of profiles, and the time of each row, of the host and of communication too.
 
@@ -105,15 +114,19 @@ def measured_kernels(
         durations = tuple(p.measured_ns.astype(np.float64) for p in kernels.programs)
         hardware = replace(placeholder_hardware(workload.mesh), has_durations=True)
         return kernels, Timing("", durations, hardware)
-    estimated = estimate(
-        workload, EstimateRequest(on, mapping=mapping, unpriced_is_zero=unpriced_is_zero)
-    )
+    alike = EstimateRequest(on, mapping=request.mapping, unpriced_is_zero=request.unpriced_is_zero)
+    estimated = estimate(workload, alike)
     by_program = {id(c.work.program): c.work.duration_ns for c in estimated.timeline.classes}
     durations = tuple(by_program.get(id(p), np.zeros(len(p))) for p in kernels.programs)
-    placement = NetworkPlacement(workload.mesh, on, mapping)
+    of_class: dict[int, Float64s] = {}
+    if request.slow or request.chip_map:
+        estimated = estimate(workload, alike.but(slow=request.slow, chip_map=request.chip_map))
+        kernels = replace(kernels, classes=estimated.kernels.classes)
+        of_class = {i: c.work.duration_ns for i, c in enumerate(estimated.timeline.classes)}
+    placement = NetworkPlacement(workload.mesh, on, request.mapping)
     hardware = simulated_hardware(placement, _roofline_type(workload, on))
     name = on.name if cluster else ""
-    return kernels, Timing(name, durations, replace(hardware, has_durations=True))
+    return kernels, Timing(name, durations, replace(hardware, has_durations=True), of_class)
 
 
 def _roofline_type(workload: Workload, cluster: Cluster) -> str:
@@ -123,11 +136,14 @@ def _roofline_type(workload: Workload, cluster: Cluster) -> str:
     return dtype if dtype in peaks else max(peaks, key=lambda d: peaks[d].value)
 
 
-def _merged(program: Program, duration_ns: Float64s | None) -> tuple[Program, Float64s]:
+def _merged(
+    program: Program, duration_ns: Float64s | None, others: Sequence[Float64s]
+) -> tuple[Program, list[Float64s]]:
+    """The program with small kernels merged by `duration_ns`, and the rows' times by that and `others`."""
     if duration_ns is None:  # no rank class runs it
-        return program, np.zeros(len(program))
-    of_kernels = np.where(program.kind == Kind.COMPUTE, duration_ns, 0.0)
-    merge = MergeSmallKernels(of_kernels)
-    merged, durations = merge.merged(program)
+        return program, [np.zeros(len(program))]
+    computes = program.kind == Kind.COMPUTE
+    of_all, *late = (np.where(computes, ns, 0.0) for ns in (duration_ns, *others))
+    merged, durations = MergeSmallKernels(of_all).merged_with(program, late)
     merged.verify()
     return merged, durations

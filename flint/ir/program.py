@@ -86,6 +86,12 @@ class Program(ProgramColumns):
     | dep_start, deps | row i reads rows `deps[dep_start[i]:dep_start[i + 1]]`, ascending, unique |
     """
 
+    def met_over(self, row: int) -> object:
+        """What names those who meet in a collective: its group, of a permutation its route."""
+        if self.collective[row] == Collective.PERMUTE:
+            return self.routes[int(self.route[row])]
+        return self.groups[int(self.group[row])]
+
     def row(self, index: int) -> Row:
         """Row `index` as a readable object."""
         at = int(index)

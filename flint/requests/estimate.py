@@ -92,6 +92,23 @@ class EstimateRequest(Request):
         help="Take the times of a kind of kernels, compute or network from another cluster, "
         "and keep the rest: attention=h200 (repeatable). host=none: launches take no time.",
     )
+    slow: Sequence[str] = option(
+        "--slow",
+        form=Form.TEXTS,
+        default=(),
+        metavar="WHERE=FACTOR",
+        help="Slow down kernels of some ranks, rank:17=1.15, rank:0-7=1.1, host:3=1.1 or by position of "
+        "an axis pipe:2=1.2, or leave them a share of a tier's bandwidth, ib@rank:17=50% (repeatable).",
+    )
+    chip_map: Sequence[str] = option(
+        "--chip-map",
+        form=Form.TEXTS,
+        default=(),
+        metavar="WHERE=CLUSTER",
+        reads=True,
+        help="Run the kernels of some ranks on the chip of another cluster: stage3=h200-dgx, or "
+        "ranks as --slow names them (repeatable).",
+    )
     measured: Sequence[str | Path | HasWorkload | Workload] = option(
         "--measured",
         form=Form.TEXTS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -54,14 +55,23 @@ class MergeSmallKernels(Pass):
 
     def merged(self, program: Program) -> tuple[Program, Float64s]:
         """The program and the duration of each of its rows, in ns."""
+        merged, durations = self.merged_with(program, ())
+        return merged, durations[0]
+
+    def merged_with(
+        self, program: Program, others: Sequence[Float64s]
+    ) -> tuple[Program, list[Float64s]]:
+        """The same, with the durations of the rows by `others`, too: they are added up alike."""
         duration = self.duration_ns
         if not ((duration > 0) & (duration < self.least_ns)).any():
-            return program, duration
+            return program, [duration, *others]
         plain = (program.kind == Kind.VALUE) & ~carried(program) & ~yielded(program)
         program, duration = passed_over(program, plain), duration[~plain]
+        others = [other[~plain] for other in others]
         last = _Groups(program, duration, self).last()
         keep = last == np.arange(len(program))
-        return _merged(program, duration, last), _sums(duration, last)[keep]
+        sums = [_sums(each, last)[keep] for each in (duration, *others)]
+        return _merged(program, duration, last), sums
 
 
 @dataclass

@@ -136,13 +136,13 @@ def lower(program: Program, names: Names, duration_ns: Float64s | None = None) -
         dimension_flags=flags,
         duration_micros=np.zeros(len(row), dtype=np.int64)
         if duration_ns is None
-        else _micros(program, row, duration_ns),
+        else micros_of(program, row, duration_ns),
         of_host=program.op[row] == OpClass.HOST,
         stream=stream,
     )
 
 
-def _micros(program: Program, row: Int32s, duration_ns: Float64s) -> Int64s:
+def micros_of(program: Program, row: Int32s, duration_ns: Float64s) -> Int64s:
     """Durations of nodes; of measured programs what rounding takes is given on the same stream."""
     if not program.measured_ns.any():
         return whole_micros(duration_ns[row])

@@ -261,7 +261,8 @@ slots for different ones, whatever anything lasts.
 class Timing:
     """What a cluster says of a workload that is written.
 
-    `duration_ns[i]` has one entry for each row of program i; 0 for what has no price, or is
+    `duration_ns[i]` has one entry for each row of program i, `of_class[i]` is the same for rank class i
+    where that is not as its program; 0 for what has no price, or is
     communication, which simulators time themselves, unless it was measured. `cluster` is "" where
     times are measured and nothing is known of the hardware.
     """
@@ -269,6 +270,7 @@ class Timing:
     cluster: str
     duration_ns: tuple[Float64s, ...]
     hardware: SimulatedHardware
+    of_class: Mapping[int, Float64s] = field(default_factory=dict)
 
 
 def whole_micros(duration_ns: Float64s) -> Int64s:

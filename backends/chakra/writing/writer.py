@@ -6,7 +6,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +21,9 @@ from flint.backends.chakra.manifest import (
     digest,
     ranks_text,
 )
+from flint.backends.chakra.schema import NodeType
 from flint.backends.chakra.writing.encode import Encoder, metadata_record
-from flint.backends.chakra.writing.lower import LoweredNodes, Names, lower
+from flint.backends.chakra.writing.lower import LoweredNodes, Names, lower, micros_of
 from flint.backends.chakra.writing.order import in_one_order
 from flint.backends.chakra.writing.output import refuse_ignored_path, replaced_directory
 from flint.backends.chakra.writing.simulator_files import (
@@ -202,10 +203,16 @@ def _classes(
         i: Encoder(workload.programs[i], nodes, header, tensor_size)
         for i, nodes in enumerate(lowered)
     }
-    return [
-        _WrittenClass(c.name, selected[of_rank == i], encoders[c.program], lowered[c.program])
-        for i, c in enumerate(workload.classes)
-    ]
+    found = []
+    for i, c in enumerate(workload.classes):
+        encoder = encoders[c.program]
+        if timing is not None and i in timing.of_class:
+            program, nodes = workload.programs[c.program], encoder.nodes
+            micros = micros_of(program, nodes.row, timing.of_class[i])
+            late = replace(nodes, duration_micros=np.where(nodes.type == NodeType.COMP, micros, 0))
+            encoder = Encoder(program, late, header, tensor_size)
+        found.append(_WrittenClass(c.name, selected[of_rank == i], encoder, encoder.nodes))
+    return found
 
 
 def _write_traces(

@@ -203,7 +203,7 @@ class NetworkPlacement:
         return found
 
     @cached_property
-    def _domains(self) -> list[NDArray[np.int64]]:
+    def domains(self) -> list[NDArray[np.int64]]:
         """By tier: which domain of the tier every rank is in."""
         found = []
         for tier in range(len(self.cluster.network)):
@@ -217,14 +217,14 @@ class NetworkPlacement:
     def _tiers_between(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
         """For pairs of ranks, the innermost tier whose domain holds both."""
         tiers = np.zeros(len(a), dtype=np.int64)
-        for domains in self._domains:
+        for domains in self.domains:
             tiers += domains[a] != domains[b]
         return tiers
 
     def _spans_of_ranks(self, ranks: NDArray[np.int64]) -> tuple[Span, ...]:
         """Spans of any set of ranks, by how many of them each domain holds."""
         spans, inside = [], 1
-        for tier, domains in enumerate(self._domains):
+        for tier, domains in enumerate(self.domains):
             counts = np.unique(domains[ranks], return_counts=True)[1]
             even = int(np.gcd.reduce(counts))
             if even > inside:
@@ -240,7 +240,7 @@ class NetworkPlacement:
         for size in {len(g) for g in groups}:
             table = np.stack([g for g in groups if len(g) == size])
             alone = np.zeros((len(table), 1), dtype=np.bool_)  # groups of one have no borders
-            ordered = [np.sort(d[table], axis=1) for d in self._domains]
+            ordered = [np.sort(d[table], axis=1) for d in self.domains]
             borders = np.concatenate([alone, *(np.diff(d, axis=1) != 0 for d in ordered)], axis=1)
             _, first = np.unique(np.packbits(borders, axis=1), axis=0, return_index=True)
             kinds += [table[i] for i in first]

@@ -80,6 +80,10 @@ class Changes:
         """Each as a user writes it."""
         return [*(r.text for r in self.replacements), *(s.text for s in self.scales)]
 
+    def also(self, part: str, cluster: Cluster) -> Changes:
+        """The changes with a part on another cluster, too."""
+        return replace(self, replacements=(*self.replacements, Replacement(part, cluster)))
+
     @property
     def host_speed(self) -> float:
         """How much faster the host is; inf where it takes no time."""
@@ -107,6 +111,10 @@ class Changes:
         return cluster.model_copy(
             update={"host_launch_ns": launch.model_copy(update={"value": value})}
         )
+
+
+#: Nothing is changed.
+UNCHANGED = Changes()
 
 
 def parse_changes(scales: Sequence[str], replacements: Sequence[str], cluster: Cluster) -> Changes:
@@ -194,7 +202,7 @@ class Scaling:
         """Times divided by what their parts are faster."""
         for scale in self.changes.scales:
             rows = part_of(program, scale.part, self.pricing)
-            share = _share_of_quantity(program, rows, scale, self.pricing)
+            share = share_of_quantity(program, rows, scale, self.pricing)
             speed = 1 / scale.factor if scale.quantity == LATENCY else scale.factor
             left = np.where(rows, 1 - share + share / speed, 1.0)
             waits = prices.waiting_ns
@@ -206,7 +214,7 @@ class Scaling:
         return prices
 
 
-def _share_of_quantity(program: Program, rows: Mask, scale: Scale, pricing: Pricing) -> Float64s:
+def share_of_quantity(program: Program, rows: Mask, scale: Scale, pricing: Pricing) -> Float64s:
     """For each of `rows` how much of its time a scale changes."""
     share = np.ones(len(program))
     if not scale.quantity:

@@ -148,8 +148,7 @@ class _Traced:
         return int(self.work.program.channel[self.rows[node]]), self.turns[node]
 
     def collective(self, node: int) -> tuple[object, int]:
-        program = self.work.program
-        return program.groups[program.group[self.rows[node]]], self.turns[node]
+        return self.work.program.met_over(self.rows[node]), self.turns[node]
 
     def sender(self, node: int) -> int | None:
         """The rank class whose message a receive waited for; None if it was there before."""

@@ -175,7 +175,7 @@ class _World:
                 self.receives[first + int(c.run[node])] = key
         for node in c.nodes_of(Kind.COLLECTIVE) if lane.together else ():
             if (met := lane.together.get(rows[node])) is not None:
-                group = lane.program.groups[lane.program.group[rows[node]]]
+                group = lane.program.met_over(rows[node])
                 # groups over the same axes may be of other classes
                 self.meets[first + int(c.run[node])] = ((group, met, lane.turn[node]), len(met))
 

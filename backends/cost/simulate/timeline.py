@@ -338,7 +338,7 @@ class _Track:
         return ready, max(ready, arrived)
 
     def _meet(self, node: int, row: int, ready: float) -> float | None:
-        group = self.work.program.groups[self.work.program.group[row]]
+        group = self.work.program.met_over(row)
         met = self.work.together[row]  # groups over the same axes may be of other classes
         here = self.world.meetings.setdefault((group, met, self.turn[node]), {})
         here[self.number] = ready
@@ -418,14 +418,14 @@ def _layers(work: ClassWork) -> NDArray[np.int64]:
 
 def turns(program: Program, nodes: Nodes) -> list[int]:
     """For each message or collective, how manieth it is of its channel, direction or group."""
-    counted = (program.kind >= Kind.COLLECTIVE) & (program.collective != Collective.PERMUTE)
+    counted = program.kind >= Kind.COLLECTIVE
     numbers: dict[tuple[object, ...], int] = {}
     key = np.zeros(len(program), dtype=np.int64)
     for row in np.flatnonzero(counted).tolist():
         kind, channel = int(program.kind[row]), int(program.channel[row])
         of: tuple[object, ...] = (kind, channel)
         if channel < 0:
-            of = (kind, program.groups[int(program.group[row])])
+            of = (kind, program.met_over(row))
         key[row] = numbers.setdefault(of, len(numbers))
     found = np.zeros(len(nodes), dtype=np.int64)
     mine = np.flatnonzero(counted[nodes.row])

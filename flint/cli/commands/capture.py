@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 #: Options of an estimate that the durations in traces follow, too.
-_OF_TRACES = ("mapping", "unpriced_is_zero")
+_OF_TRACES = ("mapping", "unpriced_is_zero", "slow", "chip_map")
 
 
 @takes_requests
@@ -149,7 +149,9 @@ def _refuse_clusters(
         flag = request.options()[name].flag
         if not clusters:
             raise FlintError("FL218", f"{flag} needs --cluster", help="add --cluster NAME")
-        if output is not None and name not in _OF_TRACES:
+        links = name == "slow" and any("@" in text for text in request.slow)
+        if output is not None and (links or name not in _OF_TRACES):
+            flag += " of links" if links else ""
             said = f"warning: {flag} affects only the estimate, not the traces"
             print_note(said, quiet=quiet)
 

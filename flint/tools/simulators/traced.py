@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flint.backends.chakra import write
@@ -14,6 +13,7 @@ from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.io.scratch import scratch_folder
 from flint.ir.workload import Workload
+from flint.requests.estimate import EstimateRequest
 from flint.tools.simulators.astra_sim import AstraSim
 from flint.tools.simulators.fidelities import Fidelity, of_trace
 from flint.tools.simulators.inputs import find_inputs
@@ -32,8 +32,7 @@ class TracedWorkload:
     workload: Workload
     cluster: Cluster
     profile: str = ""
-    mapping: Mapping[str, str] | str | None = None
-    unpriced_is_zero: bool = False
+    request: EstimateRequest = field(default_factory=EstimateRequest)
     simulator: AstraSim | None = None
 
     def simulated(self, e: Estimate) -> Fidelity:
@@ -52,9 +51,8 @@ class TracedWorkload:
             kernels, timing = timed_kernels(
                 self.workload,
                 self.cluster,
+                self.request,
                 profile=self.profile,
-                mapping=self.mapping,
-                unpriced_is_zero=self.unpriced_is_zero,
             )
             write(kernels, folder, timing=timing, link=True)
             return self._by_binary(folder) if self.simulator else _by_rules(folder)

@@ -26,6 +26,8 @@ OPTIONS: dict[str, tuple[list[Any], Any]] = {
     "timing": (["model"], None),
     "scale": ([["attention=2x"], ["network:latency=1x"]], ["gemm=2x"]),
     "replace": ([["attention=h200-dgx"], ["gemm=h100-dgx"]], ["gemm=a100-80-dgx"]),
+    "slow": ([["rank:7=1"], ["nvlink@rank:7=100%"]], ["rank:7=1.5"]),
+    "chip_map": ([["rank:7=h100-dgx"]], ["rank:7=a100-80-dgx"]),
     "measured": ([], [one_rank()]),
     "routing": (["balanced", "power-law:1.2"], None),
 }

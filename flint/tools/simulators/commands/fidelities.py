@@ -103,9 +103,7 @@ class _Columns:
         from flint.tools.simulators.traced import TracedWorkload
 
         q = self._question.request
-        traced = TracedWorkload(
-            workload, self.cluster, q.profile or "", q.mapping, q.unpriced_is_zero, self._simulator
-        )
+        traced = TracedWorkload(workload, self.cluster, q.profile or "", q, self._simulator)
         return traced.simulated(self._estimate(place))
 
     def _estimated(self, place: Path, timing: str | None = None) -> Estimate:

@@ -28,6 +28,7 @@ from flint.requests.estimate import EstimateRequest
 if TYPE_CHECKING:
     from flint.backends.cost.astrasim.disturbance import Disturbance
     from flint.backends.cost.estimate import Estimate
+    from flint.cluster.models import Cluster
     from flint.tools.simulators.inputs import Case, Inputs
     from flint.tools.simulators.outcome import Simulation
     from flint.tools.simulators.process import Limits
@@ -143,7 +144,7 @@ def simulate(
 
     astra-sim runs in a scratch folder, once for each network, within the limits. A run is good if
     every rank has finished, whatever its exit status is. Says why its time differs from flint
-    estimate's, or what ranks wait for. With --straggler and --jitter ranks are late, in both.
+    estimate's, or what ranks wait for. With --slow, --straggler and --jitter ranks are late, in both.
     Options of an estimate apply to the estimate that astra-sim is compared with (default of -c: the
     cluster of the traces). scalesim counts cycles of products on an array of -c. Exits with 1 where
     something is wrong.
@@ -152,7 +153,9 @@ def simulate(
 
     name = with_ or (SimulatorName.RULES if binary is None else SimulatorName.ASTRA_SIM)
     limits = _limits(limit, memory_limit, name)
-    late = read_disturbance(stragglers or (), jitter, seed or 0)
+    slowed = _slowed(path, networks or (), system, request)
+    late = read_disturbance(slowed + (stragglers or []), jitter, seed or 0)
+    request = request.but(slow=())
     is_idle = seed is not None and not late.jitter
     told = ["--seed changes nothing without --jitter"] if is_idle else []
     with progress_bar(f"{name.value}: {_UNITS[name]}", quiet=quiet or json_) as progress:
@@ -181,6 +184,32 @@ def simulate(
     else:
         print_text(found.to_text(verbose=verbose > 0))
     _exit_if(found.failures)
+
+
+def _slowed(
+    path: Path, networks: Sequence[Path], system: Path | None, request: EstimateRequest
+) -> list[str]:
+    """The ranks that --slow names, as --straggler has them. Raises FlintError FL945 for links."""
+    if not request.slow:
+        return []
+    from flint.backends.cost.network.placement import NetworkPlacement
+    from flint.backends.cost.unlike import unlike_of
+    from flint.cli.inputs import load_workload
+    from flint.tools.simulators.inputs import find_inputs
+
+    for text in request.slow:
+        if "@" in text:
+            raise FlintError(
+                "FL945",
+                f"--slow {text}: ASTRA-sim's networks have one bandwidth for all links of a tier",
+                help="use flint estimate, or change the tier's bandwidth in network.yml",
+            )
+    workload = load_workload(path)
+    inputs = find_inputs(path, networks, system, None)
+    placement = NetworkPlacement(workload.mesh, _cluster_of(inputs, inputs.cases[0], request))
+    unlike = unlike_of(EstimateRequest(slow=request.slow), workload, placement)
+    assert unlike is not None
+    return [f"{rank}:{factor:.9g}" for rank, factor in enumerate(unlike.slow) if factor != 1]
 
 
 def _exit_if(failures: Sequence[FlintError]) -> None:
@@ -297,21 +326,31 @@ def _estimator(inputs: Inputs, request: EstimateRequest) -> Callable[[Case], Est
     """
     from flint.backends.cost.estimate import estimate as estimated
     from flint.cli.inputs import load_workload
+    from flint.cluster.named import load_cluster
+
+    if request.cluster is not None:
+        request = request.but(cluster=load_cluster(request.cluster))
+
+    def estimate(case: Case) -> Estimate:
+        on = _cluster_of(inputs, case, request)
+        return estimated(load_workload(inputs.traces.folder), request.but(cluster=on))
+
+    return estimate
+
+
+def _cluster_of(inputs: Inputs, case: Case, request: EstimateRequest) -> Cluster:
+    """The cluster of a request, of the traces, or of the case's files."""
     from flint.cluster.astrasim.files import read_astrasim
     from flint.cluster.load import find_cluster_file
     from flint.cluster.named import load_cluster
 
-    given = None if request.cluster is None else load_cluster(request.cluster)
+    if request.cluster is not None:
+        return load_cluster(request.cluster)
     options = getattr(inputs.traces.manifest, "options", None)
-    if given is None and (name := getattr(options, "cluster", None)):
+    if name := getattr(options, "cluster", None):
         with contextlib.suppress(FlintError):  # it is a file of the user's, which may be anywhere
-            given = load_cluster(find_cluster_file(name))
-
-    def estimate(case: Case) -> Estimate:
-        on = given or read_astrasim(case.network, case.system)
-        return estimated(load_workload(inputs.traces.folder), request.but(cluster=on))
-
-    return estimate
+            return load_cluster(find_cluster_file(name))
+    return read_astrasim(case.network, case.system)
 
 
 def _limits(seconds: float | None, gib: float | None, name: SimulatorName) -> Limits:
