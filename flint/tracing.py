@@ -22,7 +22,7 @@ from flint.ir.workload import Workload
 from flint.log import stage
 from flint.plugins import API, load
 from flint.requests.capture import LOWERED, CaptureRequest
-from flint.requests.estimate import EstimateRequest
+from flint.requests.estimate import OF_TRACES, EstimateRequest
 from flint.requests.keywords import (
     check_keywords,
     keywords_of,
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from flint.passes.pipeline.split.shared import SharedBodies
 
 _log = logging.getLogger(__name__)
-#: Options of an estimate that durations in traces have.
-_OF_DURATIONS = ("mapping", "unpriced_is_zero", "slow", "chip_map")
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +169,7 @@ class Trace:
         """Write Chakra execution traces with one node per "kernel" or per "op".
 
         Kernels are those of the profile that the trace was `rewritten` for. With a `cluster` (and
-        `mapping`, `unpriced_is_zero`, `slow` or `chip_map` as in `estimate`), kernels have the durations that they have
+        `stack`, `mapping`, `unpriced_is_zero`, `slow` or `chip_map` as in `estimate`), kernels have the durations that they have
         there, and the simulator's files beside the traces describe it. What is made of profiles has its
         measured durations, and the host's rows (is_cpu_op). Other `options` are those of
         `flint.backends.chakra.write`. The `.flint` file beside the traces holds the workload as it is,
@@ -183,7 +181,7 @@ class Trace:
         from flint.backends.chakra.writing.output import refuse_output
         from flint.backends.cost.simulate.layers import untimed_nodes
 
-        request = EstimateRequest(cluster, **taken_fields(_OF_DURATIONS, options))
+        request = EstimateRequest(cluster, **taken_fields(OF_TRACES, options))
         refuse_output(Path(directory))
         if cluster is None and not self.workload.measured_by:
             nodes, timing = untimed_nodes(self.workload, granularity, request.mapping), None

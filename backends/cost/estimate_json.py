@@ -15,6 +15,7 @@ from flint.backends.cost.replay.facts import MeasuredFacts
 from flint.backends.cost.simulate.critical_path import Segment
 from flint.backends.cost.simulate.exposure import Serving, Share
 from flint.backends.cost.uncertainty import Interval
+from flint.cluster.models import UNKNOWN_MEMORY_BYTES
 
 #: Version of the JSON form.
 SCHEMA: Final = "flint.estimate/1"
@@ -155,6 +156,8 @@ def _memory_json(e: EstimateNumbers, number: int) -> MemoryDocument:
     """The fields of a MemoryUse, those of the host only where something is there; its course."""
     memory = e.classes[number].memory
     found = cast("MemoryDocument", {**asdict(memory), **_course(e, number)})
+    if memory.capacity_bytes >= UNKNOWN_MEMORY_BYTES:
+        found["capacity_bytes"] = 0
     if not memory.host_bytes:
         del found["host_bytes"], found["host_breakdown"]
     if not memory.recorded:

@@ -287,7 +287,7 @@ def _flops_of_types(workload: Workload, tf32: Collection[KernelKind]) -> dict[st
     found: dict[str, int] = {}
     for program in workload.programs:
         kernels, rows = kernels_of(program, tf32=tf32)
-        flops = kernels.flops * program.trips[rows]
+        flops = kernels.flops.astype(object) * program.trips[rows]  # sums need not fit 64 bits
         for number in np.unique(kernels.dtype).tolist():
             mine = (kernels.dtype == number) & (kernels.kind <= KernelKind.ATTENTION_BACKWARD)
             dtype = kernels.dtypes[number]

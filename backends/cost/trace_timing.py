@@ -15,7 +15,7 @@ from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.setting import price_kernels
 from flint.backends.cost.simulate.layers import prepared_apart
 from flint.backends.cost.simulate.timeline import POLICIES, ClassWork
-from flint.backends.cost.software import default_profile, stack_for, with_stack
+from flint.backends.cost.software import default_profile, profile_on, stack_of, with_stack
 from flint.cluster.devices import cluster_of_device
 from flint.cluster.models import Cluster
 from flint.cluster.named import load_cluster
@@ -57,14 +57,15 @@ def timed_kernels(
     """The kernels of a workload, none that has a price below 1 us if it can be merged.
 
     `profile` is whose kernels; "" takes that of an earlier rewrite, or what `estimate` would. Of the
-    `request` count where axes lie, what has no price, and which ranks differ.
+    `request` count the stack, where axes lie, what has no price, and which ranks differ.
     Raises FlintError FL405 (profile), FL703 (mapping), FL704 (an operation without a price), FL705
-    (a chip without what is needed).
+    (a chip without what is needed), FL725 (stack).
     """
     request = request or EstimateRequest()
-    profile = profile or str(workload.metadata.get("profile", ""))
-    profile = profile or default_profile(workload, cluster)
-    cluster = with_stack(cluster, stack_for(profile, cluster))
+    asked = profile or request.profile or str(workload.metadata.get("profile", ""))
+    software = stack_of(workload, cluster, request.stack, asked)
+    profile = profile_on(software, default_profile(workload, cluster), asked)
+    cluster = with_stack(cluster, software)
     placement = NetworkPlacement(workload.mesh, cluster, request.mapping)
     kernels = kernels_for(workload, profile)
     policy = POLICIES["overlap"]  # durations of kernels do not depend on it

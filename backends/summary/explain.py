@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 from flint.errors import FlintError, nearest
 from flint.io.documents import as_object
 from flint.ir.op_class import LAYOUT, OpClass
-from flint.ir.program import Kind, Program, RegionKind, Row
+from flint.ir.program import Int64s, Kind, Program, RegionKind, Row
 from flint.text import format_bytes, format_count, format_flops, plural
 
 #: Producers and consumers shown per collective.
@@ -198,8 +198,8 @@ def explain_scope(program: Program, pattern: str) -> ScopeExplanation:
         pattern=pattern,
         scopes=_distinct(program, program.scope, rows),
         ops=int(trips[working].sum()),
-        flops=int((program.flops[rows] * trips[rows]).sum()),
-        result_bytes=int((program.result_bytes[working] * trips[working]).sum()),
+        flops=_total(program.flops[rows], trips[rows]),
+        result_bytes=_total(program.result_bytes[working], trips[working]),
         phases=_phases(program, working),
         locations=_distinct(program, program.location, rows),
         collectives=tuple(
@@ -317,6 +317,11 @@ def _parameters(program: Program, start: int) -> tuple[str, ...]:
         elif program.kind[at] == Kind.VALUE or program.op[at] in _MOVES:
             queue += _producers(program, at)
     return tuple(names[at] for at in sorted(names))
+
+
+def _total(amounts: Int64s, times: Int64s) -> int:
+    """The sum of products, which need not fit 64 bits."""
+    return sum(int(a) * int(n) for a, n in zip(amounts, times, strict=True))
 
 
 def _type(row: Row) -> str:

@@ -23,6 +23,8 @@ from flint.io.locks import endings
 
 #: A check or a comparison found something.
 FOUND = 1
+#: Nobody read the output to its end: what a shell says of a process that SIGPIPE ended.
+UNREAD = 141
 #: A bug of ours (EX_SOFTWARE of sysexits.h). 2 is `FlintError.exit_code`, and typer's usage errors.
 BUG = 70
 C = TypeVar("C", bound=Callable[..., None])
@@ -55,7 +57,7 @@ def guarded(command: C) -> C:
         except BrokenPipeError:
             # The reader (`| head`) has what it wanted. Python would complain once more at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
+            raise typer.Exit(UNREAD) from None
         except Exception:  # noqa: BLE001  all that is left is our bug
             traceback.print_exc()
             print("\nthis is a bug in flint, please report it", file=sys.stderr)

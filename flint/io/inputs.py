@@ -8,6 +8,7 @@ installed packages is not listed: their names and versions stand for it (`enviro
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import json
 import os
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 #: Names the file to which a process and its children write what they read, and the folder whose
 #: files are inputs wherever it lies: the repository.
@@ -87,6 +89,7 @@ def inputs_noted(root: Path) -> Iterator[Callable[[], tuple[ReadInput, ...]]]:
 def _hooked(target: str, root: str) -> _Hook:
     hook = _Hook(target, root)
     sys.addaudithook(hook)
+    hook.watch_stat()
     importlib.invalidate_caches()  # folders that imports know already are listed once more
     for module in list(sys.modules.values()):
         hook.saw(ReadInputKind.FILE, getattr(module, "__file__", None))
@@ -107,8 +110,31 @@ class _Hook:
         own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         self._always = (self._root, os.path.join(own, ""))  # Flint too, if it is a checkout
 
+    def watch_stat(self) -> None:
+        """Note files that are not there when somebody asks: no audit event tells of `os.path.exists`."""
+        real = self._stat = os.stat
+
+        @functools.wraps(real)
+        def stat(path: Any, *args: Any, **options: Any) -> os.stat_result:
+            try:
+                return real(path, *args, **options)
+            except (FileNotFoundError, NotADirectoryError):
+                if self._file >= 0 and options.get("dir_fd") is None:
+                    self._missed(path)
+                raise
+
+        for supported in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+            supported.add(stat)  # copies of files ask whether os.stat is among them
+        os.stat = stat
+
+    def _missed(self, path: Any) -> None:
+        by = sys._getframe(2).f_code.co_filename
+        if not by.startswith(_IMPORT) and by != digest_of.__code__.co_filename:
+            self.saw(ReadInputKind.FILE, path if isinstance(path, int) else os.fspath(path))
+
     def stop(self) -> None:
         """Write nothing more: Python keeps an audit hook to its end."""
+        os.stat = self._stat
         file, self._file = self._file, -1
         os.close(file)
 
@@ -118,6 +144,8 @@ class _Hook:
         if event == "open":
             path, mode, flags = arguments
             self._opened(path, mode, flags)
+        elif event == "os.mkdir":
+            self._made(arguments[0])
         elif event in ("os.listdir", "os.scandir"):
             lists = sys._getframe(1).f_code.co_filename
             if lists == digest_of.__code__.co_filename:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from flint.ir.workload import HasWorkload, Workload
 
 
+#: Options that the durations in traces have, too.
+OF_TRACES = ("stack", "mapping", "unpriced_is_zero", "slow", "chip_map")
+
+
 @dataclass(frozen=True)
 class EstimateRequest(Request):
     """Options of an estimate. Texts are as the command line takes them; None is the usual choice."""

@@ -374,20 +374,22 @@ def _by_rank(rank: Int64s, label: Int64s, number: Int64s, wanted: Int64s) -> dic
 
 def _steps(cohort: Cohort) -> dict[int, CommunicationStep]:
     """What each position of a cohort communicates, turns by the order of dependencies."""
-    depth = cohort.nodes.slot_order.depth
+    structure, slots = cohort.nodes.structure, cohort.nodes.slot_order
+    order = topological_order(structure)
     steps: dict[int, CommunicationStep] = {}
     turns: Counter[tuple[int, ...]] = Counter()
     types = (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
     columns = ((AT,), (AT, COMM_TAG, COMM_SIZE), (AT, COMM_TAG, COMM_SIZE))
-    is_ordered = cohort.nodes.slot_order.unordered is None
     for number, (node_type, part, wanted) in enumerate(
         zip(types, cohort.parts, columns, strict=True)
     ):
         lines = zip(part.lines[:, wanted].tolist(), part.label.tolist(), strict=True)
-        by_depth = is_ordered and node_type is NodeType.COMM_COLL
-        for (position, *said), label in sorted(
-            lines, key=lambda x: depth[x[0][0]] if by_depth else 0
-        ):
+        if node_type is not NodeType.COMM_COLL:
+            counted = set(part.lines[:, AT].tolist())
+            depth = path_counts(order, structure.adjacency, counted)
+        else:
+            depth = slots.depth if slots.unordered is None else [0] * len(structure)
+        for (position, *said), label in sorted(lines, key=lambda x: depth[x[0][0]]):
             key = (number, label, *said)
             steps[position] = CommunicationStep(node_type, label, (*said, turns[key]))
             turns[key] += 1

@@ -111,7 +111,7 @@ def examine(node: TraceNode, has_roofline: bool | None) -> Record:
     involved = node.attributes.get("involved_dim", ("", None))[1]
     name = node.attributes.get("pg_name", ("", ""))[1]
     group: str | tuple[bool, ...] = str(name) if name else ""
-    if not group and isinstance(involved, tuple):
+    if group in ("", "0") and isinstance(involved, tuple):
         group = tuple(bool(v) for v in involved)
     return Record(
         node.type,
@@ -329,7 +329,7 @@ class KindTable:
             record.source,
             record.target,
             int(bool(record.problems or record.remarks)),
-            *places.get("pg_name", (0, 0)),
+            *(places.get("pg_name", (0, 0)) if isinstance(record.group, str) else (0, 0)),
             *places.get("comm_src", (0, 0)),
             *places.get("comm_dst", (0, 0)),
         )

@@ -199,8 +199,8 @@ def find_traces(place: Path, groups: Path | None = None) -> TraceSet:
     members, group_file = _find_groups(folder, prefix, groups)
     manifest = read_manifest(folder)
     listed = (max(ranks, default=0) for ranks in (members or {}).values())
-    world = max([max(paths), *listed]) + 1
     dimensions = read_network(folder / "network.yml")
+    world = max(max([max(paths), *listed]) + 1, math.prod(dimensions or ()))
     asked: object = "all"
     if manifest is not None:
         dimensions = tuple(s for s in reversed(manifest.mesh.values()) if s > 1)

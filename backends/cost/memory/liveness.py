@@ -340,7 +340,7 @@ class _Layout:
     def _return_in_donated(self) -> None:
         """What the step returns takes the place of donated arguments of its shape and type."""
         program, storage = self.program, self.storage
-        free: dict[tuple[int, bool], list[int]] = {}
+        free: dict[tuple[object, ...], list[int]] = {}
         away = [*on_host(program).tolist(), *(False for _ in self.values.changing)]
         arguments = np.flatnonzero(program.kind == Kind.PARAMETER).tolist()
         held = {storage.root(row) for row in arguments}
@@ -349,15 +349,16 @@ class _Layout:
         if compiled.any():  # others of its fusions have the classes of Flint's kernels
             compiled |= is_any(program, MERGED)
         taken = {storage.root(value) for value in returned}
+        by_type = not compiled.any()  # what a compiler made says which bytes it reuses
         for row in np.flatnonzero(donated(program)).tolist():
             if storage.root(row) not in taken:
-                root = storage.root(row)
-                free.setdefault((storage.size[root], away[row]), []).append(row)
-        for value in returned:
+                root, of_type = storage.root(row), _type(program, row) if by_type else ()
+                free.setdefault((storage.size[root], away[row], of_type), []).append(row)
+        for value, row in returned.items():
             if storage.root(value) in held:
                 continue
-            root = storage.root(value)
-            places = free.get((storage.size[root], away[value]), [])
+            root, of_type = storage.root(value), _type(program, row) if by_type else ()
+            places = free.get((storage.size[root], away[value], of_type), [])
             # a compiler says itself which results are written over arguments that its kernel reads
             inside = value < self.count and bool(compiled[value])
             place = next((r for r in places if storage.share(r, value, apart=not inside)), None)
@@ -366,14 +367,15 @@ class _Layout:
             elif inside:
                 self._absorb(value, [row for rows in free.values() for row in rows])
 
-    def _returned(self) -> list[int]:
-        """Values that the step returns, in the order in which they are made."""
+    def _returned(self) -> dict[int, int]:
+        """Values that the step returns, in the order in which they are made, and the row of each."""
         program = self.program
-        found: set[int] = set()
+        found: dict[int, int] = {}
         results = (program.op == OpClass.RESULT) & (program.region == -1)
         for row in np.flatnonzero(results).tolist():
-            found.update(self.values.read(d, -1) for d in program.dependencies(row).tolist())
-        return sorted(found)
+            for read in program.dependencies(row).tolist():
+                found.setdefault(self.values.read(read, -1), read)
+        return dict(sorted(found.items()))
 
     def _collect(self) -> Buffers:
         program, storage = self.program, self.storage
@@ -496,3 +498,8 @@ def _insert(busy: list[Interval], interval: Interval) -> None:
         busy[at - 1] = (busy[at - 1][0], interval[1])
     else:
         insort(busy, interval)
+
+
+def _type(program: Program, row: int) -> tuple[str, tuple[int, ...]]:
+    """The element type and shape of a row's result: XLA reuses an argument for no other type."""
+    return program.dtypes[program.dtype[row]], program.shapes[program.shape[row]]

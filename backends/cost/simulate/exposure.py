@@ -22,6 +22,8 @@ IDLE = ("wait", "host")
 #: Numbers that stand beside those of `KernelKind`, and what they are called.
 _COMMUNICATION, _HOST, _OTHER = 253, 254, 255
 _NO_KERNELS = {_COMMUNICATION: COMMUNICATION, _HOST: HOST, _OTHER: OTHER}
+#: What measured communication goes over, of which only the kernels are known.
+UNKNOWN_RANKS = "unknown ranks"
 #: Kind of work, axes that it goes over, phase: the names of a `Share`.
 Label: TypeAlias = tuple[str, str, str]
 
@@ -211,6 +213,8 @@ def _label(
         what = "message"
     if kind >= Kind.COLLECTIVE:
         over = _over(program, group, route)
+    elif kernel == _COMMUNICATION:
+        over = UNKNOWN_RANKS
     return what, over, "" if phase == Phase.UNKNOWN else Phase(phase).name.lower()
 
 

@@ -31,7 +31,7 @@ from flint.cli.requests import Without, takes_requests
 from flint.errors import FlintError
 from flint.log import stage
 from flint.requests.capture import CaptureRequest
-from flint.requests.estimate import EstimateRequest
+from flint.requests.estimate import OF_TRACES, EstimateRequest
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -44,10 +44,6 @@ if TYPE_CHECKING:
     from flint.cluster.models import Cluster
     from flint.ir.workload import Workload
     from flint.tracing import Trace
-
-
-#: Options of an estimate that the durations in traces follow, too.
-_OF_TRACES = ("mapping", "unpriced_is_zero", "slow", "chip_map")
 
 
 @takes_requests
@@ -73,6 +69,14 @@ def capture(
     from flint.io.scratch import remove_leftovers
 
     started = time.perf_counter()
+    if output is None:
+        _refuse_of_traces(
+            ranks=ranks != "all",
+            granularity=granularity is not Granularity.KERNEL,
+            tensor_size=tensor_size is not TensorSize.TOTAL,
+            groups=groups is not GroupForm.NAMES,
+            link=link,
+        )
     _refuse_clusters(output, request.clusters, estimated, quiet=quiet)
     capturing.require_profile(request.profile)
     remove_leftovers()
@@ -91,10 +95,10 @@ def capture(
             "groups": groups.value,
             "link": link,
             "cluster": hardware[0] if hardware else None,
-            **{name: getattr(estimated, name) for name in _OF_TRACES},
+            **{name: getattr(estimated, name) for name in OF_TRACES},
         }
         trace, report = _written(trace, output, quiet=quiet or json_, ranks=ranks, **options)
-        files, written = files_document(report, output), report.written
+        files, written = files_document(report, output), written or report.written
     for warning in trace.warnings:
         print_note(f"warning: {warning}", quiet=quiet)
     seconds = {**trace.timings, "total_seconds": time.perf_counter() - started}
@@ -107,6 +111,14 @@ def capture(
     for e, h in each:
         below += filter(None, [e.to_text(verbose=verbose > 0), h.to_text() if h else ""])
     _print(trace.recorded, trace.summary(written), below, tail)
+
+
+def _refuse_of_traces(**given: bool) -> None:
+    """Raise FlintError FL218 for options of traces without any."""
+    for name, is_given in given.items():
+        if is_given:
+            flag = "--" + name.replace("_", "-")
+            raise FlintError("FL218", f"{flag} needs --output", help="add -o DIR")
 
 
 def _loaded(clusters: Sequence[str], *, hints: bool) -> list[Cluster]:
@@ -150,7 +162,7 @@ def _refuse_clusters(
         if not clusters:
             raise FlintError("FL218", f"{flag} needs --cluster", help="add --cluster NAME")
         links = name == "slow" and any("@" in text for text in request.slow)
-        if output is not None and (links or name not in _OF_TRACES):
+        if output is not None and (links or name not in OF_TRACES):
             flag += " of links" if links else ""
             said = f"warning: {flag} affects only the estimate, not the traces"
             print_note(said, quiet=quiet)

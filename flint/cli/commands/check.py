@@ -94,7 +94,10 @@ def _text(report: CheckReport, *, verbose: bool) -> str:
     examined = ", ".join(
         (plural(report.ranks, "rank"), plural(report.nodes, "node"), plural(report.groups, "group"))
     )
-    if report.ok:
+    unproved = report.ok and report.deadlock_examined and report.proved == "nothing"
+    if unproved:
+        lines.append(f"no finding, but not proved that they finish: {examined}")
+    elif report.ok:
         only = " at these times only" if report.proved == "these-times" else ""
         lines.append(f"ok{only}: {examined}")
     else:
@@ -106,5 +109,6 @@ def _text(report: CheckReport, *, verbose: bool) -> str:
     if not report.deadlock_examined:
         lines.append("note: deadlock was not examined")
     if report.doubt:
-        lines.append(f"note: Flint cannot prove that they finish at other times: {report.doubt}")
+        when = "" if unproved else " at other times"
+        lines.append(f"note: Flint cannot prove that they finish{when}: {report.doubt}")
     return "\n".join(lines)

@@ -66,6 +66,8 @@ def opt(
     _can_write(output, numbers)
     run = _OptRun(chosen, print_before and not json_, print_after and not json_, quiet or json_)
     result = run.of(workload, numbers)
+    if output is not None:
+        _write(output, result, numbers[0], force=force)
     if json_:
         file = str(output) if output else None
         document: OptDocument = {"schema": "flint.opt/1", "passes": run.table, "file": file}
@@ -76,7 +78,6 @@ def opt(
                 f"// {_label(workload, number)}\n{print_program(result.programs[number])}", end=""
             )
     if output is not None:
-        _write(output, result, numbers[0], force=force)
         print_note(str(output), quiet=quiet or json_)
 
 

@@ -65,15 +65,16 @@ def schedules(
     timed = _timed(name, ranks, microbatches, chunks)
     if isinstance(timed, FlintError):
         raise timed
+    if svg is not None:
+        from flint.passes.pipeline.schedule.pictures import svg as drawing
+
+        write_output(svg, drawing(timed).encode(), OutputKind.DRAWING, force=force)
     if json_:
         document: SchedulesDocument = {"schema": SCHEMA, "schedule": _document(timed)}
         print_json(document)
     else:
         print_text(_drawn(timed))
     if svg is not None:
-        from flint.passes.pipeline.schedule.pictures import svg as drawing
-
-        write_output(svg, drawing(timed).encode(), OutputKind.DRAWING, force=force)
         print_note(f"{svg}: {name}", quiet=quiet)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flint.backends.cost.network.placement import NetworkPlacement
 from flint.ir.columns import is_any
 from flint.ir.edit import Editor
 from flint.ir.op_class import ATTENTION, MERGED, PRODUCT, OpClass
@@ -56,7 +57,8 @@ def exposed_ns(e: Estimate, kind: str = "", over: str = "") -> float:
     return sum(
         s.exposed_ns
         for s in e.classes[e.slowest_class].shares
-        if (kind and s.kind == kind) or (over and over in s.over.split(","))
+        if (kind and s.kind == kind)
+        or (over and over in (part.partition(":")[0] for part in s.over.split(",")))
     )
 
 
@@ -66,7 +68,8 @@ def exposed_ns(e: Estimate, kind: str = "", over: str = "") -> float:
 def _placements(e: Estimate, request: EstimateRequest) -> Iterator[HintCandidate]:
     """The axis that is waited for most on an outer network, put on the innermost one."""
     networks = [n.name for n in e.cluster.network]
-    outer = [axis for axis, _, tier in e.mapping if tier != networks[0]]
+    parts = NetworkPlacement(e.workload.mesh, e.cluster, request.mapping).parts
+    outer = sorted({p.axis for p in parts if p.tier > 0 and p.size > 1})
     if request.mapping is not None or not outer or len(networks) < 2:
         return
     axis = max(outer, key=lambda a: exposed_ns(e, over=a))
@@ -259,6 +262,8 @@ def unsharded_axes(workload: Workload) -> list[str]:
     }
     sizes = workload.mesh.shape.items()
     if any(c.where or c.ranks for c in workload.classes):  # stages of a pipeline, pools
+        return []
+    if workload.is_launched:  # a recorded rank has its own part of the batch, which nothing says
         return []
     return [a for a, size in sizes if size > 1 and not any(f'"{a}"' in s for s in said)]
 

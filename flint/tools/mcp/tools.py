@@ -88,7 +88,8 @@ class Tool:
                 raise self._unknown(name)
             texts = _texts(value)
             if getattr(parameter, "is_flag", False):
-                options += [parameter.opts[0]] if value is True else []
+                off = getattr(parameter, "secondary_opts", [])[:1] if value is False else []
+                options += [parameter.opts[0]] if value is True else off
             elif parameter.param_type_name != "argument":
                 options += [f"{parameter.opts[0]}={text}" for text in texts]
         for name, parameter in self.parameters.items():

@@ -420,3 +420,30 @@ def test_group_in_a_name_is_not_mistaken_for_the_group(tmp_path: Path) -> None:
         nodes[0].name = "R\x0e\n\x08comm_dst8" + chr(1 + rank)
     report = check(put_traces(tmp_path, ranks, {"1": [0, 1, 2]}))
     assert report.ok and report.deadlock_examined
+
+
+def test_equal_messages_take_turns_by_dependencies(tmp_path: Path) -> None:
+    """Not by their ids: the first send of rank 0 has the larger one."""
+    first = [send(9, 0, 1), recv(10, 0, 1, (9,), comm_tag=8), send(5, 0, 1, (10,))]
+    second = [recv(3, 1, 0), send(4, 1, 0, (3,), comm_tag=8), recv(6, 1, 0, (4,))]
+    report = check(put_traces(tmp_path, [first, second]))
+    assert report.ok and report.proved == "any-times"
+
+
+def test_a_rank_that_only_the_network_names_is_missing(tmp_path: Path) -> None:
+    ranks: Ranks = [[coll(1, "")] for _ in range(3)]
+    folder = put_traces(tmp_path, ranks)
+    assert check(folder).ok
+    (folder / "network.yml").write_text("npus_count: [ 4 ]\n")
+    report = check(folder)
+    assert [(f.code, f.rank) for f in report.findings][:1] == [("missing-rank", 3)]
+    assert not report.deadlock_examined
+
+
+def test_group_zero_with_dimensions_means_the_dimensions(tmp_path: Path) -> None:
+    """As in ASTRA-sim, which takes the name 0 for none."""
+    row = {"involved_dim": [True, False]}
+    ranks: Ranks = [[coll(1, "0", **row)], [coll(1, "0", **row)], [comp(1)], [comp(1)]]
+    folder = put_traces(tmp_path, ranks)
+    (folder / "network.yml").write_text("npus_count: [ 2, 2 ]\n")
+    assert check(folder).ok

@@ -85,6 +85,15 @@ def test_results_take_the_place_of_donated_arguments() -> None:
     assert peak(rows) == 4  # only one of three results can
 
 
+@pytest.mark.parametrize("result", [{"dtype": "bf16", "shape": (64,)}, {"shape": (4, 4, 2)}])
+def test_results_of_another_type_or_shape_have_places_of_their_own(result: dict[str, Any]) -> None:
+    """Of as many bytes as the donated argument: JAX aliases arrays of one type and shape alone."""
+    rows = Rows()
+    b = rows.op("sort", rows.parameter(flags=Flag.DONATED))
+    rows.result(rows.op("sort", b, **result))
+    assert peak(rows) == 3
+
+
 def test_views_keep_what_they_view() -> None:
     rows = Rows()
     a = rows.op("sort", rows.parameter())

@@ -14,7 +14,7 @@ from flint.io.inputs import CHANGED, RECORD, ROOT, ReadInput, ReadInputKind, rec
 
 #: Reads in all the ways that are told apart.
 PROGRAM = """
-import glob, os, subprocess, sys, time
+import glob, os, shutil, subprocess, sys, time
 from pathlib import Path
 sys.path.insert(0, "src")
 import early  # so that the folder's names are known to Python before
@@ -37,6 +37,9 @@ try:
 except OSError:
     Path("kept.json").write_text("{}")
 with open("appended.log", "a") as f: f.write("x")
+Path("asked.toml").exists(); os.path.isfile("asked_too.toml"); Path("data.bin").exists()
+if not os.path.isdir("out"): os.makedirs("out")
+shutil.copystat("data.bin", "made.txt", follow_symlinks=False)
 glob.glob("data/*.npy")
 open("moving.txt").read(); time.sleep(0.02); os.utime("moving.txt")
 subprocess.run([sys.executable, __file__, "child"], check=True)
@@ -74,6 +77,7 @@ def test_files_modules_and_folders_are_found(
     read = {path for kind, path in found if kind == "file" and not path.startswith("..")}
     assert read == {
         *("data.bin", "low.bin", "both.bin", "absent.toml", "of_child.txt", "moving.txt"),
+        *("asked.toml", "asked_too.toml"),
         *(
             "src/early.py",
             "src/helper.py",
@@ -96,6 +100,7 @@ def test_files_modules_and_folders_are_found(
         (lambda r: (r / "of_child.txt").write_text("other"), "file", "of_child.txt"),
         (lambda r: (r / "data.bin").unlink(), "file", "data.bin"),
         (lambda r: (r / "absent.toml").write_text("now there"), "file", "absent.toml"),
+        (lambda r: (r / "asked.toml").write_text("now there"), "file", "asked.toml"),
         (lambda r: (r / "data" / "b.npy").write_text(""), "names", "data"),
         (lambda r: (r / "src" / "json.py").write_text(""), "modules", "src"),
         (lambda r: _package(r / "src" / "json"), "modules", "src"),

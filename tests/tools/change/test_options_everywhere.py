@@ -105,10 +105,10 @@ def test_an_option_without_a_place_is_refused(arguments: tuple[str, ...], said: 
 def test_a_capture_says_which_options_its_traces_do_not_have(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    request = EstimateRequest(mapping="model=nvlink", stack="megatron", unpriced_is_zero=True)
+    request = EstimateRequest(mapping="model=nvlink", routing="balanced", unpriced_is_zero=True)
     _refuse_clusters(Path("out"), ["h100-dgx"], request)
     assert capsys.readouterr().err == (
-        "warning: --stack affects only the estimate, not the traces\n"
+        "warning: --routing affects only the estimate, not the traces\n"
     )
     _refuse_clusters(None, ["h100-dgx"], request)
     assert capsys.readouterr().err == ""

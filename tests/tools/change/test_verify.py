@@ -197,16 +197,39 @@ def test_traces_are_written_where_asked_and_only_when_needed(here: Path) -> None
     written = here / "traces" / "trace.0.et"
 
     def wrote() -> bool:
-        written.unlink(missing_ok=True)
+        before = written.stat().st_mtime_ns if written.exists() else 0
         assert flint("run").exit_code == 0
-        return written.exists()
+        return written.stat().st_mtime_ns != before
 
     assert [wrote(), wrote()] == [True, False]
     (here / "flint.toml").write_text(PROJECT + BUDGETS + options + 'granularity = "op"\n')
     assert [wrote(), wrote()] == [True, False]
-    shutil.rmtree(here / "traces")
+    written.unlink()
     assert wrote()
     shutil.rmtree(here / "traces")
+    assert wrote()
+
+
+def test_traces_are_timed_as_the_estimate_is(here: Path) -> None:
+    """Placed by its map, and written again when a base of the cluster changes."""
+    derate = 'derate = { value = 1.0, kind = "assumed", source = "a question" }\n'
+    base = f'name = "b"\ntitle = "B"\nbase = "h100-dgx"\n{derate}'
+    (here / "base.toml").write_text(base)
+    (here / "mine.toml").write_text('name = "m"\ntitle = "M"\nbase = "base.toml"\n')
+    options = '[capture.train.traces]\noutput = "traces"\ncluster = "mine.toml"\n'
+
+    def run(placed: str) -> tuple[bytes, str]:
+        text = PROJECT.replace("[capture.train]\n", f"[capture.train]\n{placed}")
+        (here / "flint.toml").write_text(text + BUDGETS + options)
+        assert flint("run", "--update").exit_code == 0
+        folder = here / "traces"
+        return (folder / "trace.0.et").read_bytes(), (folder / "network.yml").read_text()
+
+    nodes, network = run("")
+    assert run('map = "data=ib,model=ib"\n')[1] != network
+    assert run("") == (nodes, network)
+    (here / "base.toml").write_text(base.replace("1.0", "0.5"))
+    assert run("")[0] != nodes
 
 
 def test_an_interrupted_run_ends_its_captures(here: Path) -> None:

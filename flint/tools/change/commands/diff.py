@@ -82,7 +82,7 @@ def diff(
     collectives. Operations are matched by what they do, so renamed functions and moved lines are
     not differences.
     """
-    from flint.tools.change.commands.sides import Request, side
+    from flint.tools.change.commands.sides import Request, is_model, side
     from flint.tools.change.diff.budgets import broken, parse_budgets
     from flint.tools.change.diff.difference import compare
 
@@ -91,6 +91,13 @@ def diff(
         raise FlintError(
             "FL218", "there is nothing to compare with", help="give AFTER, or --rev HEAD~1"
         )
+    for flag, given in (("--mesh", mesh), ("--set", set_)):
+        if given and not any(map(is_model, filter(None, (before, after)))):
+            raise FlintError(
+                "FL218",
+                f"{flag} is for models, and neither side is one",
+                help=f"omit {flag}, or give a model file",
+            )
     request = Request(mesh, tuple(set_ or ()), estimated)
     with stages_shown(quiet=quiet or json_):
         first = side(before, rev, request)

@@ -116,6 +116,11 @@ def _in_its_repository(text: str) -> tuple[str, Path]:
     return f"{os.path.relpath(there, folder.resolve())}{colon}{entry}", folder
 
 
+def is_model(text: str) -> bool:
+    """Whether a side is a model file, of a revision (`HEAD~1:model.py`) or not."""
+    return _is_model(text) or _is_model(text.partition(":")[2])
+
+
 def _is_model(text: str) -> bool:
     return Path(text.partition(":")[0]).suffix in _MODELS
 

@@ -169,7 +169,7 @@ class Project(BaseModel):
 
     def cluster(self, name: str) -> str:
         """What `estimate` takes for a cluster of a capture: files are found from the project."""
-        is_path = name.endswith(".toml") or "/" in name or "\\" in name
+        is_path = name.endswith((".toml", ".yml", ".yaml")) or "/" in name or "\\" in name
         return str(self.root / name) if is_path else name
 
     def estimate_request(self, capture: Capture, cluster: str) -> EstimateRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from flint.backends.cost.estimate import estimate
 from flint.errors import FlintError
 from flint.io.bounded import is_file
 from flint.io.files import write_atomically
+from flint.io.locks import locked
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind
 from flint.ir.workload import Workload
@@ -23,7 +25,7 @@ from flint.tools.change.diff.structure import structure_of
 from flint.tools.change.project.cache import FOLDER
 from flint.tools.change.project.captures import Captured
 from flint.tools.change.project.config import Capture, Project
-from flint.tools.change.project.lock import Lock
+from flint.tools.change.project.lock import Lock, load_lock
 
 # Where in the source something grew, if only totals of before are known (a lock file).
 #
@@ -254,14 +256,18 @@ def accept(
 ) -> bool:
     """Write captures into the lock, and leave out those of `drop`. Returns whether it changed.
 
-    An entry that is equal keeps the versions that it was made with. Raises FlintError FL502.
+    An entry that is equal keeps the versions that it was made with. Entries that another process
+    wrote since `lock` was read stay. Raises FlintError FL502.
     """
     gone = set(drop)
-    found = {n: s for n, s in lock.captures.items() if n not in gone}
-    made_with = {n: v for n, v in lock.made_with.items() if n not in gone}
-    for one in captured:
-        if found.get(one.name) != one.entry.snapshot:
-            found[one.name] = one.entry.snapshot
-            made_with[one.name] = one.entry.made_with
-        keep_accepted(project, one)
-    return Lock(found, made_with).save(project.lock_path)
+    with locked(project.root / FOLDER / "lock"):
+        with contextlib.suppress(FlintError):  # of one that cannot be read, `lock` is what is known
+            lock = load_lock(project.lock_path) or lock
+        found = {n: s for n, s in lock.captures.items() if n not in gone}
+        made_with = {n: v for n, v in lock.made_with.items() if n not in gone}
+        for one in captured:
+            if found.get(one.name) != one.entry.snapshot:
+                found[one.name] = one.entry.snapshot
+                made_with[one.name] = one.entry.made_with
+            keep_accepted(project, one)
+        return Lock(found, made_with).save(project.lock_path)
