@@ -269,6 +269,18 @@ def test_a_program_runs_on_the_stack_of_packages_that_worked_in_it() -> None:
     )  # it does not run there
 
 
+@pytest.mark.parametrize("stack", [None, "inductor"])
+def test_traces_of_a_recording_have_the_times_of_its_estimate(stack: str | None) -> None:
+    workload = recorded(packages=("transformer_engine",), stack="megatron")
+    request = EstimateRequest(H100, stack=stack)
+    kernels, timing = timed_kernels(workload, H100, request)
+    found = estimate(workload, request)
+    assert kernels.metadata["profile"] == found.profile
+    assert sum(float(d.sum()) for d in timing.duration_ns) == pytest.approx(
+        found.classes[0].compute_ns
+    )
+
+
 @pytest.mark.parametrize(
     ("locations", "op", "stack", "packages"),
     [

@@ -76,6 +76,8 @@ def test_saved_estimates_are_sides(files: Path) -> None:
     ("arguments", "said"),
     [
         (["a.flint"], "error[FL218]: there is nothing to compare with"),
+        (["a.flint", "b.flint", "--mesh", "8"], "error[FL218]: --mesh is for models"),
+        (["a.json", "b.flint", "--set", "x=1"], "error[FL218]: --set is for models"),
         (["a.flint", "c.flint"], "error[FL301]: cannot read c.flint"),
         (
             ["a.flint", "captured"],

@@ -81,6 +81,11 @@ def test_files_of_an_estimate_are_found_from_the_project(tmp_path: Path) -> None
         (("simulate", ".", "--scale", "gemm=2x"), "--scale does not apply to this run with rules"),
         (("simulate", ".", "--stack", "megatron"), "--stack does not apply to this run with rules"),
         (("capture", "m.py", "--routing", "balanced"), "--routing needs --cluster"),
+        (("capture", "m.py", "--mesh", "8", "--ranks", "0"), "--ranks needs --output"),
+        (
+            ("capture", "m.py", "--mesh", "8", "--tensor-size", "output"),
+            "--tensor-size needs --output",
+        ),
         (
             ("explore", "m.py", "--simulate", "1", "-o", "out", "--scale", "gemm=2x"),
             "--scale does not apply to --simulate, which runs traces",

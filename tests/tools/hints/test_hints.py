@@ -11,7 +11,11 @@ from typer.testing import CliRunner
 from flint.backends.cost.estimate import estimate as estimated
 from flint.cli import app
 from flint.errors import FlintError
+from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.program import Collective, Flag, Kind
+from flint.ir.workload import Workload
 from flint.requests.estimate import EstimateRequest
+from flint.tools.hints import on_graph
 from flint.tools.hints.hint import (
     CheckedBy,
     HintCandidate,
@@ -20,6 +24,8 @@ from flint.tools.hints.hint import (
     best,
     tried,
 )
+from flint.tools.hints.on_graph import exposed_ns, unused_axes
+from tests.program_rows import ProgramBuilder
 
 BEFORE = StepOutcome(100e6, 50 << 30, fits=True)
 TOO_LARGE = StepOutcome(100e6, 90 << 30, fits=False)
@@ -201,3 +207,34 @@ def test_a_page_begins_with_what_does_not_fit_and_says_what_now(folder):
     assert found.cost_per_million_tokens == pytest.approx(
         10 * 64 / 3600 * found.step_time_ns / 1e9 / found.tokens * 1e6
     )
+
+
+def _on_axes(group: str, *, launched: bool) -> Workload:
+    """An all-reduce over one of two axes, of a captured or a recorded program."""
+    b = ProgramBuilder(Mesh(("data", "model"), (4, 16)))
+    x = b.add("parameter", Kind.PARAMETER, result_bytes=1 << 30, cause='[{"model"}]')
+    b.add(
+        "sdy.all_reduce",
+        Kind.COLLECTIVE,
+        deps=(x,),
+        collective=Collective.ALL_REDUCE,
+        group=Group((AxisRef(group),)),
+        comm_bytes=1 << 30,
+        result_bytes=1 << 30,
+        flags=Flag.LAUNCHED if launched else Flag(0),
+    )
+    return Workload.single(b.build())
+
+
+def test_nothing_says_that_recorded_ranks_do_the_same():
+    """Each has a part of the batch of its own, which no argument's sharding says."""
+    assert unused_axes(_on_axes("model", launched=False)) == ["data"]
+    assert unused_axes(_on_axes("model", launched=True)) == []
+
+
+def test_the_axis_that_is_waited_for_is_found_where_a_part_of_it_is_outside():
+    """16 devices of `model` are two nodes: its outer part has another name in the estimate."""
+    e = estimated(_on_axes("model", launched=False), EstimateRequest("h100-dgx"))
+    assert exposed_ns(e, over="model") > 0
+    (found,) = on_graph._placements(e, EstimateRequest("h100-dgx"))
+    assert "'model'" in found.change

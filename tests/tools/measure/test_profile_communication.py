@@ -134,6 +134,8 @@ def test_what_is_not_known_of_communication_is_told_and_not_scaled() -> None:
     found = estimate.measured.classes[0].attribution
     assert (found.compute_ns, found.wire_ns) == (pytest.approx(50e6), pytest.approx(5e6))
     assert "communication" in estimate.to_text()
+    (one,) = estimate.classes
+    assert (one.compute_ns, one.exposed_ns) == (pytest.approx(50e6), pytest.approx(5e6))
     faster = Trace(workload).estimate("h100-dgx", scale=("compute=2x",))
     assert faster.step_time_ns == pytest.approx(estimate.step_time_ns - 25e6, rel=1e-6)
 
