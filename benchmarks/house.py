@@ -101,12 +101,13 @@ def count(sources: Sequence[Source]) -> dict[str, dict[str, int]]:
     for source in sources:
         rooms.setdefault(room(source), []).append(source)
     product = rooms["product"]
-    found = behind(product)
+    lengths = function_lines(product)
+    found = behind(product, lengths)
     return {
         "lines": {name: _hundreds(sum(s.lines for s in inside)) for name, inside in rooms.items()},
         "files": {name: len(inside) for name, inside in rooms.items()},
         "structure": {
-            "longest_function": max(function_lines(product).values(), default=0),
+            "longest_function": max(lengths.values(), default=0),
             "functions_over_60": len(found.long_functions),
             "files_over_500": len(found.long_files),
             "reused_public_names": len(found.reused),
@@ -130,10 +131,10 @@ def room(source: Source) -> str:
     return "core" if source.path.parts[0] in PRODUCT else source.path.parts[0]
 
 
-def behind(product: Sequence[Source]) -> Behind:
-    """The functions, files, names and circles that the counts are of."""
-    lengths = function_lines(product).items()
-    longest = sorted(((n, name) for name, n in lengths if n > LONG_FUNCTION), reverse=True)
+def behind(product: Sequence[Source], lengths: Mapping[str, int] | None = None) -> Behind:
+    """The functions, files, names and circles that the counts are of; `lengths` are `function_lines` if known."""
+    known = (function_lines(product) if lengths is None else lengths).items()
+    longest = sorted(((n, name) for name, n in known if n > LONG_FUNCTION), reverse=True)
     return Behind(
         long_functions=[f"{n} {name}" for n, name in longest],
         long_files=[f"{s.lines} {s.path}" for s in product if s.lines > LONG_FILE],

@@ -31,6 +31,11 @@ class Source:
         """Parsed; SyntaxError says which file is not Python of this interpreter."""
         return ast.parse(self.text, str(self.path))
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of the tree."""
+        return tuple(ast.walk(self.tree))
+
     @property
     def lines(self) -> int:
         return len(self.text.splitlines())
@@ -81,7 +86,7 @@ def function_lines(sources: Sequence[Source]) -> dict[str, int]:
         - node.lineno
         + 1
         for source in sources
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, FunctionNode)
     }
 
@@ -90,7 +95,7 @@ def reused_classes(sources: Sequence[Source]) -> dict[str, list[str]]:
     """Class names, private ones too, that more than one module defines -> those modules."""
     found: dict[str, set[str]] = defaultdict(set)
     for source in sources:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.ClassDef):
                 found[node.name].add(source.module)
     return {name: sorted(modules) for name, modules in found.items() if len(modules) > 1}
@@ -100,11 +105,15 @@ def bare_any(source: Source) -> int:
     """How many parameters, results and variables are annotated with `Any` and nothing more."""
     found = [
         node.annotation if isinstance(node, ast.arg | ast.AnnAssign) else node.returns
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.arg | ast.AnnAssign | FunctionNode)
     ]
-    texts = [ast.unparse(node).strip("'\"") for node in found if node is not None]
-    return sum(text in ("Any", "typing.Any") for text in texts)
+    return sum(map(_is_any, found))
+
+
+def _is_any(annotation: ast.expr | None) -> bool:
+    simple = isinstance(annotation, ast.Name | ast.Attribute | ast.Constant)
+    return simple and ast.unparse(annotation).strip("'\"") in ("Any", "typing.Any")
 
 
 def circles(sources: Sequence[Source]) -> list[list[str]]:
@@ -141,7 +150,7 @@ def importers(
 
 def imported_names(source: Source, *, while_checking_types: bool = True) -> Iterator[str]:
     """Dotted names of what it imports: modules, and names in modules."""
-    for node in _walk(source.tree, while_checking_types):
+    for node in _statements(source.tree, while_checking_types):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -158,14 +167,21 @@ def absolute(node: ast.ImportFrom, source: Source) -> str:
     return ".".join([*kept, node.module] if node.module else kept)
 
 
-def _walk(tree: ast.AST, while_checking_types: bool) -> Iterator[ast.AST]:
-    """Every node; those in the body of `if TYPE_CHECKING` only if they are asked for."""
-    yield tree
-    for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.If) and _checks_types(child) and not while_checking_types:
-            yield from (node for other in child.orelse for node in ast.walk(other))
-        else:
-            yield from _walk(child, while_checking_types)
+def _statements(tree: ast.AST, while_checking_types: bool) -> Iterator[ast.AST]:
+    """Every statement; those in the body of `if TYPE_CHECKING` only if they are asked for."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        names = {"body", "orelse", "finalbody", "handlers", "cases"}
+        if isinstance(node, ast.If) and not while_checking_types and _checks_types(node):
+            names = {"orelse"}
+        left += [
+            n
+            for name in names
+            if isinstance(found := getattr(node, name, None), list)
+            for n in found
+        ]
 
 
 def _checks_types(node: ast.If) -> bool:

@@ -18,11 +18,13 @@ def fits() -> Sequence[Fit]:
     return all_fits()
 
 
+@pytest.mark.long  # all fits read their data: `.ci/run` makes them, too
 def test_each_constant_has_one_fit(fits: Sequence[Fit]) -> None:
     made = Counter((f.preset, f.table, name) for f in fits for name in f.names)
     assert [key for key, count in made.items() if count > 1] == []
 
 
+@pytest.mark.long
 def test_a_preset_has_the_constants_of_its_fits(fits: Sequence[Fit]) -> None:
     wanting = {
         f"{fit.name}@{fit.preset}": set(fit.names) - set(constants_in(fit.path, fit.table))
@@ -42,6 +44,7 @@ def test_a_constant_at_its_bound_is_listed() -> None:
     assert [d.why for d in doubtful([few])] == ["rests on one row"]
 
 
+@pytest.mark.long
 def test_what_is_called_fitted_is_made_by_a_fit(fits: Sequence[Fit]) -> None:
     """Sources that name `benchmarks.fits` alone: others say where they were fitted."""
     made = {(f.preset, f.table, name) for f in fits for name in f.names}

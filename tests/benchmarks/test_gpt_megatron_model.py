@@ -13,6 +13,7 @@ jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
 from benchmarks.models import gpt_megatron as model
+from tests.long import long_but
 
 C = model.Gpt(hidden=32, layers=1, heads=4, seq=12, dropout=False)
 
@@ -74,7 +75,7 @@ def measured(recompute: str) -> list[Any]:
     return [np.asarray(a) for a in jax.tree.leaves(jax.jit(loss)(parameters(), x))]
 
 
-@pytest.mark.parametrize("recompute", model.RECOMPUTE)
+@pytest.mark.parametrize("recompute", long_but(["selective"], model.RECOMPUTE))
 def test_a_layer_and_its_gradients(recompute: str) -> None:
     for one, other in zip(measured(recompute), measured(""), strict=True):
         assert one.shape == other.shape

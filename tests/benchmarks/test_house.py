@@ -35,8 +35,17 @@ circles = 0
 def test_the_house_keeps_its_budgets():
     """A number over its budget: the message says which, by how much, and what to do."""
     sources = read_sources(house.ROOT, (*PRODUCT, "tests", "benchmarks"))
+    assert_in_budget(house.count(sources))
+
+
+@pytest.mark.long
+def test_commands_load_no_more_than_their_budgets():
+    assert_in_budget({"loaded": house.loaded()})
+
+
+def assert_in_budget(measured):
     budgets = tomllib.loads(house.BUDGETS.read_text(encoding="utf-8"))
-    found = house.over_budget(budgets, house.measure(sources))
+    found = house.over_budget(budgets, measured)
     assert not found, "\n".join([*found, house.HELP])
 
 

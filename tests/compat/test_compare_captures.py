@@ -32,6 +32,7 @@ needs_transformers = pytest.mark.skipif(
 HUGGINGFACE = ("huggingface.py", "--mesh", "1", "--steps", "0")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "command", "arguments"),
     [
