@@ -250,8 +250,10 @@ def _import_jax() -> None:
     import flint.cli
     import flint.frontends.jax_world.run
     import flint.frontends.plugin_libraries
-    import flint.passes.partition.shardy_pipeline
     import flint.tracing  # noqa: F401
+    from flint.passes.partition import child
+
+    child.preload()
 
 
 def _serve(connection: socket.socket) -> dict[str, Any]:

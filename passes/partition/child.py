@@ -6,6 +6,8 @@ not expect, and a fork ends as soon as it has its answer, whatever is still comp
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import io
 import os
 import sys
@@ -131,15 +133,31 @@ def main() -> None:
     begin_child()
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    from flint.passes.mlir import make_context
-
-    make_context()  # imports MLIR while the parent is still busy
-    import flint.passes.partition.prepare.local_calls
-    import flint.passes.partition.prepare.prepared
-    import flint.passes.partition.shardy_pipeline  # noqa: F401
-
-    jax_private.xla_client().make_cpu_client  # noqa: B018  and XLA, for all forks
+    preload()
+    gc.freeze()  # a collection in a fork would copy every page that holds an object
     serve(sys.stdin.buffer, sink)
+
+
+def preload() -> None:
+    """Import what requests and their forks need, while the parent is still busy: a fork imports for itself alone."""
+    from jaxlib.mlir.dialects import builtin, func, sdy, stablehlo  # noqa: F401
+
+    from flint.passes.hlo.module import message_class
+    from flint.passes.mlir import make_context
+    from flint.passes.partition import shardy_pipeline  # noqa: F401
+    from flint.passes.partition.prepare import (  # noqa: F401
+        local_calls,
+        manual_names,
+        positions,
+        prepared,
+        said,
+    )
+
+    make_context()
+    message_class("HloModule")
+    with contextlib.suppress(FlintError):  # a name that is gone: the request says so
+        jax_private.xla_client()
+        jax_private.xla_transforms()
 
 
 if __name__ == "__main__":
