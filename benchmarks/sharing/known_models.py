@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from flint.ir.arrays import Float64s, Int64s, Mask
 from flint.ir.workload import Workload
 from flint.tools.share.leaks.fingerprints import (
-    COUNTED,
     View,
     fingerprint_of,
     shares,
@@ -43,7 +42,7 @@ from flint.tools.share.leaks.known import (
 )
 
 #: Version of the columns, and of what fingerprints are made of.
-SCHEMA = "flint.known/1"
+SCHEMA = "flint.known/2"
 TARGET = Path(__file__).parents[2] / "flint/tools/share/leaks/known.npz"
 
 
@@ -128,24 +127,18 @@ LEAST_FAMILIES = 2
 def known_of(captures: Iterable[tuple[KnownEntry, Workload]]) -> Known:
     """Fingerprints of captures. They are of two families or more, as attacks are measured by how they distinguish them."""
     entries: list[KnownEntry] = []
-    whole, programs, owners, totals = [], [], [], []
+    whole, totals = [], []
     for entry, workload in captures:
-        own = [fingerprint_of(p) for p in workload.programs]
-        whole.append(together(own))
-        programs += own
-        owners += [len(entries)] * len(own)
+        whole.append(together([fingerprint_of(p) for p in workload.programs]))
         totals.append(log_totals(workload))
         entries.append(entry)
     if len({e.family for e in entries}) < LEAST_FAMILIES:
         raise SystemExit(
             f"known models of fewer than {LEAST_FAMILIES} families: {len(entries)} captures"
         )
-    histograms = {v: np.stack([f.histograms[v] for f in whole]) for v in COUNTED}
+    histograms = {v: np.stack([f.histograms[v] for f in whole]) for v in View}
     return Known(
         tuple(entries),
-        {v: np.array([f.hashes[v] for f in whole], dtype=np.uint64) for v in View},
-        np.array(owners, dtype=np.int64),
-        {v: np.array([f.hashes[v] for f in programs], dtype=np.uint64) for v in View},
         histograms,
         np.stack(totals),
         _measured(entries, histograms, np.stack(totals)),
@@ -173,12 +166,9 @@ def known_bytes(known: Known) -> bytes:
     columns = {
         "schema": np.array(SCHEMA),
         "entries": entries,
-        "hashes": np.stack([known.hashes[v] for v in View], axis=1),
-        "program_entry": known.program_entry.astype(np.uint32),
-        "program_hashes": np.stack([known.program_hashes[v] for v in View], axis=1),
-        "histograms": np.stack([known.histograms[v] for v in COUNTED]).astype(np.uint32),
+        "histograms": np.stack([known.histograms[v] for v in View]).astype(np.uint32),
         "totals": known.totals,
-        "families": np.array([_row(measured.families[v]) for v in COUNTED], dtype=float),
+        "families": np.array([_row(measured.families[v]) for v in View], dtype=float),
         "members": np.array([astuple(t) for t in (measured.workloads, measured.models)]),
     }
     file = io.BytesIO()

@@ -9,10 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.accuracy_summary import between
-from flint.tools.share.leaks.fingerprints import COUNTED, View
+from flint.tools.share.leaks.fingerprints import View
 from flint.tools.share.leaks.known import Known, public_models
 
 PAGE = Path(__file__).parents[2] / "docs/share.md"
@@ -23,17 +21,12 @@ def measured(known: Known) -> Iterator[str]:
     families = Counter(e.family for e in known.entries)
     counts = ", ".join(f"{name} {count}" for name, count in families.most_common())
     yield f"{len(known)} workloads of {len(known.models)} models: {counts}.\n"
-    yield "| an observer sees | workloads alone | with others of its model only | of its family only |"
-    yield "|---|--:|--:|--:|"
-    for view in View:
-        unique, model, family = alone(known, view)
-        yield f"| {view.value} | {unique:.0%} | {model:.0%} | {family:.0%} |"
     yield (
-        "\n| nearest neighbour on | left out one by one | model by model | code by code "
+        "| nearest neighbour on | left out one by one | model by model | code by code "
         "| largest family always |"
     )
     yield "|---|--:|--:|--:|--:|"
-    for view in COUNTED:
+    for view in View:
         found = known.measured.families[view]
         shares = (found.one_left_out, found.model_left_out, found.code_left_out)
         told = " | ".join(
@@ -47,18 +40,6 @@ def measured(known: Known) -> Iterator[str]:
         ("a workload", known.measured.workloads),
     ):
         yield f"| {name} | {threshold.distance:.4f} | {threshold.false_positive_rate:.1%} |"
-
-
-def alone(known: Known, view: View) -> tuple[float, float, float]:
-    """Shares of known workloads whose anonymity set is themselves, one model, and one family."""
-    hashes = known.hashes[view]
-    unique, model, family = 0, 0, 0
-    for i in range(len(known)):
-        alike = [known.entries[j] for j in np.flatnonzero(hashes == hashes[i]).tolist()]
-        unique += len(alike) == 1
-        model += len({e.model for e in alike}) == 1
-        family += len({e.family for e in alike}) == 1
-    return unique / len(known), model / len(known), family / len(known)
 
 
 def main() -> None:

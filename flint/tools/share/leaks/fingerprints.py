@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.ir.arrays import Float64s, UInt64s
-from flint.ir.program import Kind, Program
+from flint.ir.program import Program
 
 # 64-bit hashes of columns: equal on every machine, and for every process.
 
@@ -51,11 +51,6 @@ def of_multiset(values: UInt64s) -> int:
     return of_bytes(np.sort(values).astype("<u8").tobytes())
 
 
-def of_table(entries: Iterable[str]) -> UInt64s:
-    """For each entry of a table the hash of its text: tables number alike entries differently."""
-    return np.array([of_bytes(e.encode()) for e in entries], dtype=np.uint64)
-
-
 # Weisfeiler-Leman labels: what a row and the rows around it look like, to a depth.
 #
 # The one-dimensional test (Weisfeiler and Leman, 1968; Shervashidze et al., 2011): a label at depth d
@@ -72,41 +67,13 @@ class View(StrEnum):
 
     TOPOLOGY = "topology without labels"
     OPS = "topology and op classes"
-    SIZES = "sizes alone"
-    ALL = "topology, op classes and sizes"
-    COLLECTIVES = "kinds and order of collectives"
-    ROWS = "number of rows"
-
-
-#: Views of neighborhoods: what an observer sees of a row beside its edges is nothing, its op class, kind and kind of
-#: collective, or also types, shapes, bytes, FLOPs, trips, groups and the mesh.
-NEIGHBORHOODS = (View.TOPOLOGY, View.OPS, View.ALL)
 
 
 def first_labels(program: Program, view: View) -> UInt64s:
     """For each row its label at depth 0."""
     if view is View.TOPOLOGY:
         return np.zeros(len(program), dtype=np.uint64)
-    ops = [program.op, program.kind, program.collective]
-    return joined(ops if view is View.OPS else [*ops, *sizes_of(program)])
-
-
-def sizes_of(program: Program) -> list[NDArray[np.generic]]:
-    """Columns of the sizes of rows, and of the mesh: no op class and no edge."""
-    mesh = of_table(["x".join(str(s) for s in program.mesh.sizes if s > 1)])
-    shapes = ("x".join(map(str, shape)) for shape in program.shapes)
-    groups = [g.size(program.mesh) for g in program.groups]
-    return [
-        _looked_up(mesh, np.zeros(len(program), dtype=np.int64)),
-        _looked_up(of_table(shapes), program.shape),
-        _looked_up(of_table(program.dtypes), program.dtype),
-        np.array([*groups, 0], dtype=np.int64)[program.group],
-        program.result_bytes,
-        program.operand_bytes,
-        program.flops,
-        program.comm_bytes,
-        program.trips,
-    ]
+    return joined([program.op, program.kind, program.collective])
 
 
 def refined(program: Program, labels: UInt64s) -> Iterator[UInt64s]:
@@ -128,26 +95,17 @@ def _sums(values: UInt64s, stops: NDArray[np.int64]) -> UInt64s:
     return totals[stops[1:]] - totals[stops[:-1]]
 
 
-def _looked_up(table: UInt64s, column: NDArray[np.generic]) -> NDArray[np.generic]:
-    found: NDArray[np.generic] = table[column].view(np.int64)
-    return found
-
-
 #: Numbers of a histogram of neighborhoods.
 BUCKETS = 512
 #: Depth of the neighborhoods that are counted.
 COUNTED_DEPTH = 2
 
 
-#: Neighborhoods that are counted.
-COUNTED = (View.TOPOLOGY, View.OPS)
-
-
 @dataclass(frozen=True, eq=False)
 class Fingerprint:
     """Of a program, or of all programs of a workload.
 
-    `hashes[view]` are of neighborhoods of depth 3, where the view has them. `histograms[view]` counts neighborhoods of depth 2 by hash, in `BUCKETS` numbers.
+    `hashes[view]` are of neighborhoods of depth 3. `histograms[view]` counts those of depth 2 by hash, in `BUCKETS` numbers.
     """
 
     hashes: Mapping[View, int]
@@ -157,28 +115,23 @@ class Fingerprint:
 def fingerprint_of(program: Program) -> Fingerprint:
     """The fingerprint of one program. Neither names nor numbers of table entries change it."""
     depths = {
-        view: list(islice(refined(program, first_labels(program, view)), DEPTHS))
-        for view in NEIGHBORHOODS
+        view: list(islice(refined(program, first_labels(program, view)), DEPTHS)) for view in View
     }
-    hashes = {
-        **{view: of_multiset(found[-1]) for view, found in depths.items()},
-        View.SIZES: of_multiset(joined(sizes_of(program))),
-        View.COLLECTIVES: _collectives(program),
-        View.ROWS: len(program),
-    }
-    counts = {view: _histogram(depths[view][COUNTED_DEPTH]) for view in COUNTED}
-    return Fingerprint(hashes, counts)
+    return Fingerprint(
+        {view: of_multiset(found[-1]) for view, found in depths.items()},
+        {view: _histogram(found[COUNTED_DEPTH]) for view, found in depths.items()},
+    )
 
 
 def together(programs: Sequence[Fingerprint]) -> Fingerprint:
-    """The fingerprint of all programs of a workload: whichever their order, equal ones count once."""
-    distinct = list({p.hashes[View.ALL]: p for p in programs}.values())
+    """The fingerprint of all programs of a workload: whichever their order, those of equal structure count once."""
+    distinct = list({p.hashes[View.OPS]: p for p in programs}.values())
     if len(distinct) == 1:
         return distinct[0]
-    rows = sum(p.hashes[View.ROWS] for p in distinct)
-    hashes = {view: _of_set(p.hashes[view] for p in distinct) for view in View}
-    counts = {v: np.sum([p.histograms[v] for p in distinct], axis=0) for v in COUNTED}
-    return Fingerprint({**hashes, View.ROWS: rows}, counts)
+    return Fingerprint(
+        {view: _of_set(p.hashes[view] for p in distinct) for view in View},
+        {view: np.sum([p.histograms[view] for p in distinct], axis=0) for view in View},
+    )
 
 
 def _of_set(hashes: Iterable[int]) -> int:
@@ -188,11 +141,6 @@ def _of_set(hashes: Iterable[int]) -> int:
 def _histogram(labels: UInt64s) -> NDArray[np.int64]:
     buckets = (labels % np.uint64(BUCKETS)).astype(np.int64)
     return np.bincount(buckets, minlength=BUCKETS)
-
-
-def _collectives(program: Program) -> int:
-    rows = np.flatnonzero(program.kind >= Kind.COLLECTIVE)
-    return of_bytes(program.kind[rows].tobytes() + b"/" + program.collective[rows].tobytes())
 
 
 # How far a workload is from each known one: of its neighborhoods, and of its totals.

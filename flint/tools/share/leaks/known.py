@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.ir.arrays import Float64s, UInt64s
+from flint.ir.arrays import Float64s
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
 from flint.tools.share.leaks.fingerprints import (
-    COUNTED,
     View,
     shares,
     size_distances,
@@ -107,20 +106,16 @@ def read_known(data: bytes) -> Known:
 
 
 def _known(columns: Mapping[str, NDArray[Any]]) -> Known:
-    views = {v: i for i, v in enumerate(View)}
     return Known(
         tuple(KnownEntry(*map(str, entry)) for entry in columns["entries"]),
-        {v: columns["hashes"][:, i] for v, i in views.items()},
-        columns["program_entry"].astype(np.int64),
-        {v: columns["program_hashes"][:, i] for v, i in views.items()},
-        {v: columns["histograms"][i].astype(np.int64) for i, v in enumerate(COUNTED)},
+        {v: columns["histograms"][i].astype(np.int64) for i, v in enumerate(View)},
         columns["totals"],
         _stored_measures(columns["families"], columns["members"]),
     )
 
 
 def _stored_measures(families: NDArray[Any], members: NDArray[Any]) -> Measured:
-    found = {view: _accuracy(row.tolist()) for view, row in zip(COUNTED, families, strict=True)}
+    found = {view: _accuracy(row.tolist()) for view, row in zip(View, families, strict=True)}
     workloads, models = (Threshold(*row) for row in members.tolist())
     return Measured(found, workloads, models)
 
@@ -167,16 +162,11 @@ class Measured:
 class Known:
     """Known workloads: entry i of every array is of `entries[i]`.
 
-    `hashes[view]` are of workloads; `program_hashes[view]` of their programs, program j being one
-    of entry `program_entry[j]`. `histograms[view]` (entries, buckets) count neighborhoods,
-    `totals` (entries, totals) are `sizes.log_totals`.
+    `histograms[view]` (entries, buckets) count neighborhoods, `totals` (entries, totals) are `log_totals`.
     `measured` is stored: to leave out each in turn takes longer than a report may.
     """
 
     entries: tuple[KnownEntry, ...]
-    hashes: Mapping[View, UInt64s]
-    program_entry: NDArray[np.int64]
-    program_hashes: Mapping[View, UInt64s]
     histograms: Mapping[View, NDArray[np.int64]]
     totals: Float64s
     measured: Measured

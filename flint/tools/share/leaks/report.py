@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flint.ir.arrays import Float64s, Int64s, UInt64s
+from flint.ir.arrays import Float64s
 from flint.ir.workload import Workload
 from flint.tools.share.leaks.fingerprints import (
-    COUNTED,
     Fingerprint,
     View,
     fingerprint_of,
@@ -36,68 +34,6 @@ from flint.tools.share.leaks.shape_attack import ShapeGuess, guess_by_shapes
 from flint.tools.share.leaks.strings import Survivor, surviving_strings
 
 # Attacks on a shared workload by somebody who has captures of public models.
-#
-# Look-up of hashes comes first, then those that also recognize what was changed.
-
-# Anonymity sets: how many known workloads an observer cannot tell from the shared one.
-
-
-@dataclass(frozen=True, slots=True)
-class AnonymitySet:
-    """Known workloads with the fingerprint of the shared one in one view (looked up by hash).
-
-    `among` is the number of known workloads. The world is closed: none (`entries` empty) says that
-    no *known* workload looks so, which points at whoever made it, and hides nothing.
-    """
-
-    view: View
-    entries: tuple[KnownEntry, ...]
-    among: int
-
-    @property
-    def size(self) -> int:
-        """How many known workloads look the same."""
-        return len(self.entries)
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Their distinct models, sorted."""
-        return tuple(sorted({e.model for e in self.entries}))
-
-    @property
-    def families(self) -> tuple[str, ...]:
-        """Their distinct families, sorted."""
-        return tuple(sorted({e.family for e in self.entries}))
-
-    @property
-    def identification_bits(self) -> float | None:
-        """Bits that an observer learns who holds all known workloads alike likely.
-
-        log2(among / size): 0 where all look the same. None where no known workload looks so.
-        """
-        return math.log2(self.among / self.size) if self.entries else None
-
-    def to_json(self) -> dict[str, Any]:
-        """Numbers and names, without meshes and options."""
-        return {
-            "view": self.view.value,
-            "size": self.size,
-            "among": self.among,
-            "models": list(self.models),
-            "families": list(self.families),
-            "identification_bits": self.identification_bits,
-        }
-
-
-def anonymity_sets(
-    of: Fingerprint, known: Known, hashes: Mapping[View, UInt64s], owner: Int64s
-) -> tuple[AnonymitySet, ...]:
-    """In each view the known workloads that look so; `owner` says of which of them each hash is."""
-    found = {view: owner[hashes[view] == np.uint64(of.hashes[view])] for view in View}
-    return tuple(
-        AnonymitySet(view, tuple(known.entries[i] for i in np.unique(rows).tolist()), len(known))
-        for view, rows in found.items()
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +85,7 @@ class Memberships:
 
 
 def guess_family(of: Fingerprint, known: Known, view: View) -> FamilyGuess:
-    """Nearest neighbor on neighborhoods of one view (`COUNTED`)."""
+    """Nearest neighbor on neighborhoods of one view."""
     distances = structure_distances(known.shares[view], shares(of.histograms[view]))
     order = np.argsort(distances, kind="stable").tolist()
     first = order[0]
@@ -198,16 +134,10 @@ class KnownWorld:
 
 @dataclass(frozen=True, slots=True)
 class Leaks:
-    """What was found. Nothing here says that a workload is safe: only which attacks were run.
-
-    `anonymity` is of the whole workload, `programs` are the same of each of its programs: a stage of a pipeline
-    may give away what the whole does not.
-    """
+    """What was found. Nothing here says that a workload is safe: only which attacks were run."""
 
     survivors: tuple[Survivor, ...]
     known: KnownWorld
-    anonymity: tuple[AnonymitySet, ...]
-    programs: tuple[tuple[AnonymitySet, ...], ...]
     families: tuple[FamilyGuess, ...]
     membership: Memberships
     shapes: ShapeGuess
@@ -217,20 +147,14 @@ class Leaks:
         """Whether any text is left that may identify."""
         return bool(self.survivors)
 
-    def anonymity_of(self, view: View) -> AnonymitySet:
-        """The anonymity set in one view."""
-        return next(a for a in self.anonymity if a.view is view)
-
     def text(self) -> str:
         """The report for people: plain text, some thirty lines."""
-        parts = (_strings(self.survivors), _anonymity(self), _attacks(self))
+        parts = (_strings(self.survivors), _attacks(self))
         return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON: the fields, with what is computed of anonymity sets."""
+        """The report as JSON: the fields, and what follows from them."""
         found = asdict(self)
-        found["anonymity"] = [a.to_json() for a in self.anonymity]
-        found["programs"] = [[a.to_json() for a in sets] for sets in self.programs]
         found["membership"]["workload"]["is_member"] = self.membership.workload.is_member
         found["membership"]["model"]["is_member"] = self.membership.model.is_member
         found["survivors_by_place"] = dict(Counter(s.place.value for s in self.survivors))
@@ -252,14 +176,11 @@ def leaks_of(
     of `shared`. Raises FlintError FL932 if it cannot be read.
     """
     world = known or public_models()
-    own = [fingerprint_of(p) for p in shared.programs]
-    whole = together(own)
+    whole = together([fingerprint_of(p) for p in shared.programs])
     return Leaks(
         _survivors(shared, original, files),
         KnownWorld(len(world), len(world.models), len(world.families)),
-        anonymity_sets(whole, world, world.hashes, np.arange(len(world))),
-        tuple(anonymity_sets(p, world, world.program_hashes, world.program_entry) for p in own),
-        tuple(guess_family(whole, world, view) for view in COUNTED),
+        tuple(guess_family(whole, world, view) for view in View),
         guess_membership(whole, log_totals(shared), world),
         guess_by_shapes(shared.programs),
     )
@@ -296,32 +217,13 @@ def _strings(survivors: Sequence[Survivor]) -> Iterator[str]:
         yield f"  and {len(survivors) - _MOST_SHOWN} more"
 
 
-def _anonymity(leaks: Leaks) -> Iterator[str]:
+def _attacks(leaks: Leaks) -> Iterator[str]:
     known = leaks.known
     yield (
-        f"Anonymity set among {known.workloads} known workloads of {known.models} public models, "
-        f"{known.families} families"
+        f"Attacks by somebody who has {known.workloads} known workloads of {known.models} public "
+        f"models, {known.families} families"
     )
-    yield ("(a closed world: a workload that is like none of them is not hidden, but unknown here)")
-    for found in leaks.anonymity:
-        yield f"  by {found.view.value:<34} {_set(found)}"
-    alike = [a.size > 0 for sets in leaks.programs for a in sets if a.view is View.OPS]
-    yield f"  programs with a known one's topology and op classes: {sum(alike)} of {len(alike)}"
-
-
-def _set(found: AnonymitySet) -> str:
-    bits = found.identification_bits
-    if bits is None:
-        return "0: like none of them"
-    if found.size == 1:
-        return f"1: unique, {found.entries[0]} ({bits:.1f} bits)"
-    who = found.models if len(found.models) <= _MOST_SHOWN else found.families
-    named = ", ".join(who[:_MOST_SHOWN]) + (", ..." if len(who) > _MOST_SHOWN else "")
-    return f"{found.size}: {named} ({bits:.1f} bits)"
-
-
-def _attacks(leaks: Leaks) -> Iterator[str]:
-    yield "Attacks"
+    yield "(a closed world: a workload that is like none of them is not hidden, but unknown here)"
     for guess in leaks.families:
         yield from _family(guess)
     yield from _member(leaks.membership)
