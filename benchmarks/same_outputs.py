@@ -60,7 +60,6 @@ llama_jax: examples/llama_jax.py --mesh 4x2 --set num_layers=2
 llama_jax-large: examples/llama_jax.py --mesh 64x8
 llama_jax-tp-sp: examples/llama_jax.py --mesh 64x8 --set model=70b --set parallel=fsdp+tp+sp --groups dims
 llama_jax-unrolled: examples/llama_jax.py --mesh 2x4 --set num_layers=2 --set layers=unrolled --set remat=none --tensor-size output --link
-llama_jax-xla: examples/llama_jax.py --mesh 4x2 --set num_layers=2 --partitioner xla
 llama_jax-profile: examples/llama_jax.py --mesh 4x2 --set num_layers=2 --set parallel=fsdp+tp+sp --profile xla-gpu
 llama_jax-pipelined: examples/llama_jax.py:pipelined --mesh pipe=2,data=2,model=2 --schedule 1f1b --microbatches 4 --set num_layers=4
 llama_jax-zb-h1: examples/llama_jax.py:pipelined --mesh pipe=4,data=2,model=1 --schedule zb-h1 --microbatches 4 --set num_layers=4 --set parallel=fsdp+tp+sp

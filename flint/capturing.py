@@ -14,7 +14,6 @@ from flint.frontends.contained import contained
 from flint.requests.capture import LOWERED, CaptureRequest
 from flint.requests.option import OnlyFor
 from flint.steps.input_kind import holds_program
-from flint.steps.lowering import AUTO
 
 if TYPE_CHECKING:
     from flint.frontends.model_file import ModelFile, Target
@@ -77,7 +76,7 @@ def _cross_checked(o: CaptureRequest, guard: Guard) -> Trace:
 
     def capture_by(compiler: str) -> Trace:
         if compiler:
-            return capture(alone.but(compiler=compiler, partitioner=AUTO), guard)
+            return capture(alone.but(compiler=compiler), guard)
         return capture(alone if o.world else alone.but(chip=None), guard)
 
     cluster = next(iter(o.clusters), None)

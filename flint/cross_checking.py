@@ -23,7 +23,7 @@ CaptureBy = Callable[[str], T]
 AUTO: Final = "auto"
 #: What `auto` compiles: a compiler takes longer for more (docs/decisions/0083).
 MOST_OPERATIONS, MOST_DEVICES = 1000, 4096
-#: Of a request that a compiler has no place for: recorded, compiled already, split by another partitioner.
+#: Of a request that a compiler has no place for: recorded, or compiled already.
 _NOTHING_TO_COMPILE = frozenset({"FL218", "FL219", "FL240"})
 
 

@@ -17,7 +17,7 @@ from flint.log import stage
 from flint.steps.captured import Captured
 from flint.steps.entry import AnyStep
 from flint.steps.input_kind import InputKind
-from flint.steps.lowering import AUTO, Lowering
+from flint.steps.lowering import Lowering
 from flint.steps.pipeline import Pipeline
 from flint.steps.pools import Disaggregated
 from flint.steps.step import Step, TorchStep, WorldStep
@@ -219,7 +219,6 @@ def workload_of_torch_script(
     of_jax = {
         f"--step {part}": part not in ("", "prefill", "decode"),
         f"--steps {number} with --step {part}": part and number,
-        "--partitioner": asked.lowering.partitioner != AUTO,
         "--compiler": asked.lowering.compiler,
         "--trip-count": asked.counts,
     }
@@ -300,7 +299,7 @@ def _compiled(captured: Captured, asked: Asked) -> Workload:
 def _single(program: Program, metadata: dict[str, Any]) -> Workload:
     """One program for all ranks; of a loop that generates tokens with the phases of these."""
     if set(program.phase.tolist()) == {Phase.FORWARD} and any(r.carries for r in program.regions):
-        from flint.passes.extract.generation import with_generation
+        from flint.passes.rewrites.generation import with_generation
 
         program = with_generation(program)
     return Workload.single(program, metadata)

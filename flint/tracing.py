@@ -284,10 +284,8 @@ def _cross_checked(
     """The trace beside what a compiler makes of the step; `captured_with` takes `lowered` fields."""
     from flint.cross_checking import cross_checked
 
-    compiled = {name: value for name, value in lowered.items() if name != "partitioner"}
-
     def capture_by(compiler: str) -> Trace:
-        return captured_with(**({**compiled, "compiler": compiler} if compiler else lowered))
+        return captured_with(**({**lowered, "compiler": compiler} if compiler else lowered))
 
     captured, found = cross_checked(capture_by, against, lowered.get("chip") or "")
     return captured.beside(found)
@@ -306,7 +304,7 @@ def _asked(mesh: object, lowered: Mapping[str, Any], function: str, **more: Any)
     request = CaptureRequest("", **lowered)
     counts = cast("Mapping[str, int]", request.trip_counts or {})
     check_value(counts, TRIP_COUNTS, "FL219", "trip_counts of flint.trace")
-    lowering = Lowering(request.partitioner, request.compiler, request.chip or "")
+    lowering = Lowering(request.compiler, request.chip or "")
     return Asked(mesh, lowering, TripCounts(dict(counts)), **more)
 
 

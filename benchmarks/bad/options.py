@@ -63,7 +63,6 @@ _OPTIONS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
             ("loop0=3", "loop0=-1", "nope=3", "loop0", "loop0=x", "=3", "loop0=9" * 30),
         ),
         ("--args", ("m.py:step", "m.py", "none.py:x", ":", "x" * 300)),
-        ("--partitioner", ("xla", "none")),
         ("--granularity", ("op", "kernel", "row")),
         ("--profile", ("xla-gpu", "xla-tpu", "megatron", "inductor", "eager", "gpu")),
         ("--cluster", ("h100-dgx", "none", "m.py", ".", "")),

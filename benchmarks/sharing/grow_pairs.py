@@ -33,20 +33,17 @@ class Captured:
     model: str
     mesh: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    partitioner: str = "auto"
 
     def workload(self, folder: Path | None = None) -> Workload:
         """The captured workload; kept in `folder` if there is one."""
         settings = tuple(f"{k}={v}" for k, v in self.settings.items())
-        name = hashlib.sha256(
-            repr((self.model, self.mesh, settings, self.partitioner)).encode()
-        ).hexdigest()[:16]
+        name = hashlib.sha256(repr((self.model, self.mesh, settings)).encode()).hexdigest()[:16]
         kept = None if folder is None else folder / f"{name}.flint"
         if kept is not None and kept.exists():
             return Workload.load(kept)
         path, _, entry = self.model.partition(":")
         model = str(ROOT / path) + (f":{entry}" if entry else "")
-        request = CaptureRequest(model, self.mesh, settings=settings, partitioner=self.partitioner)
+        request = CaptureRequest(model, self.mesh, settings=settings)
         found = capture(request).workload
         if kept is not None:
             found.save(kept)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from flint.requests.option import Form, OnlyFor, Request, option
-from flint.steps.lowering import AUTO, PARTITIONERS
 
 if TYPE_CHECKING:
     from flint.steps.options import PipelineOptions
 
 
 #: The fields that say how a program becomes that of one device: keywords of `flint.trace`.
-LOWERED: Final = ("partitioner", "compiler", "chip", "trip_counts")
+LOWERED: Final = ("compiler", "chip", "trip_counts")
 
 
 @dataclass(frozen=True)
@@ -103,12 +102,6 @@ class CaptureRequest(Request):
         key="hints",
         only_for=OnlyFor.SCRIPTS,
         help="Answer for a value that depends on data, by FILE.py:LINE or module path (repeatable).",
-    )
-    partitioner: str = option(
-        "--partitioner",
-        default=AUTO,
-        words=PARTITIONERS,
-        help="What splits the program over devices: XLA's own partitioner (auto is the same).",
     )
     compiler: str = option(
         "--compiler",

@@ -173,7 +173,7 @@ class Answer:
 
 #: Fields of a CaptureRequest that hold for all points.
 _CAPTURED = (
-    *("settings", "args", "partitioner", "compiler", "trip_counts"),
+    *("settings", "args", "compiler", "trip_counts"),
     *("world", "script_arguments", "hints"),
 )
 

@@ -12,7 +12,6 @@ from flint.io.records import NonNegative
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
 from flint.requests.option import Form, as_text
-from flint.steps.lowering import AUTO
 from flint.steps.options import parse_settings
 from flint.tools.explore.point import Pairs, Point
 
@@ -33,7 +32,6 @@ class Subject:
     settings: Pairs = ()
     pipeline: Pairs = ()  #: cut, schedule, microbatches, chunks
     trip_counts: tuple[str, ...] = ()  #: "NAME=N"
-    partitioner: str = AUTO
     compiler: str = ""
     profile: str = "none"
     world: bool = False
@@ -58,7 +56,7 @@ class Subject:
         capture, _ = decided(capture)
         given = capture.given()
         pipeline = ("chunks", "cut", "microbatches", "schedule")
-        same = ("model", "args", "partitioner", "compiler", "profile", "world")
+        same = ("model", "args", "compiler", "profile", "world")
         as_they_are: dict[str, Any] = {name: getattr(capture, name) for name in same}
         return cls(
             **as_they_are,
@@ -123,7 +121,6 @@ def captured(s: Subject, p: Point) -> CaptureRequest:
         settings=tuple(f"{name}={value}" for name, value in settings.items()),
         trip_counts=s.trip_counts,
         hints=s.hints,
-        partitioner=s.partitioner,
         compiler=s.compiler,
         profile=s.profile,
         script_arguments=(*s.script_arguments, *own),

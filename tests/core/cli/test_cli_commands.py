@@ -21,7 +21,7 @@ OPTIONS = {
     "calibrate": "--base --check --collect --force --framework --json --output --quiet --residuals --stack --verbose "
     "-o -q -v [DATA...]",
     "capture": "--args --chip --chunks --compiler --cross-check --cut --granularity --groups --hint --hints --json "
-    "--link --mesh --microbatches --output --partitioner --quiet --ranks --schedule --set --step --steps --tensor-size "
+    "--link --mesh --microbatches --output --quiet --ranks --schedule --set --step --steps --tensor-size "
     "--trip-count --verbose --world -m -o -q -v MODEL[:NAME] [-- ARGS]",
     "anonymize": "--force --json --keep --leaks --level --output --quiet --seed --verbose -o -q -v IN",
     "check": "--groups --json --quiet --strict --verbose -q -v DIR|FILE.et",
@@ -35,7 +35,7 @@ OPTIONS = {
     "explain": "--collective --json --list --quiet --rank --scope --verbose -q -v PATH",
     "explore": "--against --args --binary --budget --chunks --compiler --cut --dask --devices --explain "
     "--export --force --hint --html --jobs --json --keep-infeasible --machine --mesh --microbatches "
-    "--objective --output --partitioner --quiet --schedule --scheduler --search "
+    "--objective --output --quiet --schedule --scheduler --search "
     "--seed --set --simulate --study --sweep --tokens --top --trip-count --verbose --where "
     "--world -j -m -n -o -q -v MODEL[:NAME] [-- ARGS]",
     "export": "--force --format --json --output --quiet --rank --verbose -f -o -q -v PATH",
@@ -52,7 +52,7 @@ OPTIONS = {
     "report": "--class --force --json --output --quiet --verbose -o -q -v PATH [OTHER]",
     "schedules": "--chunks --force --json --microbatches --quiet --ranks --svg --verbose -q -v NAME",
     "serve": "--args --decode-cluster --decode-engine --decode-mesh --decode-replicas --engine --force --goodput "
-    "--json --longest --memory-share --mesh --output --partitioner --quiet --replicas --requests --router --set "
+    "--json --longest --memory-share --mesh --output --quiet --replicas --requests --router --set "
     "--trip-count --verbose -m -o -q -v MODEL[:NAME]",
     "simulate": "--binary --jitter --json --limit --memory --memory-limit --network --quiet --seed --straggler "
     "--system --verbose --with -q -v DIR",
@@ -157,7 +157,7 @@ def test_every_command_takes_json():
         (["capture", "-m", "8x4"], "Missing argument"),
         (["capture", "-m", "json.tool"], "error[FL101]: the mesh is missing"),
         (["capture", "-m", "8", "-m", "package.train", "--", "a"], "error[FL2"),
-        (["capture", "m.py", "--partitioner", "gspmd"], "'gspmd' is not one of"),
+        (["capture", "m.py", "--compiler", "gcc"], "'gcc' is not one of"),
         (["capture", "m.py", "--steps", "3"], "--chip, --hint and arguments after the model"),
         (["capture", "m.py", "--", "--batch", "3"], "error[FL218]"),
         (["capture", "m.py", "--world", "--set", "a=1"], "error[FL218]"),

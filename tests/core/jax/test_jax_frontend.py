@@ -746,8 +746,8 @@ def test_keywords_are_options_or_arguments() -> None:
     ) as caught:
         flint.trace(step, "8", x, chip=x)
     assert caught.value.code == "FL219"
-    with pytest.raises(TypeError, match="'partitoner'; did you mean 'partitioner'"):
-        flint.trace(jax.jit(step), "8", x, partitoner="xla")
+    with pytest.raises(TypeError, match="'compilr'; did you mean 'compiler'"):
+        flint.trace(jax.jit(step), "8", x, compilr="xla-gpu")
     assert len(flint.trace(step, "8", x, x).program) > len(flint.trace(step, "8", x).program)
     free = flint.trace(lambda **named: named["chips"] * 2, "8", chips=x)
     assert len(free.program)

@@ -110,7 +110,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "cluster": lambda r: _append(r / "net" / "ours.toml", "# more\n"),
     "base of the cluster": lambda r: _append(r / "net" / "base.toml", "# more\n"),
     "missing module": lambda r: (r / "sizes.py").unlink(),
-    "mesh": lambda r: _append(r / "flint.toml", "partitioner = 'xla'\n"),
+    "mesh": lambda r: _append(r / "flint.toml", "profile = 'xla-gpu'\n"),
     "entry of another version": lambda r: _spoil(r, lambda d: d.pop("snapshot")),
     "entry without a file": lambda r: _entry(r).with_suffix(".flint").unlink(),
     "entry of another workload": lambda r: _append(_entry(r).with_suffix(".flint"), "x"),

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterator
 
 from flint.requests.capture import CaptureRequest
-from flint.steps.lowering import AUTO
 from flint.tools.explore.point import Point
 from flint.tools.explore.subject import Subject, captured, estimated
 
@@ -29,12 +28,7 @@ def commands(subject: Subject, point: Point) -> tuple[str, ...]:
 def _capture(s: Subject, p: Point) -> Iterator[str]:
     request = captured(s, p)
     told = request.but(chip=_cluster(p)) if s.world or s.compiler else request
-    yield from ("capture", s.model, *_words(told), "-o", FOLDER, *_script(request))
-
-
-def _words(request: CaptureRequest) -> list[str]:
-    """Options that say what is captured; a compiler takes the place of a partitioner."""
-    return (request.but(partitioner=AUTO) if request.compiler else request).words()
+    yield from ("capture", s.model, *told.words(), "-o", FOLDER, *_script(request))
 
 
 def _script(request: CaptureRequest) -> Iterator[str]:
@@ -53,7 +47,7 @@ def _estimate(s: Subject, p: Point) -> Iterator[str]:
 def _machine(s: Subject, p: Point) -> Iterator[str]:
     """An exploration of this one point, for its cluster's file."""
     request = captured(s, p)
-    yield from ("explore", s.model, *_words(request))
+    yield from ("explore", s.model, *request.words())
     yield from ("-c", p.cluster)
     for path, value in p.changes:
         yield from ("--sweep", f"cluster.{path}={swept(value)}")
