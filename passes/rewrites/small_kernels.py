@@ -135,7 +135,7 @@ def _merged_flags(program: Program, last: Int64s) -> NDArray[np.uint8]:
     product among them. What is not known of one of them is not known of them all.
     """
     several = np.bincount(last, minlength=len(program)) > 1
-    unsure = program.flags & np.uint16(Flag.UNPRICED | Flag.DOUBTFUL)
+    unsure = program.flags & np.uint16(Flag.UNPRICED)
     together = np.zeros_like(program.flags)
     np.bitwise_or.at(together, last, unsure)
     return np.where(several, together, program.flags)
