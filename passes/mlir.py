@@ -175,6 +175,11 @@ def target_of(op: Any) -> str:
     return str(op.attributes["call_target_name"].value)
 
 
+def key_of(op: Any) -> str:
+    """The name of an operation, of a custom call with that of its target: `custom_call:mhlo.topk`."""
+    return f"custom_call:{target_of(op)}" if op.name == "stablehlo.custom_call" else str(op.name)
+
+
 def is_heads_first(op: Any) -> bool:
     """Whether queries of an attention call are (batch, heads, sequence, size)."""
     if op.attributes["call_target_name"].value.startswith("flint.attention"):

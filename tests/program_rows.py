@@ -9,14 +9,20 @@ from flint.frontends.torch_world.program.op_classes import class_of as aten_clas
 from flint.ir.builder import ProgramBuilder as _ProgramBuilder
 from flint.ir.op_class import OpClass
 from flint.ir.program import CAUSAL, PERHAPS_A_WINDOW, Collective, Flag, Kind
-from flint.passes.extract.op_classes import CLASSES
 from flint.passes.fusion.merging import MERGED_NAMES
 from flint.passes.hlo.op_classes import CLASSES as HLO_CLASSES
 from flint.passes.work.host_copies import OPCODES
 from flint.passes.work.work import Work
 
 _BY_NAME = {
-    **CLASSES,
+    **{f"stablehlo.{name.replace('-', '_')}": op for name, op in HLO_CLASSES.items()},
+    "stablehlo.return": OpClass.RESULT,
+    "stablehlo.broadcast_in_dim": OpClass.BROADCAST,
+    "stablehlo.dot_general": OpClass.MATMUL,
+    "chlo.erf": OpClass.FUNCTION,
+    "chlo.ragged_dot": OpClass.MATMUL,
+    "func.return": OpClass.RESULT,
+    "sdy.all_slice": OpClass.ALL_SLICE,
     **{f"hlo.{name}": op for name, op in HLO_CLASSES.items()},
     **{name: op for op, name in MERGED_NAMES.items()},
     **{name: op for op, name in OPCODES.items()},

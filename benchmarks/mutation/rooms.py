@@ -35,7 +35,7 @@ ROOMS = {
         ),
     ),
     "extract": Room(
-        ("passes/extract/*", "passes/hlo/*", "passes/work/*"),
+        ("passes/hlo/*", "passes/work/*"),
         (
             "tests/*/test_extract*", "tests/*/test_hlo*", "tests/golden/test_collectives*",
             "tests/oracle/test_numbers*", "tests/oracle/test_llama_accounting*",

@@ -1,7 +1,7 @@
 """A jitted prefill and a jitted decode step that a script calls, put together: one call, and a loop.
 
 What is between the calls (sampling, a position that is counted) is put where it ran. Whether that generates
-tokens is not decided here: `flint.passes.extract.generation` judges all programs alike.
+tokens is not decided here: `flint.passes.rewrites.generation` judges all programs alike.
 """
 
 from __future__ import annotations

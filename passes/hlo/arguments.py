@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from flint.passes.extract.tensors import Tensors, show
 from flint.passes.mlir import functions_of, make_context
+from flint.passes.tensors import Tensors, show
 from flint.steps.captured import Captured
 
 _ARGUMENTS, _SHARDING, _MEMORY = "arg_attrs", "sdy.sharding", "mhlo.memory_kind"

@@ -6,8 +6,8 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flint.ir.program import Flag
-from flint.passes.extract.products import turned_in_convolution, turned_in_product
 from flint.passes.hlo.module import Instruction
+from flint.passes.hlo.turned import turned_in_convolution, turned_in_product
 
 
 @dataclass(frozen=True)

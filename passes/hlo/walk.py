@@ -14,7 +14,6 @@ from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Group, Mesh
 from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.ir.program import Collective, Flag, Kind, Program, RegionKind
-from flint.passes.extract.phases import with_phases
 from flint.passes.hlo import shapes
 from flint.passes.hlo.calls import FREE_TARGETS
 from flint.passes.hlo.check import VIEWS, check_module
@@ -52,6 +51,7 @@ from flint.passes.hlo.trip_counts import (
     known_trip_count,
 )
 from flint.passes.hlo.work import ComputationFlops, work_of
+from flint.passes.rewrites.phases import with_phases
 from flint.passes.work.host_copies import ARGUMENT
 from flint.passes.work.work import Work
 from flint.steps.trip_counts import TripCounts

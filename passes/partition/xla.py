@@ -16,8 +16,6 @@ from flint.errors import FlintError
 from flint.io.scratch import scratch_folder
 from flint.ir.arrays import Float64s
 from flint.ir.program import Kind, Phase, Program
-from flint.passes.extract.host_memory import with_host_memory
-from flint.passes.extract.phases import with_phases
 from flint.passes.hlo.arguments import given_arguments
 from flint.passes.hlo.causes import MARKS, causes_of
 from flint.passes.hlo.facts import CapturedFacts
@@ -31,6 +29,8 @@ from flint.passes.partition import Partitioned
 from flint.passes.partition.prepare.sizes import refuse_huge_tensors
 from flint.passes.partition.replicated import replicated_work
 from flint.passes.partition.worker import the_worker
+from flint.passes.rewrites.host_memory import with_host_memory
+from flint.passes.rewrites.phases import with_phases
 from flint.passes.rewrites.reduce_scatter import FoldAllReduces, FormReduceScatter
 from flint.passes.work.totals import matmul_flops
 from flint.steps.captured import Captured, Positions

@@ -15,7 +15,6 @@ from flint.ir.mesh import Mesh
 from flint.ir.program import Flag, Kind, Program, Row
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
-from flint.passes.extract.tensors import show
 from flint.passes.pools.ports import (
     MadeResult,
     PoolStep,
@@ -26,6 +25,7 @@ from flint.passes.pools.ports import (
 )
 from flint.passes.pools.transfer import CacheLayout, CacheMessage, Exchange, Pools, messages
 from flint.passes.rewrites.reduce_scatter import FormReduceScatter
+from flint.passes.tensors import show
 from flint.steps.captured import Captured
 from flint.steps.pools import CacheName, CapturedPools
 

@@ -11,12 +11,12 @@ import numpy as np
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program, RegionKind
 from flint.passes.compilers.positions.cut_module import with_shardings
-from flint.passes.extract.tensors import Tensor, Tensors
 from flint.passes.locations import decode_location
 from flint.passes.mlir import make_context
 from flint.passes.partition.worker import the_worker
 from flint.passes.partition.xla import position_with_results
 from flint.passes.pipeline.split.reach import outermost_region
+from flint.passes.tensors import Tensor, Tensors
 from flint.steps.captured import Captured, Positions
 
 

@@ -19,7 +19,7 @@ from itertools import pairwise, product
 
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Mesh, Route
-from flint.passes.extract.tensors import Sharding, show
+from flint.passes.tensors import Sharding, show
 
 #: (first index, size) along one dimension.
 Span = tuple[int, int]

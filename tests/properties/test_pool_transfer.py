@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flint.ir.mesh import AxisRef, Mesh
-from flint.passes.extract.tensors import Sharding
 from flint.passes.pools.transfer import CacheLayout, Exchange, Pools, color_edges, messages
+from flint.passes.tensors import Sharding
 from tests.random_programs import QUICK
 
 #: (sending rank, receiving rank, elements) with how often it is sent.

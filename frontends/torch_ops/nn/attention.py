@@ -3,7 +3,7 @@
 In PyTorch: `flint::attention` and its gradients, which `scaled_dot_product_attention` calls. In
 StableHLO: one custom call each (`flint.attention`, `flint.attention_backward`, with `[causal]`
 where the mask is causal), except for the CPU, which computes the exact mathematics. Partition and
-pricing know these targets (passes/partition/prepare/attention.py, passes/extract/work.py).
+pricing know these targets (passes/partition/prepare/attention.py, passes/hlo/work.py).
 
 Queries are (batch, heads, sequence, size); keys and values may have fewer heads.
 """

@@ -15,7 +15,7 @@ import torch
 
 from flint.ir.dims import DeclaredDims
 from flint.ir.op_class import OpClass
-from flint.passes.extract.tensors import dtype_name
+from flint.passes.tensors import dtype_name
 from flint.passes.work.declared import KernelCall
 from flint.passes.work.work import Work
 

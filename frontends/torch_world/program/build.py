@@ -36,7 +36,7 @@ from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Group, Mesh
 from flint.ir.op_class import ATTENTION, OpClass
 from flint.ir.program import CAUSAL, Collective, Flag, Kind, Phase, Program, RegionKind
-from flint.passes.extract.tensors import dtype_name
+from flint.passes.tensors import dtype_name
 from flint.passes.work import host_copies
 from flint.passes.work.work import Work
 

@@ -18,7 +18,7 @@ from flint.frontends.torch_private import OpOverload, schema_of
 from flint.frontends.torch_world.packages.kernels import KERNELS, Works
 from flint.frontends.torch_world.program.work import is_known
 from flint.frontends.torch_world.record.recording import TensorInfo
-from flint.passes.extract.tensors import dtype_name
+from flint.passes.tensors import dtype_name
 from flint.passes.work.declared import ArrayType, KernelCall, declaration_of
 from flint.passes.work.work import Work
 

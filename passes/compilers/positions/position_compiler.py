@@ -12,13 +12,13 @@ from flint.ir.program import Program
 from flint.ir.workload import Workload
 from flint.passes.compilers.compiled import compile_captured
 from flint.passes.compilers.positions.cut_module import with_shardings
-from flint.passes.extract.phases import with_phases
 from flint.passes.hlo.arguments import argument_shardings
 from flint.passes.hlo.facts import CapturedFacts
 from flint.passes.hlo.walk import module_with_results
 from flint.passes.partition.one_position import on_all_positions, on_one_position
 from flint.passes.partition.worker import the_worker
 from flint.passes.pools.ports import PoolStep, pool_step
+from flint.passes.rewrites.phases import with_phases
 from flint.steps.captured import Captured, Positions
 from flint.steps.lowering import Lowering
 

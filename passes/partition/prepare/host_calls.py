@@ -11,8 +11,8 @@ import re
 from typing import Any
 
 from flint.ir.op_class import OpClass
-from flint.passes.extract.host_memory import placement
 from flint.passes.mlir import operations_named, target_of
+from flint.passes.rewrites.host_memory import placement
 from flint.passes.work.host_copies import (
     CALLBACK_TARGET,
     LOAD,

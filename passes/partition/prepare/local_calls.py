@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.passes.extract.op_classes import key_of
 from flint.passes.mlir import (
     FRONTEND_ATTRIBUTES,
     LOCAL_DRAW,
     is_attention_backward,
+    key_of,
     make_context,
     operations_named,
     shape_of,

@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flint.errors import FlintError
-from flint.ir.op_class import ELEMENTWISE
-from flint.passes.extract.op_classes import CHLO, TOP_K, key_of
-from flint.passes.mlir import shape_of
+from flint.passes.mlir import key_of, shape_of
 from flint.passes.partition.prepare.attention import attention_rule
 from flint.passes.work.formulas import SCALED_DOT
 from flint.passes.work.host_copies import CALLBACK_TARGET, MOVES, ON_SHARDS, PLACEMENTS
@@ -194,7 +192,54 @@ def _group_sizes(shape: Shape, group: int, sizes: list[int]) -> tuple[int, ...]:
 
 #: Factorisations of TPUs: of each matrix of a batch alone.
 FACTORED = ("LuDecomposition", "Qr")
-_CHLO = sorted(name for c, names in CHLO.items() if c in ELEMENTWISE for name in names.split())
+#: Element-wise operations of CHLO, which JAX writes for functions that StableHLO lacks.
+_CHLO = [
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "bessel_i1e",
+    "broadcast_add",
+    "broadcast_and",
+    "broadcast_atan2",
+    "broadcast_compare",
+    "broadcast_complex",
+    "broadcast_divide",
+    "broadcast_maximum",
+    "broadcast_minimum",
+    "broadcast_multiply",
+    "broadcast_next_after",
+    "broadcast_or",
+    "broadcast_polygamma",
+    "broadcast_power",
+    "broadcast_remainder",
+    "broadcast_select",
+    "broadcast_shift_left",
+    "broadcast_shift_right_arithmetic",
+    "broadcast_shift_right_logical",
+    "broadcast_subtract",
+    "broadcast_xor",
+    "broadcast_zeta",
+    "conj",
+    "cosh",
+    "digamma",
+    "erf",
+    "erf_inv",
+    "erfc",
+    "is_inf",
+    "is_neg_inf",
+    "is_pos_inf",
+    "lgamma",
+    "mulhi",
+    "next_after",
+    "polygamma",
+    "sinh",
+    "square",
+    "tan",
+    "zeta",
+]
 #: Operation name to rule maker. For custom calls the key is `custom_call:TARGET`.
 RULES: dict[str, RuleMaker] = {
     **dict.fromkeys((f"chlo.{name}" for name in _CHLO), pointwise),
@@ -206,7 +251,7 @@ RULES: dict[str, RuleMaker] = {
     "chlo._asin_acos_kernel": pointwise,
     **dict.fromkeys((f"custom_call:{name}" for name in (*PLACEMENTS, *MOVES.values())), pointwise),
     "chlo.ragged_dot": ragged_dot,
-    **dict.fromkeys(TOP_K, top_k),
+    **dict.fromkeys(("chlo.top_k", "custom_call:mhlo.topk"), top_k),
     "custom_call:ApproxTopK": approx_top_k,
     "custom_call:Eigh": matrices,
     **dict.fromkeys((f"custom_call:{name}" for name in FACTORED), matrices),

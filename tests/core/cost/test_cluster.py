@@ -21,7 +21,7 @@ from flint.cluster.load import PRESETS, key_lines
 from flint.cluster.models import Cluster, SourceKind
 from flint.cluster.tables import ELEMENT_TYPES, NETWORK, OF_ALGORITHMS
 from flint.errors import FlintError
-from flint.passes.extract.tensors import dtype_name
+from flint.passes.tensors import dtype_name
 
 PRESET_NAMES = [
     "a100-40-dgx",

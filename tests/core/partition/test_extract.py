@@ -21,8 +21,8 @@ from jax.sharding import PartitionSpec as P
 
 import flint
 from flint.ir.program import Flag, Kind, Phase, Program, Row
-from flint.passes.extract.tensors import dtype_name
 from flint.passes.locations import split_name_stack
+from flint.passes.tensors import dtype_name
 from tests.auto_mesh import auto_mesh
 
 MESH = auto_mesh((4, 2), ("data", "model"))

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 import flint
 from flint.ir.op_class import OpClass
 from flint.ir.program import Phase
-from flint.passes.extract.generation import with_generation
+from flint.passes.rewrites.generation import with_generation
 from flint.tracing import trace_script
 
 LAYERS, WIDTH, HEADS, DIM, WORDS, BATCH, PROMPT, NEW = 2, 64, 4, 16, 96, 4, 24, 8

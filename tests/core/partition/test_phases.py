@@ -15,7 +15,7 @@ import flint
 from flint.frontends.model_file import Target, importable, load_step
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind, Phase, Program, RegionKind
-from flint.passes.extract.phases import with_phases
+from flint.passes.rewrites.phases import with_phases
 from flint.tracing import trace_step
 from tests.auto_mesh import auto_mesh
 from tests.program_rows import ProgramBuilder

@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from flint.ir.op_class import OpClass
-from flint.passes.extract.op_classes import CLASSES
 from flint.passes.fusion.merging import MERGED_NAMES
+from flint.passes.hlo.op_classes import CLASSES
 from flint.passes.pipeline.schedule.schedules import SCHEDULES
 from flint.passes.work import host_copies
 from flint.tools.share.leaks import vocabulary
 
 
 def test_operators_of_the_readers_are_public():
-    """Each name to which StableHLO's reader gives a class, and each of fused kernels."""
-    names = [*CLASSES, *MERGED_NAMES.values(), *host_copies.OPCODES.values()]
+    """Each name to which HLO's reader gives a class, and each of fused kernels."""
+    hlo = [f"hlo.{name}" for name in CLASSES]
+    names = [*hlo, *MERGED_NAMES.values(), *host_copies.OPCODES.values()]
     assert [n for n in names if not vocabulary.is_public_opcode(n)] == []
 
 

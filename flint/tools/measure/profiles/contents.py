@@ -23,8 +23,8 @@ from flint.ir.mesh import Group, Mesh
 from flint.ir.op_class import ATTENTION, OpClass
 from flint.ir.program import CAUSAL, Collective, Flag, Kind
 from flint.passes.axes import pairs_to_route
-from flint.passes.extract.tensors import dtype_name
 from flint.passes.hlo.collectives import COLLECTIVES
+from flint.passes.tensors import dtype_name
 from flint.passes.work import host_copies
 from flint.tools.measure.profiles.attribution import ActivityOrigin
 from flint.tools.measure.profiles.comms import (

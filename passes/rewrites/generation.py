@@ -11,7 +11,7 @@ from flint.ir.arrays import Mask
 from flint.ir.columns import dtype_bits, is_any
 from flint.ir.op_class import ATTENTION, DATA_MOVEMENT, LAYOUT, PRODUCT, OpClass
 from flint.ir.program import Int32s, Int64s, Phase, Program, Region, RegionKind
-from flint.passes.extract.phases import reached
+from flint.passes.rewrites.phases import reached
 from flint.passes.work.totals import total
 
 #: What reads a cache and still holds it: copies, other types, scales of a quantized one, masks.

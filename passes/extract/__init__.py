@@ -1,1 +1,0 @@
-"""One walk from a partitioned StableHLO module to a Program. `walk` has it, its modules by name."""
