@@ -229,7 +229,7 @@ def test_a_sharded_sequence_is_brought_together() -> None:
 def test_the_other_partitioner_prices_it_too() -> None:
     """XLA knows no rule for the calls: every device computes all of them."""
     arrays = [jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in SHAPES]
-    program = flint.trace(step, MESH, *arrays, partitioner="xla").program
+    program = flint.trace(step, MESH, *arrays).program
     flops = [r.flops for r in map(program.row, range(len(program))) if r.flops]
     rows = 2 * (4 * 16 * 128) * 256
     assert flops == [rows * (64 + 32), rows * (3 * 64 + 2 * 32)]
