@@ -226,7 +226,7 @@ def test_a_sharded_sequence_is_brought_together() -> None:
     assert kinds and kinds <= {Collective.ALL_GATHER, Collective.ALL_TO_ALL}
 
 
-def test_the_other_partitioner_prices_it_too() -> None:
+def test_every_device_computes_all_of_the_calls() -> None:
     """XLA knows no rule for the calls: every device computes all of them."""
     arrays = [jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in SHAPES]
     program = flint.trace(step, MESH, *arrays).program
