@@ -26,6 +26,12 @@ class Format(StrEnum):
     CHAKRA = "chakra"
 
 
+class Benchmark(StrEnum):
+    """What runs a benchmark."""
+
+    TORCH = "torch"
+
+
 def export(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="A trace directory or a .flint file."), READS
@@ -41,6 +47,12 @@ def export(
         Writes(OutputKind.GRAPH, or_traces=True),
     ] = None,
     format_: Annotated[Format, typer.Option("--format", "-f", help="Graph format.")] = Format.JSON,
+    benchmark: Annotated[
+        Benchmark | None,
+        typer.Option(
+            help="Write a script that runs the step's kernels and collectives without Flint."
+        ),
+    ] = None,
     rank: Rank = 0,
     force: Force = False,
     json_: Json = False,
@@ -50,11 +62,15 @@ def export(
     """Export the program of a rank as a graph.
 
     Formats are json, graphml (networkx, Gephi, yEd) and dot (Graphviz). chakra writes traces of all
-    ranks into a directory, as flint capture does: it replaces only traces that Flint wrote.
+    ranks into a directory, as flint capture does: it replaces only traces that Flint wrote. With
+    --benchmark a directory gets a script for torchrun, on GPUs or CPUs, which measures itself.
     """
     from flint.backends.summary.graph import FORMATS
     from flint.cli.inputs import load_workload, program_of_rank
 
+    if benchmark is not None:
+        _write_benchmark(path, output, quiet=quiet)
+        return
     _refuse(output, format_, json_=json_, force=force)
     workload = load_workload(path)
     if output is None:
@@ -95,6 +111,19 @@ def _refuse(output: Path | None, format_: Format, *, json_: bool, force: bool) -
             "--force is for files: a directory is replaced only if all of it is Flint's",
             help="omit --force, or move what else is there away",
         )
+
+
+def _write_benchmark(path: Path, output: Path | None, *, quiet: bool) -> None:
+    """A benchmark of the step in a directory. Raises FlintError FL218 without one, FL881 without a tool."""
+    from flint.cli.inputs import load_workload
+    from flint.errors import FlintError
+    from flint.plugins import API, load
+
+    if output is None:
+        raise FlintError("FL218", "--benchmark needs a directory", help="add -o DIR")
+    found = load(API, "export.benchmark")(load_workload(path), output)
+    for name, steps in found.items():
+        print_note(f"{output}: {steps:,} kernels and messages of {name}", quiet=quiet)
 
 
 def _write_traces(workload: Workload, rank: int, folder: Path) -> tuple[int, int]:

@@ -1,0 +1,1 @@
+"""Programs and clusters as neighbouring tools write them."""
