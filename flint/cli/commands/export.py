@@ -26,10 +26,19 @@ class Format(StrEnum):
     CHAKRA = "chakra"
 
 
-class Benchmark(StrEnum):
+class RunnerName(StrEnum):
     """What runs a benchmark."""
 
     TORCH = "torch"
+
+
+Runner = Annotated[
+    RunnerName | None,
+    typer.Option(
+        "--benchmark",
+        help="Write a script that runs the step's kernels and collectives without Flint.",
+    ),
+]
 
 
 def export(
@@ -47,12 +56,7 @@ def export(
         Writes(OutputKind.GRAPH, or_traces=True),
     ] = None,
     format_: Annotated[Format, typer.Option("--format", "-f", help="Graph format.")] = Format.JSON,
-    benchmark: Annotated[
-        Benchmark | None,
-        typer.Option(
-            help="Write a script that runs the step's kernels and collectives without Flint."
-        ),
-    ] = None,
+    benchmark: Runner = None,
     rank: Rank = 0,
     force: Force = False,
     json_: Json = False,

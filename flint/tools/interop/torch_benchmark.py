@@ -43,7 +43,7 @@ _COLLECTIVES = {
 Step = tuple[str, int, int, list[int]]
 
 
-class Buffers:
+class SharedBuffers:
     """Memory that kernels read and write: one block for each, viewed in any type."""
 
     def __init__(self, read_bytes: int, written_bytes: int, device: str) -> None:
@@ -74,7 +74,7 @@ def _view(block: Any, dtype: Any, shape: tuple[int, ...], after: int) -> Any:
     return torch.zeros(shape, dtype=dtype, device=block.device)
 
 
-def runner(kernel: dict[str, Any], scale: float, buffers: Buffers) -> Callable[[], Any]:
+def runner(kernel: dict[str, Any], scale: float, buffers: SharedBuffers) -> Callable[[], Any]:
     """What launches a kernel of the plan."""
     dtype = _TYPES.get(kernel["dtype"], torch.bfloat16)
     b, m, n, k = _sizes(kernel["dims"], kernel["kind"], scale)
@@ -119,11 +119,11 @@ def _of_rows(kind: str, x: Any) -> Callable[[], Any]:
     return lambda: torch.topk(x, min(8, x.shape[1]), -1)
 
 
-def _mover(read: int, written: int, buffers: Buffers) -> Callable[[], Any]:
+def _mover(read: int, written: int, buffers: SharedBuffers) -> Callable[[], Any]:
     """What reads and writes so many bytes in one launch, in a second one where one cannot."""
     if written == 0:
         source = buffers.read(torch.float32, max(read // 4, 1))
-        return source.sum
+        return lambda: source.sum()
     out = buffers.written(torch.uint8, written)
     if read >= 2 * written:
         one, other = (buffers.read(torch.uint8, written, after=i * written) for i in range(2))
@@ -147,7 +147,7 @@ def _mover(read: int, written: int, buffers: Buffers) -> Callable[[], Any]:
     return copied
 
 
-class Messages:
+class RankMessages:
     """The collectives and messages of this rank, started without waiting."""
 
     def __init__(
@@ -215,7 +215,7 @@ class Messages:
         return list(dist.batch_isend_irecv(parts)) if parts else []
 
 
-class Benchmark:
+class ReplayedStep:
     """The step of this rank."""
 
     def __init__(
@@ -224,8 +224,8 @@ class Benchmark:
         self.plan, self.device, self.on_gpu = plan, device, device != "cpu"
         kernels = plan["kernels"]
         most = [max([int(k[key] * scale) for k in kernels] + [64]) for key in ("read", "written")]
-        buffers = Buffers(*most, device)
-        self.messages = Messages(plan, world, scale, device)
+        buffers = SharedBuffers(most[0], most[1], device)
+        self.messages = RankMessages(plan, world, scale, device)
         self.kernels = [runner(k, scale, buffers) for k in kernels]
         names = range(len(plan["streams"])) if self.on_gpu else ()
         self.streams = [torch.cuda.Stream() for _ in names]
@@ -316,7 +316,7 @@ class Benchmark:
 
 
 def measured_nodes(
-    plan: dict[str, Any], times: list[float], messages: Messages
+    plan: dict[str, Any], times: list[float], messages: RankMessages
 ) -> Iterator[dict[str, Any]]:
     """The steps with what they took, as Chakra's feeder reads them."""
     for number, (what, index, stream, deps) in enumerate(plan["steps"]):
@@ -343,7 +343,7 @@ def measured_nodes(
                 yield node | kind | {"Id": own, "Name": said, "comm_tag": index}
 
 
-def write_tables(folder: Path, benchmark: Benchmark, scale: float, seconds: float) -> None:
+def write_tables(folder: Path, benchmark: ReplayedStep, scale: float, seconds: float) -> None:
     """Each distinct kernel alone, and each distinct collective, as `flint calibrate` reads them."""
     rows = []
     for kernel, run in zip(benchmark.plan["kernels"], benchmark.kernels, strict=True):
@@ -416,7 +416,7 @@ def main() -> None:
     else:
         torch.set_num_threads(1)
     plan = json.loads((here / f"class_{world['class_of_rank'][rank]}.json").read_text())
-    benchmark = Benchmark(plan, world, options.scale, options.device)
+    benchmark = ReplayedStep(plan, world, options.scale, options.device)
     taken, times = [], [0.0] * len(plan["steps"])
     for number in range(options.steps + 2):
         dist.barrier()

@@ -38,7 +38,7 @@ OPTIONS = {
     "--objective --output --quiet --schedule --scheduler --search "
     "--seed --set --simulate --study --sweep --tokens --top --trip-count --verbose --where "
     "--world -j -m -n -o -q -v MODEL[:NAME] [-- ARGS]",
-    "export": "--force --format --json --output --quiet --rank --verbose -f -o -q -v PATH",
+    "export": "--benchmark --force --format --json --output --quiet --rank --verbose -f -o -q -v PATH",
     "grow": "--batch --experts --ffn --force --head-size --heads --json --keep-global-batch --kv-heads --layers "
     "--list --mesh --output --quiet --sequence --set --slots --split --verbose --vocabulary --width -m -o "
     "-q -v IN",

@@ -113,6 +113,9 @@ MemoryLimit = Annotated[
 ]
 
 
+#: Options of an estimate that runs of traces by rules, and with late ranks, do not have.
+_ALL_BUT_SLOW = [name for name in EstimateRequest.options() if name != "slow"]
+
 _SAID = Said(
     {
         "cluster": "The cluster of the estimate that astra-sim is compared with (default: that of the traces), "
@@ -144,18 +147,16 @@ def simulate(
 
     astra-sim runs in a scratch folder, once for each network, within the limits. A run is good if
     every rank has finished, whatever its exit status is. Says why its time differs from flint
-    estimate's, or what ranks wait for. With --slow, --straggler and --jitter ranks are late, in both.
-    Options of an estimate apply to the estimate that astra-sim is compared with (default of -c: the
-    cluster of the traces). scalesim counts cycles of products on an array of -c. Exits with 1 where
-    something is wrong.
+    estimate's, or what ranks wait for. --slow, --straggler and --jitter make ranks late, in both.
+    Others apply to the estimate that astra-sim is compared with (default of -c: that of the traces).
+    scalesim counts cycles of products on an array of -c. Exits with 1 where something is wrong.
     """
     from flint.backends.cost.astrasim.disturbance import read_disturbance
 
     name = with_ or (SimulatorName.RULES if binary is None else SimulatorName.ASTRA_SIM)
     limits = _limits(limit, memory_limit, name)
-    slowed = _slowed(path, networks or (), system, request)
-    late = read_disturbance(slowed + (stragglers or []), jitter, seed or 0)
-    request = request.but(slow=())
+    slowed = [] if name is SimulatorName.SCALE_SIM else _slowed(path, networks, system, request)
+    late = read_disturbance([*slowed, *(stragglers or ())], jitter, seed or 0)
     is_idle = seed is not None and not late.jitter
     told = ["--seed changes nothing without --jitter"] if is_idle else []
     with progress_bar(f"{name.value}: {_UNITS[name]}", quiet=quiet or json_) as progress:
@@ -168,13 +169,13 @@ def simulate(
         elif name is SimulatorName.RULES:
             limits_given = (("--limit", limit), ("--memory-limit", memory_limit))
             _refuse((("--binary", binary), *limits_given), name)
-            refuse(request, request.options(), _this_run(name))
+            refuse(request, _ALL_BUT_SLOW, _this_run(name))
             if memory is not None:
                 told.append("--memory changes nothing: the rules have no remote memory")
             found = _by_rules(path, (networks or (), system, memory), late, told, progress)
         else:
             if late:
-                refuse(request, request.options(), _this_run(name))
+                refuse(request, _ALL_BUT_SLOW, _this_run(name))
             files = networks or (), system, memory
             found = _traces(path, binary, request, limits, files, (late, told), progress)
     for warning in found.warnings:
@@ -187,7 +188,7 @@ def simulate(
 
 
 def _slowed(
-    path: Path, networks: Sequence[Path], system: Path | None, request: EstimateRequest
+    path: Path, networks: Sequence[Path] | None, system: Path | None, request: EstimateRequest
 ) -> list[str]:
     """The ranks that --slow names, as --straggler has them. Raises FlintError FL945 for links."""
     if not request.slow:
@@ -205,7 +206,7 @@ def _slowed(
                 help="use flint estimate, or change the tier's bandwidth in network.yml",
             )
     workload = load_workload(path)
-    inputs = find_inputs(path, networks, system, None)
+    inputs = find_inputs(path, networks or (), system, None)
     placement = NetworkPlacement(workload.mesh, _cluster_of(inputs, inputs.cases[0], request))
     unlike = unlike_of(EstimateRequest(slow=request.slow), workload, placement)
     assert unlike is not None
