@@ -79,7 +79,8 @@ def timed_kernels(
         if unlike := unlike_of(request, kernels, placement):
             kernels = unlike.split()
             others = list(price_kernels(kernels, *on, unlike).works)
-    programs, durations, of_class = [], [], {}
+    programs, durations = [], []
+    of_class: dict[int, Float64s] = {}
     for number, program in enumerate(kernels.programs):
         of_all = by_program.get(id(program))
         mine = {
