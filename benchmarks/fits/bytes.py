@@ -28,7 +28,7 @@ import numpy as np
 from benchmarks import kernel_rows as rows
 from benchmarks import trace_kernels
 from benchmarks.fits import norms
-from benchmarks.fits.fit import Constant, Fit
+from benchmarks.fits.fit import FEW, Constant, Fit
 from flint.backends.cost.chips.families.gpu import memory
 from flint.backends.cost.chips.families.gpu.constants import Constants
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, hardware_of
@@ -55,6 +55,8 @@ OTHER_MAKER = "mi300x"
 ELEMENT_CYCLES = "norm.element_cycles"
 #: How much a kernel of a profile counts alike, of 1; the rest is by its time.
 EACH = 0.1
+#: Zero in logarithms.
+LEAST_RATIO = 1e-3
 #: A half with a smaller share of the time of its class says too little.
 LEAST_SHARE = 0.25
 #: L1 of an SM over that of an A100 (NVIDIA's whitepapers: 256 and 192 KB).
@@ -149,41 +151,65 @@ _ZEROS: Made = {
 
 
 def fit_logs(
-    bounds: Bounds, price: Callable[[Values], Float64s], measured: MeasuredKernels, power: int
+    bounds: Bounds,
+    price: Callable[[Values], Float64s],
+    measured: MeasuredKernels,
+    power: int,
+    elsewhere: Mapping[str, float],
 ) -> Values:
     """Constants with the least errors of logarithms of times, to a power.
 
-    Kernels count by their time in all runs, and a little each.
+    Kernels count by their time in all runs, and a little each. Places are found by one source's code on
+    all machines, whose launches and memories differ: what was found `elsewhere` counts as `FEW` kernels.
     """
     measured_ns, times = measured.measured_ns, measured.measured_ns * measured.count
     weights = EACH + (1 - EACH) * len(measured) * times / times.sum()
+    known = [n for n in bounds if n.endswith(".indexed_cycles") and elsewhere.get(n, 0.0) > 0]
+    theirs = np.array([elsewhere[name] for name in known])
+    weights = np.append(weights, np.full(len(known), float(FEW)))
 
     def away(values: Values) -> Float64s:
-        return measured_ns * (1 + np.abs(np.log(price(values) / measured_ns)) ** power)
+        ours = np.array([values[name] for name in known]) / theirs
+        ratios = np.append(price(values) / measured_ns, np.maximum(ours, LEAST_RATIO))
+        return 1 + np.abs(np.log(ratios)) ** power
 
-    return fit(bounds, away, measured_ns, weights)
+    return fit(bounds, away, np.ones(len(weights)), weights)
 
 
 # --- profiles -----------------------------------------------------------------------------------
 
 
 @cache
-def of_profiles(preset: str) -> Made:
-    """What a machine's profiles say of PyTorch's kernels. Parts take what those before them found."""
-    given = _given(preset)
+def of_profiles(preset: str, alone: bool = False) -> Made:
+    """What a machine's profiles say of PyTorch's kernels. Parts take what those before them found.
+
+    `alone` is what they say by themselves, without what is known of other machines.
+    """
+    given = _given(preset, alone)
+    elsewhere = {} if alone else given | _elsewhere(preset)
     found: dict[str, Constant] = {}
     data, _ = trace_kernels.kernels_on(preset)
     for part in PARTS[preset]:
         if not trace_kernels.of_class(data, part.name).any():
             continue  # those of the preset that lends
-        values, said = _fit_part(part, preset, given)
+        values, said = _fit_part(part, preset, given, elsewhere)
         source = f"{_HERE} {said} of profiles of {preset} (kineto)"
         found |= {name: (value, "fitted", source) for name, value in values.items()}
         given |= values
     return found
 
 
-def _given(preset: str) -> Values:
+def _elsewhere(preset: str) -> Values:
+    """Geometric means of what the profiles of other machines say."""
+    found: dict[str, list[float]] = {}
+    for other in PARTS:
+        if other != preset:
+            for name, (value, _, _) in of_profiles(other, alone=True).items():
+                found.setdefault(name, []).append(value)
+    return {n: float(np.exp(np.mean(np.log(v)))) for n, v in found.items() if min(v) > 0}
+
+
+def _given(preset: str, alone: bool) -> Values:
     """What parts are priced with that profiles do not say."""
     calls = {n: v for n, (v, _, _) in of_calls().items()}
     wider = 1.0 if preset in AMPERE else L1_RATIO
@@ -191,7 +217,7 @@ def _given(preset: str) -> Values:
     if preset == TRACED:
         given |= {n: v for n, (v, _, _) in norms_of("aten", preset).items()}
     elif preset != OTHER_MAKER:
-        given |= {n: v for n, (v, _, _) in of_profiles(TRACED).items()}
+        given |= {n: v for n, (v, _, _) in of_profiles(TRACED, alone).items()}
     return given
 
 
@@ -202,7 +228,7 @@ def all_are_fitted(preset: str, name: str) -> bool:
     return data.select(mine & (half == 0)).total_ns < LEAST_SHARE * data.select(mine).total_ns
 
 
-def _fit_part(part: Part, preset: str, given: Values) -> tuple[Values, str]:
+def _fit_part(part: Part, preset: str, given: Values, elsewhere: Values) -> tuple[Values, str]:
     data, half = trace_kernels.kernels_on(preset)
     mine = trace_kernels.of_class(data, part.name)
     fitted = data.select(mine & (half == 0))
@@ -214,7 +240,7 @@ def _fit_part(part: Part, preset: str, given: Values) -> tuple[Values, str]:
     def price(values: Values) -> Float64s:
         return part.price(fitted.kernels, hardware_of(chip, Constants(given | values)))
 
-    return fit_logs(part.bounds, price, fitted, part.power), said
+    return fit_logs(part.bounds, price, fitted, part.power, elsewhere), said
 
 
 # --- single calls -------------------------------------------------------------------------------
