@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -276,6 +276,15 @@ def training_attention_rows() -> Iterator[Priced]:
             yield from of_chip(f"attention in training, {title}", preset, measured, chip)
 
 
+def amd_attention_rows() -> Iterator[Priced]:
+    """Two libraries' attention on MI355X, whose constants are assumed."""
+    chip = Cluster.load("mi355x").chip
+    for library, name in (("ck", "Composable Kernel"), ("triton", "Triton")):
+        rows = cudnn_rows.on_mi355x(library)
+        for data in of_chip(f"attention of {name}, forward", "mi355x", rows, chip):
+            yield replace(data, split="nothing is fitted")
+
+
 def norm_rows() -> Iterator[Priced]:
     """Norms of libraries: each shape with constants fitted on the others, and all with another generation's."""
     generations = norms.GENERATIONS.values()
@@ -372,7 +381,7 @@ def kernel_accuracy() -> list[Accuracy]:
     """All rows of the report on kernels."""
     found = (
         *gemm_rows(), *sustained_rows(), *left_out_rows(), *f32_rows(), *quantised_rows(), *expert_rows(), *attention_rows(),
-        *training_attention_rows(), *norm_rows(), *convolution_rows(), *row_kernel_rows(), *own_row_kernel_rows(), *unseen_row_kernel_rows(),
+        *training_attention_rows(), *amd_attention_rows(), *norm_rows(), *convolution_rows(), *row_kernel_rows(), *own_row_kernel_rows(), *unseen_row_kernel_rows(),
     )  # fmt: skip
     return errors(found)
 

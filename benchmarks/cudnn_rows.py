@@ -1,4 +1,4 @@
-"""cuDNN's attention in training in benchmarks/data/cudnn_attention, forward and backward."""
+"""Attention of libraries: cuDNN's in training (data/cudnn_attention), and of two on MI355X (data/hipkittens)."""
 
 from __future__ import annotations
 
@@ -59,3 +59,15 @@ def _attention(row: Row, dtype: str, backward: bool) -> dict[str, object]:
         "written": 2 * (queries + pairs if backward else result), "elements": result, "arrays": 4,
         "causal": causal and not behind, "all_keys": keys if behind else 0,
     }  # fmt: skip
+
+
+def on_mi355x(library: str) -> Measured:
+    """Forward attention of Composable Kernel ("ck") or Triton on MI355X, in bf16."""
+    rows = [r for r in read("hipkittens/*.gz") if r["library"] == library]
+    for row in rows:
+        batch, length = int(row["batch"]), int(row["length"])
+        row |= {"q_len": row["length"], "kv_len": row["length"], "d_qk": row["d"], "d_vo": row["d"]}
+        row |= {"window": "0", "mask": "causal" if row["causal"] == "True" else "no_mask"}
+        flops = (2 if row["causal"] == "True" else 4) * length**2 * int(row["d"])
+        row["ms"] = str(batch * int(row["q_heads"]) * flops / float(row["tflops"]) / 1e9)
+    return measured(rows, lambda row: _attention(row, "bf16", False), "ms")

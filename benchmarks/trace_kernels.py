@@ -82,12 +82,16 @@ def kernels_on(preset: str) -> tuple[MeasuredKernels, NDArray[np.int64]]:
     return found, halves(found.hashes.tolist())
 
 
+#: Classes of which a list says all: how arrays lie makes no difference.
+LISTED = ("convolutions", "attention")
+
+
 @cache
-def convolutions_on(preset: str) -> MeasuredKernels:
-    """Those of all profiles of a machine, and of those of which only a list is public."""
-    kernels = [*(k for t in traces(preset) for k in t.rows.kernels), *_listed_on(preset)]
-    found = measured_kernels(kernels)
-    return found.select(of_class(found, "convolutions"))
+def class_on(preset: str, name: str) -> MeasuredKernels:
+    """A class of the kernels of all profiles of a machine, and of those of which only a list is public."""
+    listed = _listed_on(preset) if name in LISTED else ()
+    found = measured_kernels([*(k for t in traces(preset) for k in t.rows.kernels), *listed])
+    return found.select(of_class(found, name))
 
 
 def _listed_on(preset: str) -> Iterator[KernelTime]:

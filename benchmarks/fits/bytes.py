@@ -55,6 +55,10 @@ OTHER_MAKER = "mi300x"
 ELEMENT_CYCLES = "norm.element_cycles"
 #: How much a kernel of a profile counts alike, of 1; the rest is by its time.
 EACH = 0.1
+#: Constants of code that all machines compile from one source: how places are found, and a row's norm.
+SAME_CODE = (
+    *("elementwise.indexed_cycles", "copy.indexed_cycles", "norm.row_cycles", "norm.launch_ns"),
+)
 #: Zero in logarithms.
 LEAST_RATIO = 1e-3
 #: A half with a smaller share of the time of its class says too little.
@@ -159,12 +163,12 @@ def fit_logs(
 ) -> Values:
     """Constants with the least errors of logarithms of times, to a power.
 
-    Kernels count by their time in all runs, and a little each. Places are found by one source's code on
-    all machines, whose launches and memories differ: what was found `elsewhere` counts as `FEW` kernels.
+    Kernels count by their time in all runs, and a little each. What was found `elsewhere` of constants
+    of `SAME_CODE` counts as `FEW` kernels.
     """
     measured_ns, times = measured.measured_ns, measured.measured_ns * measured.count
     weights = EACH + (1 - EACH) * len(measured) * times / times.sum()
-    known = [n for n in bounds if n.endswith(".indexed_cycles") and elsewhere.get(n, 0.0) > 0]
+    known = [n for n in bounds if n in SAME_CODE and elsewhere.get(n, 0.0) > 0]
     theirs = np.array([elsewhere[name] for name in known])
     weights = np.append(weights, np.full(len(known), float(FEW)))
 

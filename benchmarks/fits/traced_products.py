@@ -3,6 +3,8 @@
 - In a step a product finds its operands in memory, not in the L2, and no kernel like it just before:
   small ones take 2 to 3 us longer than in a replayed graph (`gemm.launch_ns` of the library
   `sustained`).
+- Attention of PyTorch on MI300X is AOTriton's, of which profiles have four shapes: a key takes a tile as
+  long with heads of 64 elements as with 512. Engines and Transformer Engine have other libraries.
 - Convolutions of PyTorch are slower than products of their sizes, and have kernels around them
   (`gpu.convolutions`; library `aten`). MI300X has a training step of ResNet and a Flux pipeline. The one
   convolution of an NVIDIA profile (the patches of a vision transformer) is no reason for a constant: their
@@ -28,9 +30,9 @@ from functools import cache, partial
 from benchmarks import kernel_rows as rows
 from benchmarks.fits import bytes, norms
 from benchmarks.fits.fit import Constant, Fit
-from benchmarks.trace_kernels import DATA, convolutions_on, kernels_on, of_class
+from benchmarks.trace_kernels import DATA, class_on
 from flint.backends.cost.chips.families.gpu import memory
-from flint.backends.cost.chips.families.gpu.constants import Constants
+from flint.backends.cost.chips.families.gpu.constants import HEAD_SIZES, Constants
 from flint.backends.cost.chips.families.gpu.hardware import hardware_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.software import stack_for, with_stack
@@ -50,11 +52,14 @@ _CONVOLUTION: Bounds = {
     "convolution.launch_ns": (1500.0, 40000.0, 14000.0),
     "convolution.window_ns": (0.0, 60000.0, 20000.0),
 }
+#: By head size: 64 of three shapes, 512 of one.
+_ATTENTION: Bounds = {f"{HEAD_SIZES}{size}": (0.01, 0.95, 0.2) for size in (64, 512)}
 #: Preset, class of kernels, library, bounds of its constants.
 _FITS: tuple[tuple[str, str, str, Bounds], ...] = (
     ("h100-dgx", "products", "sustained", _LAUNCH),
     ("b200-dgx", "products", "sustained", _LAUNCH),
     ("mi300x", "convolutions", "aten", _CONVOLUTION),
+    ("mi300x", "attention", "aten", _ATTENTION),
 )
 #: As many channels as kernels of profiles take at a time: cuDNN's are called 256x64_32x4 on H100.
 _STEP: Constant = (
@@ -78,7 +83,19 @@ def fits() -> list[Fit]:
     """One for each of `_FITS`, and for each preset that has none of its own."""
     borrowed = (_convolutions_as(preset) for preset in bytes.PRESETS if preset != bytes.OTHER_MAKER)
     engines = map(_engines, bytes.PRESETS)
-    return [*_own(), *(_as(preset, other) for preset, other in _AS.items()), *borrowed, *engines]
+    return [*_own(), _by_hand(), *(_as(preset, other) for preset, other in _AS.items()), *borrowed, *engines]
+
+
+def _by_hand() -> Fit:
+    """Attention that is no compiler's on MI300X: Transformer Engine launches Composable Kernel's."""
+    preset, names = bytes.OTHER_MAKER, ("attention.launch_ns", f"{HEAD_SIZES}128")
+
+    def made() -> Mapping[str, Constant]:
+        own = constants_in(PRESETS / f"{preset}.toml", "chip.gpu.constants")
+        return {n: (own[n]["value"], "assumed", f"not PyTorch's: {own[n]['source']}") for n in names}
+
+    table = "chip.gpu.libraries.transformer-engine"
+    return Fit("attention by hand", preset, table, names, len(names), made, {}, quick=True)
 
 
 def _convolutions_as(preset: str) -> Fit:
@@ -109,7 +126,7 @@ def _convolutions_as(preset: str) -> Fit:
         "convolution.layouts",
         "convolution.channels",
     )
-    rows = len(_chosen(bytes.OTHER_MAKER, "convolutions"))
+    rows = len(class_on(bytes.OTHER_MAKER, "convolutions"))
     return Fit("traced convolutions-as", preset, _ATEN, names, rows, made, {}, quick=True)
 
 
@@ -121,7 +138,7 @@ def _as(preset: str, other: str) -> Fit:
         return {"gemm.launch_ns": (burst + later, "assumed", source)}
 
     name = "traced products-as"
-    rows = len(_chosen(other, "products"))
+    rows = len(class_on(other, "products"))
     return Fit(name, preset, _SUSTAINED, ("gemm.launch_ns",), rows, made, {}, quick=True)
 
 
@@ -135,8 +152,8 @@ def _own() -> list[Fit]:
             f"traced {what}",
             preset,
             f"chip.gpu.libraries.{library}",
-            (*bounds, *_given(what)),
-            len(_chosen(preset, what)),
+            (*bounds, *_given(preset, what)),
+            len(class_on(preset, what)),
             partial(_made, preset, what, bounds),
             bounds,
             quick=True,
@@ -145,46 +162,51 @@ def _own() -> list[Fit]:
     ]
 
 
-def _chosen(preset: str, what: str) -> MeasuredKernels:
+def _given(preset: str, what: str) -> Mapping[str, Constant]:
+    """What a class has beside its fitted constants."""
     if what == "convolutions":
-        return convolutions_on(preset)
-    found, _ = kernels_on(preset)
-    return found.select(of_class(found, what))
-
-
-def _given(what: str) -> Mapping[str, Constant]:
-    return {"convolution.layouts": _COPIED} if what == "convolutions" else {}
+        return {"convolution.layouts": _COPIED}
+    if what == "attention":
+        value, _, source = bytes.aten(preset)["elementwise.launch_ns"]
+        return {"attention.launch_ns": (value, "assumed", f"as element-wise kernels': {source}")}
+    return {}
 
 
 def _made(preset: str, what: str, bounds: Bounds) -> Mapping[str, Constant]:
     name = Cluster.load(preset).chip.name
     source = f"benchmarks.fits traced_products on all of the {what} of PyTorch profiles on {name}"
-    values = _fitted(preset, what, bounds, _chosen(preset, what))
-    return {**_given(what), **{n: (value, "fitted", source) for n, value in values.items()}}
+    values = _fitted(preset, what, bounds, class_on(preset, what))
+    return {**_given(preset, what), **{n: (value, "fitted", source) for n, value in values.items()}}
 
 
 def _fitted(preset: str, what: str, bounds: Bounds, mine: MeasuredKernels) -> Mapping[str, float]:
-    chip = _eager_chip(preset, what)
+    chip = _eager_chip(preset, what, bounds)
     return fit(
         bounds, lambda values: latencies(mine, with_constants(chip, values)), mine.measured_ns
     )
 
 
-def _eager_chip(preset: str, what: str) -> Chip:
+def _eager_chip(preset: str, what: str, bounds: Bounds) -> Chip:
+    """The chip that runs PyTorch. Efficiencies by head size are those of `bounds` alone, if it has some."""
     cluster = Cluster.load(preset)
     chip = settled(with_stack(cluster, stack_for("eager", cluster)).chip)
-    return with_constants(chip, {name: value for name, (value, _, _) in _given(what).items()})
+    given = {name: value for name, (value, _, _) in _given(preset, what).items()}
+    gpu = with_constants(chip, given).gpu
+    assert gpu is not None, preset
+    own = gpu.constants
+    if any(name.startswith(HEAD_SIZES) for name in bounds):
+        own = {name: value for name, value in own.items() if not name.startswith(HEAD_SIZES)}
+    return chip.model_copy(update={"gpu": gpu.model_copy(update={"constants": own})})
 
 
 def convolutions_swapped(half: int) -> tuple[MeasuredKernels, Float64s]:
     """Half of MI300X's convolutions, and their prices with constants that the other half gives."""
-    found = _chosen(bytes.OTHER_MAKER, "convolutions")
-    mine = halves(found.hashes.tolist()) == half
     args = bytes.OTHER_MAKER, "convolutions"
+    found = class_on(*args)
+    mine = halves(found.hashes.tolist()) == half
     values = _fitted(*args, _CONVOLUTION, found.select(~mine))
-    return found.select(mine), latencies(
-        found.select(mine), with_constants(_eager_chip(*args), values)
-    )
+    chip = with_constants(_eager_chip(*args, _CONVOLUTION), values)
+    return found.select(mine), latencies(found.select(mine), chip)
 
 
 # --- serving engines -----------------------------------------------------------------------------

@@ -39,6 +39,8 @@ DIGIT_READS = KEY_BITS / RADIX_BITS + 1
 #: Most elements of a row that a warp keeps in registers (the limit of PyTorch's and Apex's softmax, and
 #: of Inductor's persistent reductions).
 IN_WARP = 1024
+#: Bytes that a thread loads at a time, if a row starts at a multiple of them.
+VECTOR_BYTES = 16
 #: What a norm reads over what it writes, beyond which it is a backward pass: that reads the operand and
 #: a gradient and writes one.
 BACKWARD_READS = 1.5
@@ -115,12 +117,16 @@ def softmax_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     Of rows up to `IN_WARP` elements a warp holds one in its registers. Longer ones are those of a
     block of threads, which goes over a row three times (maximum, sum, result). Some of it comes from
     memory again: `softmax.long_bytes` times the bytes move, 2 (three reads and a write) at most.
-    NeuSight's five GPUs take 0.9 to 1.3 times as long for a byte of such a row.
+    NeuSight's five GPUs take 0.9 to 1.3 times as long for a byte of such a row. Rows that do not start
+    at 16 bytes are loaded element by element, which take as long as of f32, of which all that is measured.
     """
-    c = hardware.constants
-    long = ReductionDims.of(kernels.dims).reduced > IN_WARP
+    c, columns = hardware.constants, ReductionDims.of(kernels.dims).reduced
+    width = kernels.written_bytes / np.maximum(kernels.elements, 1)
+    one_by_one = (columns * width % VECTOR_BYTES > 0) & (c["softmax.long_bytes"] > 1)
+    share = np.where(one_by_one, 4 / np.clip(width, 1, 4), 1.0)
     bandwidth = c["softmax.memory_efficiency"] * hardware.memory_bytes_per_ns
-    again = long * (c["softmax.long_bytes"] - 1) * kernels.moved_bytes / bandwidth
+    moved = kernels.moved_bytes * (share * c["softmax.long_bytes"] - 1)
+    again = (columns > IN_WARP) * moved / bandwidth
     result: Float64s = bandwidth_ns(kernels, hardware, "softmax", row_elements(kernels)) + again
     return result
 
