@@ -21,9 +21,10 @@ from benchmarks import kernel_rows as rows
 from benchmarks.accuracy_row import Accuracy, accuracy, as_text
 from benchmarks.fits import attention, fp8, grouped, norms
 from benchmarks.fits import bytes as fitted_bytes
-from benchmarks.fits.traced_products import convolutions_swapped
+from benchmarks.fits.traced_products import convolutions_by
 from benchmarks.low_precision_rows import quantised_products, quantising, sustained_products
 from benchmarks.moe_rows import expert_calls, training_products
+from benchmarks.trace_kernels import class_on
 from flint.backends.cost.chips.families.gpu.constants import Constants
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, hardware_of
 from flint.backends.cost.chips.families.gpu.memory import elementwise_ns, norm_ns, softmax_ns
@@ -34,7 +35,7 @@ from flint.cluster.models import Chip, Cluster
 from flint.cluster.residuals import Part
 from flint.cluster.stack import Stack
 from flint.ir.arrays import Float64s, Int64s
-from flint.tools.measure.fitting.fit import fit
+from flint.tools.measure.fitting.fit import fit, halves
 
 SPLITS = {"held out": 1, "fitted": 0}
 #: By what the name of some data begins with, the part of a step that its kernels are; the first counts.
@@ -313,7 +314,12 @@ def convolution_rows() -> Iterator[Priced]:
     """Convolutions of PyTorch on MI300X, each half with constants of the other."""
     chip = Cluster.load("mi300x").chip
     for half in (1, 0):
-        found, predicted = convolutions_swapped(half)
+        every = class_on("mi300x", "convolutions")
+        mine = halves(every.hashes.tolist()) == half
+        found, predicted = (
+            every.select(mine),
+            convolutions_by(every.select(~mine), every.select(mine)),
+        )
         bound = roofline_ns(found.kernels, chip)
         columns = (predicted, found.measured_ns, bound, np.ones(len(predicted), np.int64))
         yield Priced("convolutions", chip.name, *columns, f"half {half} left out")

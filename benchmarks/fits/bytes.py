@@ -59,8 +59,6 @@ EACH = 0.1
 SAME_CODE = (
     *("elementwise.indexed_cycles", "copy.indexed_cycles", "norm.row_cycles", "norm.launch_ns"),
 )
-#: Zero in logarithms.
-LEAST_RATIO = 1e-3
 #: A half with a smaller share of the time of its class says too little.
 LEAST_SHARE = 0.25
 #: L1 of an SM over that of an A100 (NVIDIA's whitepapers: 256 and 192 KB).
@@ -155,12 +153,8 @@ _ZEROS: Made = {
 
 
 def fit_logs(
-    bounds: Bounds,
-    price: Callable[[Values], Float64s],
-    measured: MeasuredKernels,
-    power: int,
-    elsewhere: Mapping[str, float],
-) -> Values:
+    bounds: Bounds, price: Callable[[Values], Float64s], measured: MeasuredKernels, power: int, elsewhere: Values
+) -> Values:  # fmt: skip
     """Constants with the least errors of logarithms of times, to a power.
 
     Kernels count by their time in all runs, and a little each. What was found `elsewhere` of constants
@@ -174,7 +168,7 @@ def fit_logs(
 
     def away(values: Values) -> Float64s:
         ours = np.array([values[name] for name in known]) / theirs
-        ratios = np.append(price(values) / measured_ns, np.maximum(ours, LEAST_RATIO))
+        ratios = np.append(price(values) / measured_ns, np.maximum(ours, 1e-3))
         return 1 + np.abs(np.log(ratios)) ** power
 
     return fit(bounds, away, np.ones(len(weights)), weights)
@@ -383,11 +377,8 @@ def norms_of(library: str, preset: str) -> dict[str, Constant]:
     theirs, ours = (of_profiles(p)["elementwise.launch_ns"][0] for p in (TRACED, preset))
     for name in ("norm.launch_ns", "norm.backward_launch_ns"):
         value, kind, source = found[name]
-        found[name] = (
-            value + ours - theirs,
-            kind,
-            f"later as element-wise kernels start, {source}",
-        )
+        source = f"later as element-wise kernels start, {source}"
+        found[name] = value + ours - theirs, kind, source
     return found
 
 

@@ -39,7 +39,7 @@ from flint.backends.cost.software import stack_for, with_stack
 from flint.cluster.load import PRESETS
 from flint.cluster.models import Chip, Cluster
 from flint.ir.arrays import Float64s
-from flint.tools.measure.fitting.fit import Bounds, fit, halves
+from flint.tools.measure.fitting.fit import Bounds, fit
 from flint.tools.measure.fitting.kernels import MeasuredKernels, latencies, settled, with_constants
 from flint.tools.measure.fitting.toml_constants import constants_in
 
@@ -62,11 +62,8 @@ _FITS: tuple[tuple[str, str, str, Bounds], ...] = (
     ("mi300x", "attention", "aten", _ATTENTION),
 )
 #: As many channels as kernels of profiles take at a time: cuDNN's are called 256x64_32x4 on H100.
-_STEP: Constant = (
-    32.0,
-    "assumed",
-    "cuDNN's kernel in a profile of h100-dgx takes 32 channels at a time",
-)
+_SAID = "cuDNN's kernel in a profile of h100-dgx takes 32 channels at a time"
+_STEP: Constant = (32.0, "assumed", _SAID)
 _COPIED: Constant = (1.0, "assumed", "libraries multiply in another layout than PyTorch has")
 _SUSTAINED = "chip.gpu.libraries.sustained"
 _ATEN = "chip.gpu.libraries.aten"
@@ -83,83 +80,49 @@ def fits() -> list[Fit]:
     """One for each of `_FITS`, and for each preset that has none of its own."""
     borrowed = (_convolutions_as(preset) for preset in bytes.PRESETS if preset != bytes.OTHER_MAKER)
     engines = map(_engines, bytes.PRESETS)
-    return [*_own(), _by_hand(), *(_as(preset, other) for preset, other in _AS.items()), *borrowed, *engines]
-
-
-def _by_hand() -> Fit:
-    """Attention that is no compiler's on MI300X: Transformer Engine launches Composable Kernel's."""
-    preset, names = bytes.OTHER_MAKER, ("attention.launch_ns", f"{HEAD_SIZES}128")
-
-    def made() -> Mapping[str, Constant]:
-        own = constants_in(PRESETS / f"{preset}.toml", "chip.gpu.constants")
-        return {n: (own[n]["value"], "assumed", f"not PyTorch's: {own[n]['source']}") for n in names}
-
-    table = "chip.gpu.libraries.transformer-engine"
-    return Fit("attention by hand", preset, table, names, len(names), made, {}, quick=True)
+    return [*_own(), *(_as(preset, other) for preset, other in _AS.items()), *borrowed, *engines]
 
 
 def _convolutions_as(preset: str) -> Fit:
     def made() -> Mapping[str, Constant]:
         theirs = constants_in(PRESETS / f"{bytes.OTHER_MAKER}.toml", _ATEN)
         starts = (constants_in(PRESETS / f"{p}.toml", _ATEN) for p in (preset, bytes.OTHER_MAKER))
-        ours, others = (float(found["elementwise.launch_ns"]["value"]) for found in starts)
-        launch = theirs["convolution.launch_ns"]["value"] * ours / others
-        source = f"as {bytes.OTHER_MAKER}: {theirs['convolution.efficiency']['source']}"
-        return {
-            "convolution.efficiency": (
-                theirs["convolution.efficiency"]["value"],
-                "assumed",
-                source,
-            ),
-            "convolution.launch_ns": (
-                launch,
-                "assumed",
-                f"by launches of element-wise kernels, {source}",
-            ),
-            "convolution.layouts": _COPIED,
-            "convolution.channels": _STEP,
-        }
+        ours, others = (float(found[LAUNCH]["value"]) for found in starts)
+        efficiency, launch = (theirs[name] for name in names[:2])
+        source = f"as {bytes.OTHER_MAKER}: {efficiency['source']}"
+        later = f"by launches of element-wise kernels, {source}"
+        made = ((efficiency["value"], "assumed", source),
+                (launch["value"] * ours / others, "assumed", later), _COPIED, _STEP)  # fmt: skip
+        return dict(zip(names, made, strict=True))
 
-    names = (
-        "convolution.efficiency",
-        "convolution.launch_ns",
-        "convolution.layouts",
-        "convolution.channels",
-    )
+    own = ("efficiency", "launch_ns", "layouts", "channels")
+    names = tuple(f"convolution.{name}" for name in own)
     rows = len(class_on(bytes.OTHER_MAKER, "convolutions"))
     return Fit("traced convolutions-as", preset, _ATEN, names, rows, made, {}, quick=True)
 
 
 def _as(preset: str, other: str) -> Fit:
     def made() -> Mapping[str, Constant]:
-        burst, theirs = (_launch_ns(p, "chip.gpu.constants") for p in (preset, other))
-        later = _launch_ns(other, _SUSTAINED) - theirs
+        tables = (
+            (preset, "chip.gpu.constants"),
+            (other, "chip.gpu.constants"),
+            (other, _SUSTAINED),
+        )
+        there = (constants_in(PRESETS / f"{p}.toml", t)["gemm.launch_ns"] for p, t in tables)
+        burst, theirs, late = (float(constant["value"]) for constant in there)
         source = f"as much later than in replayed graphs as on {other}: no profile of this chip is public"
-        return {"gemm.launch_ns": (burst + later, "assumed", source)}
+        return {"gemm.launch_ns": (burst + late - theirs, "assumed", source)}
 
-    name = "traced products-as"
-    rows = len(class_on(other, "products"))
+    rows, name = len(class_on(other, "products")), "traced products-as"
     return Fit(name, preset, _SUSTAINED, ("gemm.launch_ns",), rows, made, {}, quick=True)
-
-
-def _launch_ns(preset: str, table: str) -> float:
-    return float(constants_in(PRESETS / f"{preset}.toml", table)["gemm.launch_ns"]["value"])
 
 
 def _own() -> list[Fit]:
     return [
-        Fit(
-            f"traced {what}",
-            preset,
-            f"chip.gpu.libraries.{library}",
-            (*bounds, *_given(preset, what)),
-            len(class_on(preset, what)),
-            partial(_made, preset, what, bounds),
-            bounds,
-            quick=True,
-        )
+        Fit(f"traced {what}", preset, f"chip.gpu.libraries.{library}", (*bounds, *_given(preset, what)),
+            len(class_on(preset, what)), partial(_made, preset, what, bounds), bounds, quick=True)
         for preset, what, library, bounds in _FITS
-    ]
+    ]  # fmt: skip
 
 
 def _given(preset: str, what: str) -> Mapping[str, Constant]:
@@ -181,9 +144,7 @@ def _made(preset: str, what: str, bounds: Bounds) -> Mapping[str, Constant]:
 
 def _fitted(preset: str, what: str, bounds: Bounds, mine: MeasuredKernels) -> Mapping[str, float]:
     chip = _eager_chip(preset, what, bounds)
-    return fit(
-        bounds, lambda values: latencies(mine, with_constants(chip, values)), mine.measured_ns
-    )
+    return fit(bounds, lambda v: latencies(mine, with_constants(chip, v)), mine.measured_ns)
 
 
 def _eager_chip(preset: str, what: str, bounds: Bounds) -> Chip:
@@ -199,14 +160,10 @@ def _eager_chip(preset: str, what: str, bounds: Bounds) -> Chip:
     return chip.model_copy(update={"gpu": gpu.model_copy(update={"constants": own})})
 
 
-def convolutions_swapped(half: int) -> tuple[MeasuredKernels, Float64s]:
-    """Half of MI300X's convolutions, and their prices with constants that the other half gives."""
-    args = bytes.OTHER_MAKER, "convolutions"
-    found = class_on(*args)
-    mine = halves(found.hashes.tolist()) == half
-    values = _fitted(*args, _CONVOLUTION, found.select(~mine))
-    chip = with_constants(_eager_chip(*args, _CONVOLUTION), values)
-    return found.select(mine), latencies(found.select(mine), chip)
+def convolutions_by(fitted: MeasuredKernels, others: MeasuredKernels) -> Float64s:
+    """Prices of some of MI300X's convolutions with constants that others give."""
+    args = bytes.OTHER_MAKER, "convolutions", _CONVOLUTION
+    return latencies(others, with_constants(_eager_chip(*args), _fitted(*args, fitted)))
 
 
 # --- serving engines -----------------------------------------------------------------------------

@@ -176,7 +176,10 @@ def softmax_ns(row: Row, gpu: Gpu) -> float:
     streamed = bandwidth_ns(row, gpu, "softmax", row.touched)
     if row.dims[3] <= 1024:
         return streamed
-    again = row.moved * (gpu["softmax.long_bytes"] - 1)
+    width, longer = row.written / max(row.elements, 1), gpu["softmax.long_bytes"]
+    if longer > 1 and row.dims[3] * width % 16:  # loaded one by one, like f32
+        longer *= 4 / min(max(width, 1), 4)
+    again = row.moved * (longer - 1)
     return streamed + again / (gpu["softmax.memory_efficiency"] * gpu.memory)
 
 
