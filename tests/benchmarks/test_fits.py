@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from benchmarks.accuracy_constants import doubtful
+from benchmarks.fits.bytes import fit_logs
 from benchmarks.fits.fit import Fit, all_fits
+from flint.backends.cost.chips.families.gpu.constants import constants_of
+from flint.backends.cost.software import with_stack
 from flint.cluster.load import PRESETS, preset_names
+from flint.cluster.models import Cluster
+from flint.cluster.stack import Stack
+from flint.tools.measure.fitting.kernels import measured_kernels
 from flint.tools.measure.fitting.toml_constants import constants_in
+from flint.tools.measure.measurements.rows import KernelTime
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +61,25 @@ def test_what_is_called_fitted_is_made_by_a_fit(fits: Sequence[Fit]) -> None:
             for name, q in constants_in(PRESETS / f"{preset}.toml", table).items():
                 if q["kind"] == "fitted" and "benchmarks.fits" in q["source"]:
                     assert (preset, table, name) in made
+
+
+def test_one_slow_kernel_does_not_outweigh_what_other_machines_say() -> None:
+    row = KernelTime("copy", (0, 0, 0, 0), "bf16", 80.0, 0, 1, 1, 1, 2, count=1)
+    bounds = {"copy.indexed_cycles": (0.0, 100.0, 1.0), "copy.launch_ns": (0.0, 100.0, 1.0)}
+    found = {}
+    for name, own in bounds.items():
+        args = (lambda v, n=name: np.array([v[n]])), measured_kernels([row]), 2, {name: 1.0}
+        found[name] = fit_logs({name: own}, *args)[name]
+    assert found["copy.indexed_cycles"] == pytest.approx(
+        80 ** (1 / 5), rel=0.02
+    )  # one row against four
+    assert found["copy.launch_ns"] == pytest.approx(80, rel=0.02)  # a machine's own
+
+
+def test_attention_on_mi300x_is_that_of_the_library() -> None:
+    cluster = Cluster.load("mi300x")
+    sizes = {}
+    for stack in ("pytorch-eager", "megatron", "serving"):
+        used = constants_of(with_stack(cluster, Stack.load(stack)).chip).values
+        sizes[stack] = {n.rpartition(".")[2] for n in used if n.startswith("attention.efficiency.")}
+    assert sizes == {"pytorch-eager": {"64", "512"}, "megatron": {"128"}, "serving": {"128"}}
