@@ -16,6 +16,7 @@ from flint.backends.cost.software import with_stack
 from flint.cluster.load import PRESETS, preset_names
 from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack
+from flint.ir.op_class import OpClass
 from flint.tools.measure.fitting.kernels import measured_kernels
 from flint.tools.measure.fitting.toml_constants import constants_in
 from flint.tools.measure.measurements.rows import KernelTime
@@ -64,15 +65,15 @@ def test_what_is_called_fitted_is_made_by_a_fit(fits: Sequence[Fit]) -> None:
 
 
 def test_one_slow_kernel_does_not_outweigh_what_other_machines_say() -> None:
-    row = KernelTime("copy", (0, 0, 0, 0), "bf16", 80.0, 0, 1, 1, 1, 2, count=1)
-    bounds = {"copy.indexed_cycles": (0.0, 100.0, 1.0), "copy.launch_ns": (0.0, 100.0, 1.0)}
-    found = {}
-    for name, own in bounds.items():
-        args = (lambda v, n=name: np.array([v[n]])), measured_kernels([row]), 2, {name: 1.0}
-        found[name] = fit_logs({name: own}, *args)[name]
-    assert found["copy.indexed_cycles"] == pytest.approx(
-        80 ** (1 / 5), rel=0.02
-    )  # one row against four
+    row = KernelTime(OpClass.COPY, (0, 0, 0, 0), "bf16", 80.0, 0, 1, 1, 1, 2)
+    own = (0.0, 100.0, 1.0)
+    found = {
+        name: fit_logs(
+            {name: own}, lambda v: np.array([*v.values()]), measured_kernels([row]), 2, {name: 1.0}
+        )[name]
+        for name in ("copy.indexed_cycles", "copy.launch_ns")
+    }
+    assert found["copy.indexed_cycles"] == pytest.approx(80 ** (1 / 5), rel=0.02)  # one row of five
     assert found["copy.launch_ns"] == pytest.approx(80, rel=0.02)  # a machine's own
 
 
