@@ -16,7 +16,7 @@ from typing import Any
 from flint.frontends.torch_world.program.classes import rank_classes
 from flint.frontends.torch_world.program.groups import mesh_before, mesh_of
 from flint.frontends.torch_world.record.job import Job
-from flint.frontends.torch_world.record.process import RankProcesses, Relay
+from flint.frontends.torch_world.record.process import Relay, rank_processes
 from flint.frontends.user_process import StepMissing
 from flint.frontends.user_program import NOTEBOOK
 from flint.ir.made_by import StoodIn
@@ -85,7 +85,7 @@ def _capture(job: Job, mesh: object, name: str, source: str) -> Workload:
     asked = mesh_before(mesh)
     job = replace(job, world_size=asked.size, mesh_sizes=asked.sizes, mesh_names=asked.names)
 
-    with RankProcesses() as processes:
+    with rank_processes() as processes:
         recorded = Relay(job, processes.record)
         (first,) = recorded([0])
         exact = mesh_of(mesh, first)

@@ -2,15 +2,18 @@
 
 FakeTensorMode infers shapes with PyTorch's own code, and remembers them too, but takes longer over
 finding them again than over most operators. What is remembered here: for the same operator on
-tensors of the same shapes, strides, offsets and types, which results are new, which are arguments
-and which are views of them.
+tensors of the same shapes, strides and types, which results are new, which are arguments
+and which are views of them. Offsets of views are from those of the tensors that they see.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, TypeAlias
 
 import torch
 
@@ -38,16 +41,20 @@ _UNSUITABLE = (
     torch.Tag.inplace_view,
 )
 _SCALARS = frozenset(
-    (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout)
-    + (torch.memory_format, complex)
+    (int, float, bool, str, type(None), torch.dtype, torch.layout) + (torch.memory_format, complex)
 )
 _NAMESPACES = ("aten", "prims", "fsdp", "_c10d_functional", "_c10d_functional_autograd")
 _LISTS = (list, tuple, torch.Size)
+#: Operators whose views are told from the start of the storage, and not of the tensor.
+_FROM_START = frozenset(
+    getattr(torch.ops.aten, name).default
+    for name in ("as_strided", "as_strided_copy", "as_strided_scatter")
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """One result: argument number `source` itself, a view of it, or (-1) a new tensor."""
+    """One result: argument number `source` itself, a view of it `offset` from it, or (-1) a new tensor."""
 
     source: int
     is_argument: bool
@@ -63,16 +70,34 @@ class _Entry:
     sequence: type | None
 
 
+#: Results by operator and arguments.
+KnownResults: TypeAlias = dict[tuple[Any, ...], _Entry | None]
+
+
+def told(known: KnownResults, since: int) -> list[tuple[str, tuple[Any, ...], _Entry | None]]:
+    """What became known after the first `since` results, for other processes: operators by name."""
+    return [(str(key[0]), key[1:], entry) for key, entry in islice(known.items(), since, None)]
+
+
+def learn(known: KnownResults, found: Iterable[tuple[str, tuple[Any, ...], _Entry | None]]) -> None:
+    """Add what another process tells."""
+    for name, rest, entry in found:
+        with contextlib.suppress(AttributeError):  # of a library that only the other has loaded
+            known[functools.reduce(getattr, name.split("."), torch.ops), *rest] = entry
+
+
 class Fakes:
     """Calls operators, or makes their results from what the last such call returned.
 
-    Results on `device`, the virtual device by default, and on `meta` are remembered.
+    Results on `device`, the virtual device by default, and on `meta` are remembered, in `known`.
     """
 
-    def __init__(self, mode: FakeTensorMode, device: torch.device | None = None) -> None:
+    def __init__(
+        self, mode: FakeTensorMode, device: torch.device | None = None, known: Any = None
+    ) -> None:
         self._mode = mode
         self._suitable: dict[Any, bool] = {}
-        self._known: dict[tuple[Any, ...], _Entry | None] = {}
+        self._known: KnownResults = {} if known is None else known
         self._templates: dict[torch.device, dict[str, Any]] = {}
         self._devices = (device or virtual_device(), _META)
         #: While a program is recorded all tensors are of one kind (`device/tensors.py`).
@@ -94,13 +119,13 @@ class Fakes:
         device = tensors[0].fake_device if tensors else kwargs.get("device")
         if device not in self._devices or any(t.fake_device != device for t in tensors):
             return _inferred(func, args, kwargs)
-        parts += (device, torch.get_default_dtype())
+        parts += (str(device), torch.get_default_dtype())
         key = tuple(parts)
         entry = self._known.get(key)
-        if entry is not None:
+        if entry is not None and device in self._templates:
             return self._make(entry, tensors, device)
         result = _inferred(func, args, kwargs)
-        if key not in self._known:
+        if key not in self._known or device not in self._templates:
             self._known[key] = self._learn(result, tensors, device)
         return result
 
@@ -112,9 +137,13 @@ class Fakes:
                 if arg.constant is not None:
                     return False
                 tensors.append(arg)
-                parts += (arg.shape, arg.stride(), arg.storage_offset(), arg.dtype)
+                parts += (arg.shape, arg.stride(), arg.dtype)
+                if parts[0] in _FROM_START:
+                    parts.append(arg.storage_offset())
             elif kind in _SCALARS:
                 parts += (kind, arg)
+            elif kind is torch.device:
+                parts.append(str(arg))  # processes tell each other; theirs may have no such device
             elif kind in _LISTS:
                 parts += (list, len(arg))
                 if not self._describe(parts, arg, tensors):
@@ -150,13 +179,17 @@ class Fakes:
         if result.fake_device != device or result.is_conj() or result.is_neg():
             return _NOT_KNOWN
         self._templates.setdefault(device, {**vars(result)})
-        storage, source = result.untyped_storage(), -1
-        for index, tensor in enumerate(tensors):
-            if storage_address(tensor.untyped_storage()) == storage_address(storage):
-                source = index
-                break
-        shape, stride, offset = tuple(result.shape), result.stride(), result.storage_offset()
-        made = _Result(source, False, shape, stride, offset, result.dtype)
+        storage = result.untyped_storage()
+        seen = [
+            (index, tensor.storage_offset())
+            for index, tensor in enumerate(tensors)
+            if storage_address(tensor.untyped_storage()) == storage_address(storage)
+        ]
+        if len({offset for _, offset in seen}) > 1:
+            return _NOT_KNOWN  # a view of which of them?
+        source, start = seen[0] if seen else (-1, 0)
+        offset, shape = result.storage_offset() - start, tuple(result.shape)
+        made = _Result(source, False, shape, result.stride(), offset, result.dtype)
         if source < 0 and (offset or storage.nbytes() != _bytes(made)):
             return _NOT_KNOWN
         if source >= 0 and result.dtype != tensors[source].dtype:
@@ -183,8 +216,9 @@ class Fakes:
                 )
             else:
                 plain = torch.empty_strided((0,), (1,), dtype=result.dtype, device=_META)
-                storage = tensors[result.source].untyped_storage()
-                plain.set_(storage, result.offset, result.shape, result.stride)
+                seen = tensors[result.source]
+                offset = seen.storage_offset() + result.offset
+                plain.set_(seen.untyped_storage(), offset, result.shape, result.stride)
             keys = self._keys or device
             made = as_subclass(
                 FakeTensor, plain, False, dispatch_device=True, device_for_backend_keys=keys

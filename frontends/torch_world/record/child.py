@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from flint.errors import FlintError
 from flint.frontends.torch_world.record.job import Job
@@ -32,6 +32,7 @@ from flint.frontends.user_process import (
     flint_error_in,
     help_of,
     place_of,
+    read_outcome,
     traceback_of,
     what_happened,
     write_outcome,
@@ -40,8 +41,13 @@ from flint.io.inputs import record_if_asked
 from flint.io.processes import begin_child, end_with
 from flint.io.user_places import library_place, user_place
 
+if TYPE_CHECKING:
+    from flint.frontends.torch_world.device.fakes import KnownResults
+
 #: Where a process that has loaded PyTorch can be forked.
 CAN_FORK = sys.platform == "linux"
+#: Results of operators that are remembered from job to job: those of some dozens of programs.
+_MOST_KNOWN = 50_000
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,8 @@ class Bug:
 Outcome = Recording | Failure | Bug
 
 
-def outcome_of(job: Job) -> Outcome:
-    """Run a job; errors of the program and of Flint become values."""
+def outcome_of(job: Job, known: KnownResults | None = None) -> Outcome:
+    """Run a job; errors of the program and of Flint become values. `known` shapes grow."""
     try:
         from flint.frontends.torch_world.runtime.versions import check_version
 
@@ -66,7 +72,7 @@ def outcome_of(job: Job) -> Outcome:
 
         told: dict[str, None] = {}
         with packages_found(told.setdefault):
-            recording = run(job)
+            recording = run(job, known)
         warnings = (*switches_not_followed(), *told, *recording.warnings)
         return replace(recording, warnings=warnings)
     except StepMissing as error:
@@ -106,8 +112,9 @@ def serve() -> None:
             stream.reconfigure(line_buffering=True, write_through=False)
     warnings.simplefilter("ignore")
     _preload()
+    known: KnownResults = {}
     for line in requests:
-        _run_all(json.loads(line), reports)
+        _run_all(json.loads(line), reports, known)
     sys.stderr.flush()
     os._exit(0)
 
@@ -135,22 +142,32 @@ def _preload() -> None:
     gc.freeze()
 
 
-def _run_all(jobs: Sequence[tuple[str, str]], reports: TextIO) -> None:
-    """Run jobs, as many at once as there are cores, and report the end of each."""
+def _run_all(jobs: Sequence[tuple[str, str]], reports: TextIO, known: KnownResults) -> None:
+    """Run jobs, as many at once as there are cores, and report the end of each. `known` grows."""
     running: dict[int, tuple[int, float]] = {}
     waiting = list(enumerate(jobs))[::-1]
     while waiting or running:
         while waiting and len(running) < (os.cpu_count() or 1):
             number, (job, result) = waiting.pop()
-            running[_start(job, result)] = number, time.perf_counter()
+            running[_start(job, result, known)] = number, time.perf_counter()
         pid, status = os.wait()
         if pid in running:
             number, began = running.pop(pid)
             code, seconds = os.waitstatus_to_exitcode(status), time.perf_counter() - began
+            _learn(Path(jobs[number][0]), known)
             print(json.dumps([number, code, seconds]), file=reports)
 
 
-def _start(job: str, result: str) -> int:
+def _learn(told: Path, known: KnownResults) -> None:
+    """Take in the shapes that a fork left in place of its job."""
+    if len(known) < _MOST_KNOWN and (found := read_outcome(told)):
+        from flint.frontends.torch_world.device.fakes import learn
+
+        learn(known, found)
+    told.unlink(missing_ok=True)
+
+
+def _start(job: str, result: str, known: KnownResults) -> int:
     """The number of the process that runs a job: a fork of this one, or this one for good."""
     server = os.getpid()
     pid = os.fork() if CAN_FORK else 0
@@ -160,8 +177,13 @@ def _start(job: str, result: str) -> int:
     try:
         if CAN_FORK:
             end_with(server)
-        found = pickle.loads(Path(job).read_bytes())
-        write_outcome(outcome_of(found), Path(result))
+        found, before = pickle.loads(Path(job).read_bytes()), len(known)
+        os.unlink(job)
+        write_outcome(outcome_of(found, known), Path(result))
+        if len(known) > before:
+            from flint.frontends.torch_world.device.fakes import told
+
+            write_outcome(told(known, before), Path(job))
         code = 0
     except BaseException:  # noqa: BLE001 - nothing may run on in the fork
         traceback.print_exc()

@@ -13,7 +13,8 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -52,13 +53,15 @@ def record(jobs: Sequence[Job]) -> list[Recording]:
 class RankProcesses:
     """A process that has imported PyTorch, once it is needed, and forks for each rank.
 
-    What cannot be imported by another process runs in forks of this one.
+    It lasts as long as environment and working directory stay the same. What cannot be imported by
+    another process runs in forks of this one.
     """
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
         self._folder = Path()
         self._child: Child | None = None
+        self._surroundings: object = None
         self._asked = 0
 
     def __enter__(self) -> Self:
@@ -88,7 +91,7 @@ class RankProcesses:
         cores = os.cpu_count() or 1
         patience = Patience.from_environment()
         total = patience.total_seconds * -(-len(jobs) // cores)
-        child = self._child = self._child or self._started()
+        child = self._ready()
         with child.watched(replace(patience, total_seconds=total)) as watch:
             codes = _codes(child, files, jobs)
         if len(codes) < len(jobs):
@@ -96,6 +99,7 @@ class RankProcesses:
         outcomes: list[Outcome] = []
         for number, (job, (_, result)) in enumerate(zip(jobs, files, strict=True)):
             found: Outcome | None = read_outcome(Path(result))
+            Path(result).unlink(missing_ok=True)  # a study makes many
             missing = gave_up(job.name, watch) if watch.reason else died(job.name, codes[number])
             outcomes.append(found or missing)
         return outcomes
@@ -106,18 +110,48 @@ class RankProcesses:
         file.write_bytes(pickle.dumps(job))
         return str(file), f"{file}.result"
 
-    def _started(self) -> Child:
-        packages()  # a warning of one that is omitted comes from here, and not from the child
-        return Child(
-            [sys.executable, "-m", "flint.frontends.torch_world.record.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**_environment(), **_caches_in(self._folder)},
-        )
+    def _ready(self) -> Child:
+        """The process, a new one where another was started elsewhere or has ended."""
+        surroundings = environment, _ = {**_environment(), **_caches_in(self._folder)}, os.getcwd()
+        child = self._child
+        if child and (surroundings != self._surroundings or child.process.poll() is not None):
+            self._end()
+        if self._child is None:
+            packages()  # a warning of one that is omitted comes from here, and not from the child
+            self._surroundings = surroundings
+            self._child = Child(
+                [sys.executable, "-m", "flint.frontends.torch_world.record.child"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+            )
+        return self._child
 
     def _end(self) -> int:
         child, self._child = self._child, None
         return child.end() if child is not None else 0
+
+
+#: Those of whoever captures many times.
+_SHARED: ContextVar[RankProcesses | None] = ContextVar("rank processes", default=None)
+
+
+@contextlib.contextmanager
+def shared(processes: RankProcesses) -> Iterator[None]:
+    """Captures in this context run in `processes`, which stay open after them."""
+    before = _SHARED.set(processes)
+    try:
+        yield
+    finally:
+        _SHARED.reset(before)
+
+
+@contextlib.contextmanager
+def rank_processes() -> Iterator[RankProcesses]:
+    """The processes of a capture: shared ones, else its own."""
+    found = _SHARED.get()
+    with RankProcesses() if found is None else contextlib.nullcontext(found) as processes:
+        yield processes
 
 
 def _codes(child: Child, files: Sequence[tuple[str, str]], jobs: Sequence[Job]) -> dict[int, int]:

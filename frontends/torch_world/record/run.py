@@ -36,7 +36,7 @@ from flint.frontends.torch_private import (
 from flint.frontends.torch_world.device.chips import chip_properties
 from flint.frontends.torch_world.device.cuda import make_device_module
 from flint.frontends.torch_world.device.device import NAME, SHOWN, DeviceTimeline
-from flint.frontends.torch_world.device.fakes import Fakes
+from flint.frontends.torch_world.device.fakes import Fakes, KnownResults
 from flint.frontends.torch_world.packages.package import packages
 from flint.frontends.torch_world.program.cuda_kernels import shape_kernels
 from flint.frontends.torch_world.program.states import States
@@ -157,8 +157,8 @@ def load(session: Session, original: Function) -> Function:
 _LATE = ((PIPELINES, PIPELINE), (CHECKPOINTS_MODULE, CHECKPOINTS), (BUILDERS, DEEPSPEED))
 
 
-def run(job: Job) -> Recording:
-    """Run the job's program and return what its rank did in the recorded step.
+def run(job: Job, known: KnownResults | None = None) -> Recording:
+    """Run the job's program and return what its rank did in the recorded step; `known` grows.
 
     The process is changed for good: it has a device named `flint`. Raises FlintError FL231, FL232,
     FL233, FL234, FL235; what the program raises goes through.
@@ -173,7 +173,7 @@ def run(job: Job) -> Recording:
         session.warnings[warning] = None
     recorder = Recorder(session)
     states = States(recorder, session.modules, session.device_meshes)
-    _connect(session, recorder, states, job)
+    _connect(session, recorder, states, job, Fakes(session.fake_mode, known=known))
     kept = KeptFiles(session.warnings.setdefault, job.began, session.files.moved)
     with variables_set(_environment(job)), kept.guarded(), _world(session, recorder):
         _until_done(session, lambda: _program(job))
@@ -197,7 +197,7 @@ def _session(job: Job, timeline: DeviceTimeline) -> Session:
     return session
 
 
-def _connect(session: Session, recorder: Recorder, states: States, job: Job) -> None:
+def _connect(session: Session, recorder: Recorder, states: States, job: Job, fakes: Fakes) -> None:
     def start() -> None:
         recorder.restart()
         states.forget()
@@ -216,7 +216,7 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job) -> 
             module=lambda: session.modules.current,
             without_modes=without_modes,
             group_position=recorder.groups.position,
-            call=Fakes(session.fake_mode).call,
+            call=fakes.call,
             on_host=lambda tensor: tensor.device.type == "cpu",
             sent=Broadcasts(session.handover, recorder.groups.members, session.rank).sent,
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import textwrap
 from collections import Counter
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from flint.errors import FlintError
 from flint.frontends.model_file import Target, importable, load_step
 from flint.frontends.torch_weights import without_weights
 from flint.frontends.torch_world.device.device import DeviceTimeline, Stream, StreamEvent
-from flint.frontends.torch_world.device.fakes import Fakes
+from flint.frontends.torch_world.device.fakes import Fakes, KnownResults, learn, told
 from flint.frontends.torch_world.program.comms import NAMESPACES, family_of
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.modules import ModulePaths, clean_path
@@ -202,6 +203,44 @@ def test_remembered_results_are_those_of_fake_tensors() -> None:
     assert fakes._known, "something is remembered"
     assert first == expected
     assert again == expected
+
+
+def test_other_processes_results_are_those_of_fake_tensors() -> None:
+    ours: KnownResults = {}
+    theirs: KnownResults = {}
+    with FakeTensorMode() as mode, Remembering(Fakes(mode, torch.device("meta"), ours)):
+        expected = described(some_work())
+    learn(theirs, pickle.loads(pickle.dumps(told(ours, 0))))
+    assert theirs == ours
+    with FakeTensorMode() as mode, Remembering(Fakes(mode, torch.device("meta"), theirs)):
+        assert described(some_work()) == expected
+    assert told(theirs, len(ours)) == [], "nothing was looked up again"
+    learn(theirs, [("nowhere.that.default", (), None)])
+    assert len(theirs) == len(ours), "of a library that is not loaded here"
+
+
+def views_of_a_buffer() -> list[Any]:
+    flat = torch.empty(64, device="meta")
+    seen = []
+    for start in (0, 8, 24):
+        part = flat.narrow(0, start, 16)
+        rows = part.view(4, 4)
+        seen += [rows, rows[1:], rows.t(), part.add_(1), torch.mul(rows, 2, out=rows)]
+        seen += [part.as_strided((2, 2), (2, 1)), part.as_strided((2,), (1,), 3)]
+    return seen
+
+
+def test_views_elsewhere_in_a_buffer_are_remembered_from_where_they_start() -> None:
+    with FakeTensorMode() as mode:
+        expected = described(views_of_a_buffer())
+        fakes = Fakes(mode, torch.device("meta"))
+        with Remembering(fakes):
+            assert described(views_of_a_buffer()) == expected
+        names = [str(key[0]) for key in fakes._known]
+        assert names.count("aten.view.default") == 1, "three places, one result"
+        assert names.count("aten.as_strided.default") == 6, (
+            "those are told from the storage's start"
+        )
 
 
 def test_a_storage_number_is_never_used_again() -> None:

@@ -56,3 +56,33 @@ def test_a_script_is_told_the_chip_of_its_cluster(tmp_path):
     usual, other = evaluator.evaluate(larger)
     assert (usual.reason, other.reason) == ("", "")
     assert other.memory["parameters"] > usual.memory["parameters"], "it was told of an MI300X"
+
+
+TELLS = """
+import os, sys, torch, torch.distributed as dist
+width = int(sys.argv[1].rpartition("=")[2])
+open(f"{__file__}.{os.getpid()}.{os.getppid()}", "w").close()
+dist.init_process_group(backend="nccl")
+model = torch.nn.Linear(width, 64, device="cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    model(torch.ones(8, width, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_points_of_a_study_fork_from_one_process(tmp_path):
+    (tmp_path / "train.py").write_text(TELLS)
+    subject = Subject(str(tmp_path / "train.py"), world=True)
+    points = [
+        Point("data=2", "h100-dgx", settings=(("width", width),)) for width in ("32", "48", "32")
+    ]
+    evaluator = Evaluator(subject)
+    found = [evaluator.evaluate([p])[0] for p in points]
+    assert [r.reason for r in found] == ["", "", ""]
+    assert found[0] == found[2] != replace(found[1], point=points[0])
+    parents = [path.suffix for path in tmp_path.glob("train.py.*.*")]
+    assert len(parents) > 2
+    assert len(set(parents)) == 1
+    evaluator.close()
+    assert Evaluator(subject).evaluate(points[1:2]) == found[1:2]

@@ -6,7 +6,7 @@ import gc
 import traceback
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from flint.cluster.models import Cluster
     from flint.cluster.tables import Quantity
     from flint.frontends.model_file import ModelFile, Target
+    from flint.frontends.torch_world.record.process import RankProcesses
     from flint.ir.workload import Workload
     from flint.steps.entry import AnyStep
     from flint.tracing import Trace
@@ -229,8 +230,8 @@ class _TooLargeError(Exception):
 class Evaluator:
     """Evaluates the points of one subject.
 
-    It imports the model file once, and keeps it imported until `close`. It keeps the last capture, and
-    what the pipelines of several have in common.
+    It imports the model file once, and keeps it until `close`, as it keeps the process that ranks are
+    forks of. It keeps the last capture, and what the pipelines of several have in common.
     """
 
     subject: Subject
@@ -241,6 +242,7 @@ class Evaluator:
     _measured: dict[Any, Workload] = field(default_factory=dict, init=False, repr=False)
     _shared: SharedBodies = field(default_factory=SharedBodies, init=False, repr=False)
     _told: ToldChips = field(init=False, repr=False)
+    _ranks: RankProcesses | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._told = ToldChips(self.subject)
@@ -268,7 +270,7 @@ class Evaluator:
         self._last, self._shared = None, SharedBodies()
         self._machines.clear()
         self._told.close()
-        self._file = None
+        self._file, self._ranks = None, None
 
     def _captured_alike(self, points: Sequence[Point]) -> Iterable[Sequence[Point]]:
         """Scripts and compilers are told the chip, so what they make is of one cluster's."""
@@ -349,8 +351,8 @@ class Evaluator:
             if limited and (bound := bound_of(step, mesh, capacity)):
                 raise _TooLargeError(bound)
 
-        trace = self._captured(options, check)
-        tokens = seen[0]
+        with self._forking():
+            trace, tokens = self._captured(options, check), seen[0]
         if self.subject.tokens:
             mesh = point.mesh or str(trace.workload.mesh)  # of a file the program's own
             tokens = tokens_by(self.subject.tokens, mesh, self._values(point, options))
@@ -383,6 +385,13 @@ class Evaluator:
         load_plugin_libraries()
         with contained():
             return captured_from(self._model_file(target), options, check, self._shared)
+
+    def _forking(self) -> AbstractContextManager[None]:
+        """A context whose captures fork ranks of one process."""
+        from flint.frontends.torch_world.record.process import RankProcesses, shared
+
+        self._ranks = self._ranks or self._open.enter_context(RankProcesses())
+        return shared(self._ranks)
 
     def _model_file(self, target: Target) -> ModelFile:
         from flint.frontends.model_file import ModelFile, importable
@@ -445,8 +454,7 @@ class ToldChips:
         """What says which chip is told; the same for all points where none is."""
         if not (self.subject.world or self.subject.compiler):
             return "", ()
-        of_chip = (c for c in point.changes if c[0].partition(".")[0] == "chip")
-        return point.cluster, tuple(of_chip)
+        return point.cluster, tuple(c for c in point.changes if c[0].split(".")[0] == "chip")
 
     def cluster(self, point: Point) -> str:
         """The cluster that is named. Raises FlintError as `cluster_text` does."""

@@ -16,7 +16,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from flint.errors import FlintError
@@ -55,12 +54,7 @@ class LocalExecutor:
         self._work = replace(self._work, folder=str(folder))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._end(kill=kind is not None)
         self._open.close()
 
@@ -103,10 +97,12 @@ class LocalExecutor:
                 yield self._alone(group)
 
     def _alone(self, group: PointGroup) -> Done:
+        late = late_file(self._work.folder, group)
         for _ in range(_TRIES_ALONE):
-            if self._was_late(group):
-                limit = limit_of(self._work, group)
-                return failed(group, f"it did not finish in {limit:g} seconds")
+            if late.exists() and late.stat().st_size:
+                return failed(
+                    group, f"it did not finish in {limit_of(self._work, group):g} seconds"
+                )
             try:
                 return self._submit(group).result()
             except BrokenProcessPool:
@@ -115,13 +111,8 @@ class LocalExecutor:
             raise _cannot_start()
         return failed(group, KILLED_TWICE)
 
-    def _was_late(self, group: PointGroup) -> bool:
-        path = late_file(self._work.folder, group)
-        return path.exists() and path.stat().st_size > 0
-
     def _submit(self, group: PointGroup) -> Future[Done]:
-        if self._pool is None:
-            self._pool = self._started()
+        self._pool = self._pool or self._started()
         try:
             future = self._pool.submit(evaluate_group, self._work, group)
         except BrokenProcessPool as error:
