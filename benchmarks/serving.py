@@ -1,6 +1,8 @@
-"""Replays of logged requests beside what engines measured: the tables of docs/serving-accuracy.md.
+"""Replays of logged requests beside what engines measured, and passes beside fresh captures: docs/serve.md.
 
-    python -m benchmarks.serving
+    python -m benchmarks.serving                 # the logs
+    python -m benchmarks.serving passes          # four models at six random sizes each, one of 8 layers at 50
+    python -m benchmarks.serving passes llama-70b
 
 Two runs of vLLM 0.19 of 300 requests (LLMServingSim), and engines at a concurrency (aiconfigurator),
 of models that examples/serve_jax.py has in the precision of the row. Beside each stand the same
@@ -10,6 +12,7 @@ replay with the times of a roofline, and with those of BLIS's trained model.
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.tables import markdown
+from flint.backends.cost.setting import setting_of
+from flint.capturing import capture
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
 from flint.tools.serve.engine.engines import rules_of
@@ -25,7 +30,7 @@ from flint.tools.serve.replay import Pool, replay
 from flint.tools.serve.requests.generated import requests_of
 from flint.tools.serve.result import request_times
 from flint.tools.serve.step_times import EngineTimes, PromptChunk
-from flint.tools.serve.surface.surface import Surface, surface_of
+from flint.tools.serve.surface.surface import Surface, as_engines_run, surface_of
 
 DATA = Path(__file__).parent / "data" / "serving_logs"
 MODEL = str(Path(__file__).parent.parent / "examples" / "serve_jax.py")
@@ -161,8 +166,70 @@ def _rows(run: ServedRun) -> Iterator[tuple[str, ...]]:
         yield (run.name, run.split, quantity, unit, *found_errors)
 
 
+@dataclass(frozen=True)
+class PassCase:
+    """A model on a machine whose passes are held against fresh captures at random sizes."""
+
+    model: str
+    cluster: str
+    devices: int
+    points: int = 6
+    settings: tuple[str, ...] = ()
+
+
+PASSES = (
+    PassCase("llama-8b", "h100-dgx", 2, 50, ("num_layers=8",)),
+    PassCase("llama-8b", "rtx-pro-6000", 1),
+    PassCase("llama-8b", "v5p", 8),
+    PassCase("llama-70b", "h100-dgx", 8),
+    PassCase("qwen3-32b", "b200-dgx", 2, 6, ("cache=fp8",)),
+)
+
+
+def _sizes(points: int) -> Iterator[tuple[int, int, int]]:
+    """Random sizes, by turns of passes that decode and that prefill."""
+    random = np.random.default_rng(11)
+    for number in range(points):
+        if number % 2:
+            batch, new, context = random.integers((2, 2, 0), (17, 1500, 8000)).tolist()
+        else:
+            batch = int(np.exp(random.uniform(np.log(2), np.log(256))))
+            new, context = 1, int(random.integers(16, 16000))
+        yield batch, new, context
+
+
+def pass_errors(case: PassCase) -> list[tuple[tuple[int, int, int], float]]:
+    """Sizes, and how far a pass of the surface is off a fresh capture and estimate (0.01: 1 %)."""
+    settings = (f"model={case.model}", *case.settings)
+    captured = CaptureRequest(MODEL, mesh=str(case.devices), settings=settings)
+    estimated = EstimateRequest(cluster=case.cluster)
+    surface, found = surface_of(captured, estimated), []
+    for batch, new, context in _sizes(case.points):
+        sized = (*settings, f"batch={batch}", f"new={new}", f"context={context}")
+        workload = capture(captured.but(settings=sized)).workload
+        fresh = setting_of(workload, as_engines_run(workload, estimated)).timed()
+        chunks = [PromptChunk(new, context)] * batch if new > 1 else []
+        ns = surface.step_ns(0 if chunks else batch, 0 if chunks else batch * context, chunks)
+        found.append(((batch, new, context), ns / fresh.timeline.total_ns - 1))
+    return found
+
+
+def _pass_rows(case: PassCase) -> tuple[str, ...]:
+    errors = pass_errors(case)
+    sizes, worst = max(errors, key=lambda e: abs(e[1]))
+    mean = float(np.mean([abs(e) for _, e in errors]))
+    machine = f"{case.devices} x {case.cluster}"
+    shown = (" ".join((case.model, *case.settings)), machine, str(case.points))
+    return (*shown, f"{mean:.3%}", f"{worst:+.3%}", "batch={}, new={}, context={}".format(*sizes))
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the table that is asked for."""
+    if sys.argv[1:2] == ["passes"]:
+        cases = [case for case in PASSES if case.model in sys.argv[2:] or not sys.argv[2:]]
+        columns = ("model", "machine", "passes", "mean off", "worst", "at")
+        print(markdown(columns, [_pass_rows(case) for case in cases]))
+        return
     head = ("run", "split", "mean of", "measured", "Flint %", "roofline %", "BLIS %")
     print(markdown(head, [row for run in RUNS for row in _rows(run)]))
 

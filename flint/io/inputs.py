@@ -275,7 +275,8 @@ def _digest_if_same(kind: ReadInputKind, path: str, seen: set[str]) -> str:
 
 def environment_of(variables: Iterable[str]) -> dict[str, str]:
     """What a capture depends on beside files: versions, Flint itself, variables of the environment."""
-    names = {n for n in os.environ if n.startswith(_PREFIXES) and n not in _OWN} | set(variables)
+    names = {n for n in os.environ if n.startswith(_PREFIXES)} | set(variables)
+    names -= set(_OWN)
     folders = _installed_in()
     packages = sorted(
         name

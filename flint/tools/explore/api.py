@@ -124,7 +124,7 @@ class Answer:
         from flint.tools.explore.subject import captured, estimated
 
         subject = self.study.subject
-        if self.best is None or subject.world:
+        if self.best is None or subject.world or subject.serves:
             return None
         point = self.best.point
         try:
@@ -198,6 +198,7 @@ def explore(
     keep_infeasible: bool = False,
     estimate: EstimateRequest | None = None,
     progress: Listener | None = None,
+    serve: Mapping[str, object] | Sequence[str] = (),
     **captured: object,
 ) -> Answer:
     """Estimate every configuration of a program on some devices, and rank those that fit.
@@ -211,22 +212,21 @@ def explore(
     `budget` points are searched (`search`: "nsga2", "tpe", "random") from `seed`. `jobs` processes evaluate
     (0: one a processor), or an `executor`; points that do not fit are priced too if `keep_infeasible`.
     `estimate` says how points are estimated, the fields below how they are captured; `progress` hears of results.
+    With `serve` ({"rate": "1..50/s"}, or as `--serve` has it) points are replays of requests (docs/serve.md).
 
     Raises FlintError FL860 to FL874, and what loading the model raises.
     """
     from flint.tools.explore.study.run import explore_space
 
     request, estimate = _captured(model, captured), estimate or EstimateRequest()
-    subject = Subject.of(request, estimate, tokens=tokens, keep_infeasible=keep_infeasible)
+    how = {"tokens": tokens, "keep_infeasible": keep_infeasible, "serves": bool(serve)}
+    subject = Subject.of(request, estimate, **how)
     objectives = objectives_of(_texts(objective)) if objective else ()
     space = space_of(
-        subject,
-        devices=(devices,) if isinstance(devices, int) else tuple(devices),
-        clusters=_texts(clusters),
-        mesh=mesh,
-        sweeps=[*_sweeps(sweep), *fixed_sweeps(estimate)],
-        where=_texts(where),
-    )
+        subject, devices=(devices,) if isinstance(devices, int) else tuple(devices),
+        clusters=_texts(clusters), mesh=mesh, sweeps=[*_sweeps(sweep), *fixed_sweeps(estimate)],
+        where=_texts(where), serve=_sweeps(serve),
+    )  # fmt: skip
     found = explore_space(
         space,
         study=None if study is None else Path(study),

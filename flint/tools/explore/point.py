@@ -24,6 +24,7 @@ class PointField(StrEnum):
     PIPELINE = "pipeline"  #: cut, schedule, microbatches, chunks
     CLUSTER = "cluster"
     CHANGE = "change"  #: of the cluster: its name is the path, "ib.bandwidth"
+    SERVE = "serve"  #: of a replay of requests (`--serve`)
 
 
 #: Options of an estimate in which points may differ, by the fields of its request.
@@ -67,6 +68,7 @@ def choices(point: Point) -> dict[str, str]:
         found[f"--set {name}" if name in axes else name] = value
     found["cluster"] = point.cluster
     found |= {f"cluster.{name}": value for name, value in point.changes}
+    found |= {name if name not in found else f"serve.{name}": v for name, v in point.serve}
     chosen = dict(point.estimate)
     found |= {option.typed: chosen.get(name, "") for name, option in SWEPT.items()}
     return found
@@ -115,6 +117,7 @@ class Point:
     changes: Pairs = ()  #: of the cluster: ("ib.bandwidth", "100GB/s")
     #: Options of an estimate that were chosen: fields of its request, in their order there.
     estimate: tuple[tuple[str, str], ...] = ()
+    serve: Pairs = ()  #: what is replayed, and on which engines: ("rate", "10/s")
 
     @model_validator(mode="wrap")
     @classmethod
@@ -135,6 +138,8 @@ class Point:
     def key(self) -> str:
         """A digest that tells points apart."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "estimate"}
+        if not self.serve:
+            del values["serve"]  # keys in files stay as they are
         values |= {**_IN_KEYS, **dict(self.estimate)}
         return digest(json.dumps(values, sort_keys=True).encode())
 

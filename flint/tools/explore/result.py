@@ -31,6 +31,10 @@ class Status(StrEnum):
     FAILED = "failed"  #: Flint or a process of it failed
 
 
+#: Times of requests that are served, and the percentiles that are known of them.
+SERVED, PERCENTILES = ("ttft", "tpot", "latency"), (50, 90, 99)
+
+
 class PoolRole(StrEnum):
     """What a rank class serves: of a step that is one of two pools."""
 
@@ -73,7 +77,8 @@ class Result:
     code: str = ""
     place: str = ""
     step_time_ns: Nanoseconds = 0.0
-    #: To the first token and to each further one, of a recorded loop that generates tokens.
+    #: To the first token and to each further one, of a recorded loop that generates tokens; of requests
+    #: that are served the means.
     ttft_ns: Nanoseconds = 0.0
     tpot_ns: Nanoseconds = 0.0
     low_ns: Nanoseconds = 0.0
@@ -98,6 +103,8 @@ class Result:
     price_per_hour: NonNegative = 0.0
     power_w: NonNegative = 0.0
     notes: tuple[str, ...] = ()
+    #: Of a replay of requests: percentiles of times in ns (`ttft_p99`), requests and tokens a second.
+    served: Mapping[str, NonNegative] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Every field that says something, JSON-able."""

@@ -43,6 +43,8 @@ class Subject:
     tokens: str = ""
     #: Whether points whose memory does not fit are priced, too.
     keep_infeasible: bool = False
+    #: Whether points are replays of requests on engines that serve the model (`--serve`).
+    serves: bool = False
     limit_seconds: NonNegative = 600  #: of one capture; one that takes longer is FAILED
 
     @classmethod

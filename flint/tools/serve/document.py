@@ -37,6 +37,8 @@ class ServeDocument(TypedDict):
     requests: str  #: As they were asked for.
     engines: list[EngineDocument]  #: One, or that which prefills and that which decodes.
     summary: ServeSummary  #: Times, rates, and what each pool did.
+    ends: list[ServeSummary]
+    """The same if all passes are as short, and as long, as estimates say they may be four times of five."""
     notes: list[str]  #: What was assumed.
 
 
@@ -50,6 +52,7 @@ def serve_document(served: Served) -> ServeDocument:
         "requests": served.replay.requests.source,
         "engines": [_engine(surface) for surface in served.surfaces],
         "summary": served.summary,
+        "ends": list(served.ends),
         "notes": list(served.notes),
     }
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from flint.cli.options import Writes
 from flint.requests.option import Form, Request, option
 
 
@@ -68,6 +71,21 @@ class ServeRequest(Request):
         "--goodput",
         metavar="LIMITS",
         help="Count requests within limits: ttft<=2s,tpot<=50ms (also latency, queue).",
+    )
+    export: Sequence[str] = option(
+        "--export",
+        form=Form.TEXTS,
+        default=(),
+        metavar="KIND:DIR",
+        role=Writes(adds=True),
+        help="Also write what passes take for another simulator: vidur, llmservingsim or sglang (repeatable).",
+    )
+    model_config: Path | None = option(
+        "--model-config",
+        form=Form.PATH,
+        metavar="config.json",
+        reads=True,
+        help="The model's numbers as Hugging Face has them, for --export vidur and llmservingsim.",
     )
     longest: int | None = option(
         "--longest",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from flint.requests.estimate import EstimateRequest
 from flint.text import share_in
 from flint.tools.serve.engine.engines import rules_of
 from flint.tools.serve.engine.rules import EngineRules
+from flint.tools.serve.engine.speculative import speculating
 from flint.tools.serve.limits import Limit, limits_of
 from flint.tools.serve.replay import Pool, Replay, Router, replay
 from flint.tools.serve.request import ServeRequest
@@ -33,6 +34,8 @@ class Served:
     surfaces: tuple[Surface, ...]  #: of each pool
     limits: tuple[Limit, ...]
     devices: int
+    ends: tuple[ServeSummary, ...] = ()
+    """If all passes are as short, and as long, as estimates say they may be four times of five."""
 
     @cached_property
     def summary(self) -> ServeSummary:
@@ -46,8 +49,17 @@ class Served:
         return tuple(dict.fromkeys(texts))
 
 
-def serve(captured: CaptureRequest, estimated: EstimateRequest, asked: ServeRequest) -> Served:
-    """Replay requests on engines of a captured model.
+def serve(
+    captured: CaptureRequest,
+    estimated: EstimateRequest,
+    asked: ServeRequest,
+    known: Surfaces | None = None,
+    *,
+    sure: bool = True,
+) -> Served:
+    """Replay requests on engines of a captured model; `known` are surfaces of it from other replays.
+
+    If `sure`, also with all passes at both ends of the intervals of their estimates.
 
     Raises FlintError FL884 to FL892 for requests, options and limits that cannot be, FL893 to FL895
     for the model, and what capturing and estimating raise.
@@ -56,7 +68,8 @@ def serve(captured: CaptureRequest, estimated: EstimateRequest, asked: ServeRequ
     share, kinds = _share(asked.memory_share), _kinds(captured, estimated, asked)
     requests = requests_of(asked.requests)
     _require_lengths(requests, asked.longest)
-    surfaces = _surfaces(kinds, captured, estimated)
+    known = known or Surfaces(captured)
+    surfaces = [known.of(k.mesh, estimated.but(cluster=k.cluster)) for k in kinds]
     tokens = requests.input_tokens + requests.output_tokens
     served = [
         replace(
@@ -72,26 +85,38 @@ def serve(captured: CaptureRequest, estimated: EstimateRequest, asked: ServeRequ
     ]
     for surface in served:
         _ = surface.cache_tokens  # raises where none fits, before anything is replayed
-    pools = [Pool(s, kind.rules, kind.engines) for s, kind in zip(served, kinds, strict=True)]
+
+    def replayed(power: int) -> Replay:
+        pools = [
+            Pool(*speculating(s.longer(s.factor**power), kind.rules), kind.engines)
+            for s, kind in zip(served, kinds, strict=True)
+        ]
+        return replay(requests, *pools, router=Router(asked.router))
+
     with stage("replay"):
-        found = replay(requests, *pools, router=Router(asked.router))
+        found = replayed(0)
+        ends = tuple(summarize(replayed(power), limits) for power in (-1, 1)) if sure else ()
     sizes = (surface.setting.workload.mesh.size for surface in served)
-    devices = sum(pool.engines * size for pool, size in zip(pools, sizes, strict=True))
-    return Served(found, tuple(served), limits, devices)
+    devices = sum(kind.engines * size for kind, size in zip(kinds, sizes, strict=True))
+    return Served(found, tuple(served), limits, devices, ends)
 
 
-def _surfaces(
-    kinds: Sequence[_Kind], captured: CaptureRequest, estimated: EstimateRequest
-) -> list[Surface]:
-    """The surface of each kind: a mesh is captured once, and priced once on each machine."""
-    passes, priced = dict[str | None, list[Workload]](), dict[tuple[str | None, str], Surface]()
-    for kind in kinds:
-        if kind.mesh not in passes:
-            passes[kind.mesh] = passes_of(captured.but(mesh=kind.mesh))
-        if kind.machine not in priced:
-            on = estimated.but(cluster=kind.cluster)
-            priced[kind.machine] = surface_on(passes[kind.mesh], on)
-    return [priced[kind.machine] for kind in kinds]
+@dataclass
+class Surfaces:
+    """Surfaces of a model: a mesh is captured once, and priced once on each machine."""
+
+    captured: CaptureRequest
+    _passes: dict[str | None, list[Workload]] = field(default_factory=dict, init=False)
+    _priced: dict[tuple[str | None, str], Surface] = field(default_factory=dict, init=False)
+
+    def of(self, mesh: str | None, estimated: EstimateRequest) -> Surface:
+        """The surface of the model on a mesh, priced so. Raises what `surface_of` does."""
+        key = mesh, repr(sorted(estimated.given().items()))
+        if key not in self._priced:
+            if mesh not in self._passes:
+                self._passes[mesh] = passes_of(self.captured.but(mesh=mesh))
+            self._priced[key] = surface_on(self._passes[mesh], estimated)
+        return self._priced[key]
 
 
 @dataclass(frozen=True)
@@ -102,11 +127,6 @@ class _Kind:
     mesh: str | None
     cluster: str | Path | Cluster | None
     engines: int
-
-    @property
-    def machine(self) -> tuple[str | None, str]:
-        """What tells surfaces apart."""
-        return self.mesh, str(self.cluster)
 
 
 def _kinds(

@@ -46,12 +46,20 @@ def _head(served: Served) -> Iterator[str]:
 
 def _times(served: Served) -> str:
     rows = [
-        [name, *(format_duration(value) for value in (s.mean, s.p50, s.p90, s.p99))]
+        [name, *(format_duration(v) for v in (s.mean, s.p50, s.p90, s.p99)), *_ends(served, field)]
         for name, field in _TIMES
         if isinstance(s := getattr(served.summary, field), TimeSpread)
     ]
-    heads = [Column(name, right=bool(name)) for name in ("", "mean", "p50", "p90", "p99")]
+    sure = ("80 %: mean", "p99") if served.ends else ()
+    heads = [Column(name, right=bool(name)) for name in ("", "mean", "p50", "p90", "p99", *sure)]
     return text_table(heads, rows)
+
+
+def _ends(served: Served, field: str) -> list[str]:
+    """The mean and the 99th percentile at both ends of the intervals of passes."""
+    found = [getattr(end, field) for end in served.ends]
+    both = [[format_duration(v) for v in (s.mean, s.p99)] for s in found]
+    return [f"{low} to {high}" for low, high in zip(*both, strict=True)] if both else []
 
 
 def _rates(served: Served) -> Iterator[str]:

@@ -12,6 +12,7 @@ from flint.errors import FlintError
 from flint.io.documents import as_json
 from flint.tools.serve.engine.cache import PagedCache
 from flint.tools.serve.engine.engines import ENGINES, rules_of
+from flint.tools.serve.engine.speculative import speculating
 from flint.tools.serve.limits import limits_of
 from flint.tools.serve.replay import Pool, Replay, Router, Unserved, replay
 from flint.tools.serve.requests.generated import requests_of
@@ -136,26 +137,55 @@ def test_first_come_first_served_and_none_starves(engine: str) -> None:
     assert (np.diff(found.times.scheduled) >= 0).all()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_at_a_low_rate_the_first_token_takes_one_prefill(engine: str) -> None:
-    found = served("constant:0.1/s,input=900,output=20,n=5", f"{engine}:host_us=100")
-    alone = Roofline().step_ns(0, 0, (PromptChunk(900, 0),)) + 1e5
+@given(st.sampled_from([*ENGINES]), st.integers(1, 8000), st.integers(1, 30), st.integers(0, 500))
+@settings(max_examples=60, deadline=None)
+def test_at_a_low_rate_the_first_token_takes_one_prefill(
+    engine: str, tokens: int, output: int, host: int
+) -> None:
+    found = served(f"constant:0.1/s,input={tokens},output={output},n=4", f"{engine}:host_us={host}")
+    alone = Roofline().step_ns(0, 0, (PromptChunk(tokens, 0),)) + host * 1e3
     assert request_times(found)["ttft"] == pytest.approx(alone)
 
 
-def test_all_at_once_the_throughput_is_that_of_full_passes() -> None:
-    found = summarize(
-        served("poisson:inf/s,input=64,output=1000,n=640", "vllm:max_num_seqs=64,host_us=0")
+@given(st.sampled_from([8, 64, 200]), st.integers(1, 400), st.integers(600, 1200))
+@settings(max_examples=15, deadline=None)
+def test_all_at_once_the_throughput_is_that_of_full_passes(
+    sequences: int, tokens: int, output: int
+) -> None:
+    load = f"poisson:inf/s,input={tokens},output={output},n={10 * sequences}"
+    found = summarize(served(load, f"vllm:max_num_seqs={sequences},host_us=0", cache=4_000_000))
+    fullest = sequences / Roofline().step_ns(sequences, sequences * (tokens + output // 2)) * 1e9
+    assert 0.9 * fullest < found.output_tokens_per_s < 1.02 * fullest
+    assert found.pools[0].mean_batch == pytest.approx(sequences, rel=0.1)
+
+
+@given(st.sampled_from([*ENGINES]), st.integers(0, 2**32), st.integers(1, 3))
+@settings(max_examples=20, deadline=None)
+def test_waits_do_not_fall_when_the_rate_rises(engine: str, seed: int, engines: int) -> None:
+    loads = [f"poisson:{rate}/s,lengths=sharegpt,n=400,seed={seed}" for rate in (2, 8, 32, 128)]
+    ttft = [summarize(served(load, engine, engines)).ttft_ns.p99 for load in loads]
+    assert all(a <= b * 1.15 for a, b in itertools.pairwise(ttft))
+
+
+@given(st.sampled_from([*ENGINES]), st.integers(1, 8), st.floats(0, 1), st.floats(0, 0.5))
+@settings(max_examples=30, deadline=None)
+def test_drafts_give_the_tokens_of_their_passes(
+    engine: str, drafted: int, accepted: float, share: float
+) -> None:
+    """A lone sequence: passes that check, and drafts, over the tokens that they give on average."""
+    chip, text = (
+        Roofline(),
+        f"draft_tokens={drafted},acceptance_rate={accepted},draft_share={share}",
     )
-    fullest = 64 / Roofline().step_ns(64, 64 * (64 + 500)) * 1e9
-    assert 0.95 * fullest < found.output_tokens_per_s < 1.02 * fullest
-    assert found.pools[0].mean_batch == pytest.approx(64, rel=0.05)
-
-
-def test_waits_do_not_fall_when_the_rate_rises() -> None:
-    loads = [f"poisson:{rate}/s,lengths=sharegpt,n=1500" for rate in (2, 8, 32, 128)]
-    ttft = [summarize(served(load)).ttft_ns.p99 for load in loads]
-    assert all(a <= b * 1.05 for a, b in itertools.pairwise(ttft))
+    rules = rules_of(f"{engine}:host_us=100,{text}")
+    load = requests_of("constant:0.1/s,input=1000,output=20,n=3")
+    found = replay(load, Pool(*speculating(chip, rules)))
+    check = chip.step_ns(0, 0, (PromptChunk(1 + drafted, 1010),))
+    whole = check + drafted * share * chip.step_ns(1, 1010) + 1e5
+    tokens = np.polyval([1.0] * (drafted + 1), accepted)
+    assert request_times(found)["tpot"] == pytest.approx(whole / tokens, rel=1e-3)
+    alone = chip.step_ns(0, 0, (PromptChunk(1000, 0),)) + 1e5
+    assert request_times(found)["ttft"] == pytest.approx(alone)
 
 
 def test_shared_prefixes_are_computed_once() -> None:

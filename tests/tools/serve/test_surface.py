@@ -39,7 +39,10 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 HEADS, SIZE, DIM, LAYERS = 8, 64, 512, 3
 
 @flint.entry(axes=("model",))
-def engine(mesh, *, batch: int = 1, new: int = 1, context: int = 8, bucket: int = 1):
+def engine(
+    mesh, *, batch: int = 1, new: int = 1, context: int = 8, bucket: int = 1, window: int = 0,
+    num_layers: int = LAYERS,
+):
     def array(*shape, spec=P()):
         return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec))
 
@@ -50,7 +53,8 @@ def engine(mesh, *, batch: int = 1, new: int = 1, context: int = 8, bucket: int 
             k = jax.lax.dynamic_update_slice_in_dim(k, n, context, 1)
             v = jax.lax.dynamic_update_slice_in_dim(v, w, context, 1)
             s = jnp.einsum("bshk,bthk->bhst", q, k).astype(jnp.float32)
-            seen = context + jnp.arange(new)[:, None] >= jnp.arange(context + new)
+            at, of = context + jnp.arange(new)[:, None], jnp.arange(context + new)
+            seen = (at >= of) & (at - of < window) if window else at >= of
             s = jax.nn.softmax(jnp.where(seen, s, -1e30), axis=-1).astype(x.dtype)
             x = x + jnp.einsum("bshk,hkd->bsd", jnp.einsum("bhst,bthk->bshk", s, v), p["o"])
             x = x + jnp.maximum(x @ p["up"], 0) @ p["down"]
@@ -63,7 +67,47 @@ def engine(mesh, *, batch: int = 1, new: int = 1, context: int = 8, bucket: int 
     p |= {"up": array(DIM, 2048, spec=heads), "down": array(2048, DIM, spec=P("model"))}
     kv = array(batch, context + new, HEADS, SIZE, spec=P(None, None, "model"))
     x = array(batch, -(-new // bucket) * bucket, DIM)
-    return flint.Step(step, (p, [(kv, kv)] * LAYERS, x), donate_argnums=(1,))
+    return flint.Step(step, (p, [(kv, kv)] * num_layers, x), donate_argnums=(1,))
+
+@flint.entry(axes=("model",))
+def latent(mesh, *, batch: int = 1, new: int = 1, context: int = 8):
+    # absorbed, as in DeepSeek-V2: all heads read one latent and one rotary key
+    def array(*shape, spec=P()):
+        return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec))
+
+    def step(p, caches, x):
+        after = []
+        for kv in caches:
+            q = jnp.einsum("bsd,dhc->bshc", x, p["q"])
+            kv = jax.lax.dynamic_update_slice_in_dim(kv, x @ p["kv"], context, 1)
+            s = jnp.einsum("bshc,btc->bhst", q, kv).astype(jnp.float32)
+            seen = context + jnp.arange(new)[:, None] >= jnp.arange(context + new)
+            s = jax.nn.softmax(jnp.where(seen, s, -1e30), axis=-1).astype(x.dtype)
+            o = jnp.einsum("bhst,btc->bshc", s, kv[..., :128])
+            x = x + jnp.einsum("bshc,hcd->bsd", o, p["o"])
+            x = x + jnp.maximum(x @ p["up"], 0) @ p["down"]
+            after.append(kv)
+        return jnp.argmax(x[:, -1] @ p["head"], -1), after
+
+    heads = P(None, "model")
+    p = {"q": array(DIM, HEADS, 160, spec=heads), "kv": array(DIM, 160)}
+    p |= {"o": array(HEADS, 128, DIM, spec=P("model")), "head": array(DIM, 1000, spec=heads)}
+    p |= {"up": array(DIM, 2048, spec=heads), "down": array(2048, DIM, spec=P("model"))}
+    caches = [array(batch, context + new, 160)] * 2
+    return flint.Step(step, (p, caches, array(batch, new, DIM)), donate_argnums=(1,))
+
+@flint.entry(axes=("data", "model"))
+def divided(mesh, *, batch: int = 1, new: int = 1, context: int = 8):
+    def array(*shape, spec=P()):
+        return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec))
+
+    def step(w, cache, x):
+        cache = jax.lax.dynamic_update_slice_in_dim(cache, x @ w, context, 1)
+        return jnp.einsum("bsd,btd->bst", x, cache), cache
+
+    split = P("data")
+    args = array(DIM, DIM), array(batch, context + new, DIM, spec=split), array(batch, new, DIM, spec=split)
+    return flint.Step(step, args, donate_argnums=(1,))
 
 @flint.entry(axes=("model",))
 def without_cache(mesh, *, batch: int = 1, new: int = 1, context: int = 8):
@@ -113,6 +157,21 @@ def test_a_pass_takes_what_a_fresh_capture_takes(
     assert found == pytest.approx(true, rel=0.01)
 
 
+@pytest.mark.parametrize("entry", ["latent", "engine:window=512", "engine:num_layers=9"])
+def test_latents_windows_and_layers_that_repeat(model: Path, entry: str) -> None:
+    """MLA and windows as they are written; of nine equal layers most captures have four."""
+    name, _, option = entry.partition(":")
+    asked = CaptureRequest(f"{model}:{name}", mesh="2", settings=(option,) * bool(option))
+    found = surface_of(asked, EstimateRequest(cluster="h100-dgx"))
+    for batch, new, context in ((90, 1, 3001), (2, 416, 3000)):
+        sizes = (f"batch={batch}", f"new={new}", f"context={context}")
+        workload = capture(asked.but(settings=(*asked.settings, *sizes))).workload
+        true = setting_of(workload, DENSE).timed().timeline.total_ns
+        chunks = [PromptChunk(new, context)] * batch if new > 1 else []
+        ours = found.step_ns(0 if chunks else batch, 0 if chunks else batch * context, chunks)
+        assert ours == pytest.approx(true, rel=0.01), sizes
+
+
 def test_options_of_an_estimate_change_passes(model: Path, surface: Surface) -> None:
     faster = surface_of(
         request(model), EstimateRequest(cluster="h100-dgx", scale=("attention=4x", "network=0.5x"))
@@ -148,12 +207,14 @@ def test_the_cache_is_what_weights_and_a_pass_leave(surface: Surface) -> None:
         ("without_cache", (), "FL893.*no cache"),
         ("without_sizes", (), "FL893.*no option 'new'"),
         ("engine", ("batch=4",), "FL893.*chooses"),
+        ("divided", (), "FL893.*batch=3.*(?s:.)*data parallel"),
     ],
 )
 def test_models_that_are_no_pass(
     model: Path, entry: str, settings: tuple[str, ...], says: str
 ) -> None:
-    asked = CaptureRequest(f"{model}:{entry}", mesh="2", settings=settings)
+    mesh = "data=2,model=1" if entry == "divided" else "2"
+    asked = CaptureRequest(f"{model}:{entry}", mesh=mesh, settings=settings)
     with pytest.raises(FlintError, match=f"(?s){says}"):
         surface_of(asked, EstimateRequest(cluster="h100-dgx"))
 

@@ -20,6 +20,8 @@ def commands(subject: Subject, point: Point) -> tuple[str, ...]:
     that as a file.
     """
     found = [_capture(subject, point), _estimate(subject, point)]
+    if subject.serves:
+        found = [_serve(subject, point)]
     if point.changes:
         found.insert(0, _machine(subject, point))
     return tuple(shlex.join(("flint", *words)) for words in found)
@@ -42,6 +44,14 @@ def _cluster(p: Point) -> str:
 
 def _estimate(s: Subject, p: Point) -> Iterator[str]:
     yield from ("estimate", FOLDER, "-c", _cluster(p), *estimated(s, p).words())
+
+
+def _serve(s: Subject, p: Point) -> Iterator[str]:
+    from flint.tools.serve.asked import served_as
+
+    asked = served_as(dict(p.serve))
+    yield from ("serve", s.model, *_words(captured(s, p)), "-c", _cluster(p))
+    yield from (*estimated(s, p).words(), *asked.words())
 
 
 def _machine(s: Subject, p: Point) -> Iterator[str]:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from flint.errors import FlintError, nearest
 from flint.text import format_bytes, format_count, format_duration
-from flint.tools.explore.result import ClassResult, PoolRole, Result
+from flint.tools.explore.result import PERCENTILES, SERVED, ClassResult, PoolRole, Result
 from flint.tools.explore.space.expression import Value
 
 # What users of an inference service feel: time to the first token, time per token; and its caches.
@@ -70,6 +70,7 @@ class QuantityUnit(StrEnum):
     NS = "ns"
     BYTES = "bytes"
     PER_S = "tokens/s"
+    REQUESTS = "requests/s"
     SHARE = "share"
     USD = "USD"
     KWH = "kWh"
@@ -126,7 +127,7 @@ class Objective:
 
         None where there is no interval.
         """
-        if not result.low_ns or not result.high_ns:
+        if not result.low_ns or not result.high_ns or not result.step_time_ns:
             return None
         ends = [self.of(_lasting(result, ns)) for ns in (result.low_ns, result.high_ns)]
         if ends[0] is None or ends[1] is None:
@@ -149,6 +150,8 @@ def _time(r: Result) -> float | None:
 
 
 def _tokens_per_s(r: Result) -> float | None:
+    if r.served:
+        return r.served["output_tokens_per_s"]
     period = period_ns(r)
     return r.tokens / period * _SECOND_NS if r.tokens and period else None
 
@@ -170,6 +173,20 @@ def _cost_per_step(r: Result) -> float | None:
 
 def _per_mtoken(of_step: float | None, r: Result) -> float | None:
     return None if of_step is None or not r.tokens else of_step / r.tokens * _MILLION
+
+
+def _cost_per_mtoken(r: Result) -> float | None:
+    if r.served and r.price_per_hour:
+        return r.price_per_hour * r.devices / 3600 / r.served["output_tokens_per_s"] * _MILLION
+    return _per_mtoken(_cost_per_step(r), r)
+
+
+def _of_served(name: str) -> Callable[[Result], float | None]:
+    return lambda r: r.served.get(name)
+
+
+def _goodput_per_device(r: Result) -> float | None:
+    return r.served["goodput"] / r.devices if r.served else None
 
 
 def _kwh_per_mtoken(r: Result) -> float | None:
@@ -203,7 +220,7 @@ OBJECTIVES: Mapping[str, Objective] = {
             "cost of 1M tokens",
             QuantityUnit.USD,
             False,
-            lambda r: _per_mtoken(_cost_per_step(r), r),
+            _cost_per_mtoken,
             "cost is time x devices x the price in the cluster's file",
         ),
         Objective(
@@ -231,6 +248,28 @@ OBJECTIVES: Mapping[str, Objective] = {
             "ttft", "time to first token", QuantityUnit.NS, False, lambda r: ttft_ns(r) or None
         ),
         Objective("tpot", "time per token", QuantityUnit.NS, False, lambda r: tpot_ns(r) or None),
+        Objective("goodput", "goodput", QuantityUnit.REQUESTS, True, _of_served("goodput")),
+        Objective(
+            "goodput_per_device",
+            "goodput/device",
+            QuantityUnit.REQUESTS,
+            True,
+            _goodput_per_device,
+        ),
+        Objective(
+            "requests_per_s",
+            "requests/s",
+            QuantityUnit.REQUESTS,
+            True,
+            _of_served("requests_per_s"),
+        ),
+        *(
+            Objective(
+                f"{q}_p{p}", f"{q.upper()} p{p}", QuantityUnit.NS, False, _of_served(f"{q}_p{p}")
+            )
+            for q in SERVED
+            for p in PERCENTILES
+        ),
     )
 }
 
@@ -258,6 +297,8 @@ def default_objective(results: Sequence[Result]) -> Objective:
 
     Else the step time: of points with equal tokens both give the same order.
     """
+    if any(r.served for r in results):
+        return OBJECTIVES["goodput"]
     tokens = {r.tokens for r in results if r.step_time_ns}
     return _TOKENS if len(tokens) > 1 and 0 not in tokens else _TIME
 
@@ -267,6 +308,8 @@ def rate(result: Result) -> float | None:
 
     It orders as the default objective does before it is known which that is.
     """
+    if result.served:
+        return result.served["goodput"]
     found = _tokens_per_s(result)
     return (
         found if found is not None or not result.step_time_ns else _SECOND_NS / result.step_time_ns

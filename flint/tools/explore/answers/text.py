@@ -43,7 +43,7 @@ def rejected_groups(results: Sequence[Result]) -> Iterator[Rejected]:
 
 
 #: Quantities that every table has, beside the objectives.
-_ALWAYS = ("time", "tokens_per_s", "mfu", "memory")
+_ALWAYS = ("goodput", "ttft_p99", "tpot_p99", "time", "tokens_per_s", "mfu", "memory")
 #: Kinds of rejected points that are told without -v.
 _MOST_REASONS = 6
 
@@ -143,7 +143,7 @@ def _work(ranking: Ranking) -> Iterator[str]:
         yield (
             f"  tokens of a step: {tokens[0]:,} to {tokens[-1]:,} (steps do not do the same work)"
         )
-    if 0 in tokens:
+    if 0 in tokens and not any(r.served for r in ranking.results):
         yield (
             "  tokens of a step are unknown, so it is also unknown whether steps do the same work (--tokens)"
         )
@@ -189,7 +189,7 @@ def _why(r: Rejected) -> str:
 
 
 def _short(r: Result) -> str:
-    options = (*r.point.settings, *r.point.pipeline)
+    options = (*r.point.settings, *r.point.pipeline, *r.point.serve)
     return " ".join((r.point.mesh, *(f"{n}={v}" for n, v in options)))
 
 

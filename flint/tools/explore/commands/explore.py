@@ -78,6 +78,14 @@ class SpaceRequest(Request):
         help="Explore an option, or cut, schedule, microbatches, chunks, cluster, stack, overlap, map, "
         "routing, cluster.TIER.bandwidth ...: a,b,c, 4..64 (doubled), 4..64:4, 50..400GB/s (repeatable).",
     )
+    serve: Sequence[str] = option(
+        "--serve",
+        form=Form.TEXTS,
+        default=(),
+        metavar="NAME=VALUES",
+        help="Replay requests on engines that serve the model: rate=1..50/s, lengths=sharegpt, replicas=1,2, "
+        "engine=vllm,sglang, engine.max_num_seqs=64..512, decode_replicas ... (repeatable).",
+    )
     tokens: str = option(
         "--tokens",
         default="",
@@ -263,6 +271,7 @@ def explore(
     if outputs.simulate is not None:
         without = ("timing", "routing", "scale", "replace", "measured")
         refuse(estimated, without, "--simulate, which runs traces")
+        refuse(asked, ("serve",), "--simulate, which runs one step")
     rows = outputs.rows()
     if model is None:
         refuse_with_a_study_alone(asked, request, estimated, run)
@@ -310,7 +319,10 @@ def _space(
     from flint.tools.explore.subject import Subject, fixed_sweeps
 
     parse_trip_counts(capture.trip_counts)
-    how = {"tokens": asked.tokens, "keep_infeasible": asked.keep_infeasible}
+    serves = bool(asked.serve)
+    if serves and asked.tokens:
+        raise FlintError("FL218", "--tokens counts those of a step, and --serve replays requests")
+    how = {"tokens": asked.tokens, "keep_infeasible": asked.keep_infeasible, "serves": serves}
     return space_of(
         Subject.of(capture, estimated, **how),
         devices=parse_devices(asked.devices) if asked.devices is not None else (),
@@ -318,6 +330,7 @@ def _space(
         sweeps=[*asked.sweep, *fixed_sweeps(estimated)],
         where=ranking.where,
         mesh=asked.mesh,
+        serve=asked.serve,
     )
 
 

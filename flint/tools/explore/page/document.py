@@ -234,7 +234,7 @@ def _rate_of(goal: Objective) -> Objective:
 
 def bottlenecks(ranked: Sequence[Result], chosen: Chosen) -> Section | None:
     """What the time of the best points is made of, in the class of ranks that ends last."""
-    shown = ranked[:BARS]
+    shown = [r for r in ranked[:BARS] if r.step_time_ns]
     if not shown:
         return None
     over = sorted({axes for r in shown for axes in r.exposed_ns})
@@ -367,10 +367,10 @@ def _cards(results: Sequence[Result], ranked: Sequence[Result], goal: Objective)
         first = ranked[0]
         capacity = f"of {format_bytes(first.capacity_bytes)}" if first.capacity_bytes else ""
         time = ("step time", format_duration(first.step_time_ns), _sure(first))
+        of_step = (time, ("MFU", f"{first.mfu:.1%}", first.point.cluster))
         shown = [
             *([] if goal is TIME else [(goal.title, goal.text(first), "")]),
-            time,
-            ("MFU", f"{first.mfu:.1%}", first.point.cluster),
+            *(() if first.served else of_step),
             ("peak memory", format_bytes(first.memory_bytes), capacity),
             ("devices", format_count(first.devices), first.point.mesh),
             *shown,

@@ -168,17 +168,18 @@ def dimensions_of(
     meshes: SpaceDimension,
     clusters: Sequence[str],
     sweeps: Sequence[str],
+    serve: Sequence[str] = (),
 ) -> tuple[SpaceDimension, ...]:
     """Every dimension, in the order of `FIELDS`.
 
-    Raises FlintError FL860 for a sweep that cannot be, or no cluster, and for values what the
+    Raises FlintError FL860 for a sweep that cannot be, or no cluster, FL899 for what no replay has, and for values what the
     command line says of them: FL216 (options), FL246 (schedules), FL701, FL702, FL703, FL725, FL726, FL868.
     """
     found = [_dimension(name, values, declared) for name, values in parse_sweeps(sweeps).items()]
     given = {**dict(subject.settings), **dict(subject.pipeline)}
     _refuse_twice(found, given, clusters)
     fixed = {**given, **{d.name: d for d in found}}
-    found += [meshes, *declared.dimensions(fixed)]
+    found += [meshes, *declared.dimensions(fixed), *_served(serve)]
     if clusters:
         found.append(SpaceDimension("cluster", PointField.CLUSTER, tuple(clusters), "-c"))
     elif not any(d.field == PointField.CLUSTER for d in found):
@@ -200,6 +201,18 @@ def _dimension(name: str, values: tuple[str, ...], declared: Declared) -> SpaceD
             help="give the option another name",
         )
     return SpaceDimension(name.removeprefix(_CHANGE), meant[0], values, _SWEPT)
+
+
+def _served(texts: Sequence[str]) -> list[SpaceDimension]:
+    """What is replayed. Raises FlintError FL899, and what `served_as` does, for values that cannot be."""
+    from flint.tools.serve.asked import served_as
+
+    found = parse_sweeps(texts)
+    first = {name: values[0] for name, values in found.items()}
+    for name, values in found.items():
+        for value in values:
+            served_as({**first, name: value})
+    return [SpaceDimension(n, PointField.SERVE, values, "--serve") for n, values in found.items()]
 
 
 def _meant(name: str, declared: Declared) -> list[str]:

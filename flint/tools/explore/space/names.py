@@ -8,6 +8,7 @@ from functools import cached_property
 
 from flint.ir.mesh import Mesh
 from flint.tools.explore.point import SWEPT, Pairs, Point, PointField
+from flint.tools.explore.result import PERCENTILES, SERVED
 from flint.tools.explore.space.expression import Measure, Value
 
 #: What an estimate says of a point. Names that end in their unit take plain numbers, too.
@@ -28,6 +29,10 @@ RESULTS: Mapping[str, Measure | None] = {
     "ttft_ns": Measure.NS,
     "tpot": Measure.NS,
     "tpot_ns": Measure.NS,
+    **{f"{quantity}_p{p}": Measure.NS for quantity in SERVED for p in PERCENTILES},
+    "goodput": None,
+    "goodput_per_device": None,
+    "requests_per_s": None,
 }
 DEVICES = "devices"
 #: Names of what a point is estimated on, as the command line calls it.
@@ -40,7 +45,7 @@ _POINT_NAMES = (DEVICES, *_ESTIMATED_ON.values())
 
 @dataclass(frozen=True)
 class Scope:
-    """Mesh axes and options by name. `mesh.NAME`, `set.NAME` and `result.NAME` say which is meant.
+    """Mesh axes and options by name. `mesh.NAME`, `set.NAME`, `serve.NAME` and `result.NAME` say which is meant.
 
     Without that a name stands for whichever has it; one that several have stands for none.
     Characters of options that a name cannot have are `_` in it ("batch-size": batch_size).
@@ -48,6 +53,7 @@ class Scope:
 
     axes: tuple[str, ...]
     options: tuple[str, ...]
+    served: tuple[str, ...] = ()  #: what is said of a replay
 
     @cached_property
     def known(self) -> Mapping[str, Measure | None]:
@@ -69,6 +75,8 @@ class Scope:
             return self._of_mesh(value)
         if field in (PointField.SETTING, PointField.PIPELINE):
             return self._named("set", {as_name(name): value})
+        if field == PointField.SERVE:
+            return self._named("serve", {as_name(name): value})
         if field == PointField.CHANGE:
             return {}
         return self._named("", {_ESTIMATED_ON[field]: value})
@@ -80,6 +88,8 @@ class Scope:
         chosen |= {**dict.fromkeys(SWEPT, ""), **dict(point.estimate)}
         for field, value in chosen.items():
             found |= self.of(field, "", value)
+        for name, value in point.serve:
+            found |= self.of(PointField.SERVE, name, value)
         return found
 
     def fixed(self, options: Pairs) -> dict[str, Value]:
@@ -106,12 +116,14 @@ class Scope:
     def _plain(self) -> Iterator[str]:
         yield from self.axes
         yield from map(as_name, self.options)
+        yield from map(as_name, self.served)
         yield from RESULTS
         yield from _POINT_NAMES
 
     def _full(self) -> Iterator[str]:
         yield from (f"mesh.{a}" for a in self.axes)
         yield from (f"set.{as_name(o)}" for o in self.options)
+        yield from (f"serve.{as_name(o)}" for o in self.served)
 
 
 def as_name(option: str) -> str:

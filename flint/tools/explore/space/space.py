@@ -20,6 +20,7 @@ from flint.tools.explore.space.dimensions import axes_of, dimensions_of, mesh_di
 from flint.tools.explore.space.expression import Value
 from flint.tools.explore.space.names import Scope, as_name
 from flint.tools.explore.subject import Subject
+from flint.tools.serve.surface.sizes import SIZES
 
 # The product of dimensions, without what conditions forbid: a condition ends a branch early.
 
@@ -125,6 +126,7 @@ _PAIRS: dict[str, str] = {
     PointField.SETTING: "settings",
     PointField.PIPELINE: "pipeline",
     PointField.CHANGE: "changes",
+    PointField.SERVE: "serve",
 }
 
 
@@ -149,7 +151,8 @@ class Space:
         """The names that conditions, limits and other expressions may have."""
         asked = (PointField.SETTING, PointField.PIPELINE)
         options = [d.name for d in self.dimensions if d.field in asked]
-        return Scope(self.axes, (*(n for n, _ in self.fixed), *options))
+        served = tuple(d.name for d in self.dimensions if d.field == PointField.SERVE)
+        return Scope(self.axes, (*(n for n, _ in self.fixed), *options), served)
 
     def size(self) -> int:
         """Number of points before conditions."""
@@ -266,11 +269,13 @@ def space_of(
     sweeps: Sequence[str] = (),
     where: Sequence[str] = (),
     mesh: str | None = None,
+    serve: Sequence[str] = (),
 ) -> Space:
     """The space of what an entry declares and a user asks for. Runs the code of the model file.
 
     `devices` are numbers of devices, `clusters` presets or files, `sweeps` as `--sweep` has them,
-    `where` conditions; `mesh` limits the sizes of axes: "pipe=4,data=*,model=1..8".
+    `where` conditions; `mesh` limits the sizes of axes: "pipe=4,data=*,model=1..8"; `serve` is what is
+    replayed, as `--serve` has it.
 
     Raises FlintError FL860 (a sweep, no cluster), FL861 (a condition, tokens), FL862 (nothing is left),
     FL863 (an axis, numbers of devices), FL216 (an option), FL701 and FL702 (a cluster), and what
@@ -279,9 +284,11 @@ def space_of(
     declared = Declared.of(subject)
     axes = axes_of(declared, mesh)
     meshes = mesh_dimension(declared, axes, devices, mesh)
-    dimensions = dimensions_of(subject, declared, meshes, clusters, sweeps)
+    dimensions = dimensions_of(subject, declared, meshes, clusters, sweeps, serve)
     explored = {d.name for d in dimensions if d.field in (PointField.SETTING, PointField.PIPELINE)}
     given = {**dict(declared.defaults()), **dict(subject.pipeline), **dict(subject.settings)}
+    if subject.serves:  # a pass has these by itself
+        given = {n: v for n, v in given.items() if n not in SIZES}
     fixed = tuple(sorted((n, v) for n, v in given.items() if n not in explored))
     space = Space(subject, dimensions, tuple(devices), tuple(a.name for a in axes), fixed=fixed)
     require_tokens(subject.tokens, space.scope)

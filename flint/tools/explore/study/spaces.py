@@ -51,7 +51,8 @@ def scope_of(space: Mapping[str, Any]) -> Scope:
     """The names that conditions on points of a space may have."""
     options = [d["name"] for d in space["dimensions"] if d["field"] in _OPTIONS]
     fixed = [name for name in space.get("fixed", {}) if name not in options]
-    return Scope(tuple(space.get("axes", ())), (*fixed, *options))
+    served = tuple(d["name"] for d in space["dimensions"] if d["field"] == PointField.SERVE)
+    return Scope(tuple(space.get("axes", ())), (*fixed, *options), served)
 
 
 def _chosen(point: Point, asked: Mapping[_Key, Any]) -> Iterator[tuple[_Key, str]]:
@@ -60,6 +61,7 @@ def _chosen(point: Point, asked: Mapping[_Key, Any]) -> Iterator[tuple[_Key, str
         (PointField.SETTING, point.settings),
         (PointField.PIPELINE, point.pipeline),
         (PointField.CHANGE, point.changes),
+        (PointField.SERVE, point.serve),
     ):
         yield from (((field.value, name), value) for name, value in pairs)
     estimate = dict(point.estimate)

@@ -47,6 +47,10 @@ class EvaluatorOf:
 
     def __call__(self) -> PointEvaluator:
         """A new evaluator, which captures and estimates."""
+        if self.subject.serves:
+            from flint.tools.explore.evaluation.served import ServedEvaluator
+
+            return ServedEvaluator(self.subject)
         return Evaluator(self.subject)
 
 

@@ -54,10 +54,12 @@ def serve(
     fourteen sizes; what any other pass takes follows from these. Exits with 1 if requests come faster
     than they are served, or never end.
     """
+    from flint.tools.serve.export.export import export_served, exports_of
     from flint.tools.serve.serve import serve as served_by
 
     if output is not None:
         refuse_to_replace(output, OutputKind.REQUESTS, force=force)
+    exports = exports_of(asked)
     with stages_shown(quiet=quiet or json_):
         found = served_by(captured, estimated, asked)
     if json_:
@@ -71,6 +73,9 @@ def serve(
     if output is not None:
         write_output(output, _table(found), OutputKind.REQUESTS, force=force)
         print_note(f"wrote   {output}", quiet=quiet or json_)
+    for kind, directory in exports:
+        export_served(found, asked, kind, directory, force=force)
+        print_note(f"wrote   {directory}", quiet=quiet or json_)
     if found.summary.overload or found.summary.not_ended:
         raise typer.Exit(FOUND)
 

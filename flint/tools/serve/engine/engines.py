@@ -5,7 +5,7 @@ Versions, files and what is not modelled stand in docs/serve.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -25,7 +25,25 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
-class Vllm:
+class Speculation:
+    """What engines call by many names: a model drafts tokens, and each pass checks them."""
+
+    draft_tokens: Annotated[int, Field(ge=0, le=64)] = 0  #: of a draft; 0: none is made
+    acceptance_rate: Annotated[float, Field(ge=0, le=1)] = (
+        0.7  #: an assumption; measured rates differ by text
+    )
+    draft_share: NotBelow0 = (
+        0.05  #: of a pass that decodes, for each token of a draft: an assumption
+    )
+
+    def drafting(self, rules: EngineRules) -> EngineRules:
+        """Rules with drafts."""
+        return replace(rules, draft_tokens=self.draft_tokens, acceptance=self.acceptance_rate,
+                       draft_share=self.draft_share)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Vllm(Speculation):
     """vLLM 0.19, V1: vllm/v1/core/sched/scheduler.py, vllm/config/scheduler.py, vllm/engine/arg_utils.py.
 
     One budget of tokens for all; running requests first, then waiting ones, none of them in a pass that
@@ -58,7 +76,7 @@ class Vllm:
 
 
 @dataclass(frozen=True)
-class Sglang:
+class Sglang(Speculation):
     """SGLang 0.5: sglang/srt/managers/scheduler.py, schedule_policy.py, schedule_batch.py, environ.py.
 
     Prompts come first and alone, unless `enable_mixed_chunk` (`get_next_batch_to_run`). A request starts
@@ -96,7 +114,7 @@ class Capacity(StrEnum):
 
 
 @dataclass(frozen=True)
-class Trtllm:
+class Trtllm(Speculation):
     """TensorRT-LLM 1.2: its pages "Scheduler" and "Useful Runtime Options", tensorrt_llm/llmapi/llm_args.py.
 
     In-flight batching: requests that generate, then contexts, up to `max_num_tokens`. GUARANTEED_NO_EVICT
@@ -137,7 +155,8 @@ def rules_of(text: str) -> EngineRules:
         raise FlintError(
             "FL890", f"'{text}' is no engine{near}", help="write " + ", ".join(ENGINES)
         )
-    return fill(ENGINES[spec.name], spec, "FL890").rules()
+    found = fill(ENGINES[spec.name], spec, "FL890")
+    return found.drafting(found.rules())
 
 
 def _sequences(name: str, asked: int | None, most: int, token_name: str, tokens: int) -> int:

@@ -69,3 +69,11 @@ class EngineRules:
     watermark: float = 0.0  #: share of the cache that starting requests leave free
     expected: Expected = Expected()
     sequence_ns: float = 0.0  #: of each sequence of a pass, on the chip
+    draft_tokens: int = 0  #: of a draft that each pass checks; 0: no speculative decoding
+    acceptance: float = 0.0  #: how often a token of the draft is right if the one before was
+    draft_share: float = 0.0  #: of a pass that decodes: what drafting a token takes
+
+    @property
+    def tokens_of_pass(self) -> float:
+        """Tokens of a sequence that a pass gives on average: `engine.speculative`."""
+        return sum(self.acceptance**n for n in range(self.draft_tokens + 1))

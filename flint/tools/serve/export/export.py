@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from flint.errors import FlintError
+from flint.errors import FlintError, nearest
 from flint.io.outputs import OutputKind, refuse_to_replace, write_output
+from flint.tools.serve.engine.engines import rules_of
 from flint.tools.serve.engine.rules import EngineRules
 from flint.tools.serve.export.llmservingsim import llmservingsim_files
 from flint.tools.serve.export.model import read_model, require_same_model
 from flint.tools.serve.export.passes import PassTimes, longest_of
 from flint.tools.serve.export.sglang import sglang_files
 from flint.tools.serve.export.vidur import vidur_files
+from flint.tools.serve.request import ServeRequest
+from flint.tools.serve.serve import Served
 from flint.tools.serve.surface.surface import Surface
 
 
@@ -23,6 +26,29 @@ class ExportKind(StrEnum):
     VIDUR = "vidur"
     LLMSERVINGSIM = "llmservingsim"
     SGLANG = "sglang"
+
+
+def exports_of(asked: ServeRequest) -> list[tuple[ExportKind, Path]]:
+    """What `--export` asks for, before any work. Raises FlintError FL909 for a kind that is none, FL896 without
+    the `config.json` that a kind needs.
+    """
+    found = []
+    for text in asked.export:
+        kind, _, directory = text.partition(":")
+        if kind not in [*ExportKind] or not directory:
+            raise FlintError("FL909", f"--export {text} is no KIND:DIR{nearest(kind, [*ExportKind])}",
+                             help=f"kinds are {', '.join(ExportKind)}: --export vidur:tables")  # fmt: skip
+        _require_config(ExportKind(kind), asked.model_config)
+        found.append((ExportKind(kind), Path(directory)))
+    return found
+
+
+def export_served(
+    found: Served, asked: ServeRequest, kind: ExportKind, directory: Path, *, force: bool
+) -> None:
+    """Write the surface of the first pool, as `export` does. Raises what that raises."""
+    surface, rules = found.surfaces[0], rules_of(asked.engine)
+    export(surface, kind, directory, engine=rules, config=asked.model_config, force=force)
 
 
 def export(
@@ -50,17 +76,21 @@ def export(
     return list(found)
 
 
-def _files(
-    surface: Surface, kind: ExportKind, engine: EngineRules, config: Path | None, name: str | None
-) -> Mapping[str, bytes]:
-    if kind is ExportKind.SGLANG:
-        return sglang_files(surface, engine)
-    if config is None:
+def _require_config(kind: ExportKind, config: Path | None) -> None:
+    if config is None and kind is not ExportKind.SGLANG:
         raise FlintError(
             "FL896",
             f"tables for {kind} say the numbers of their model",
-            help="give its config.json, as Hugging Face has it",
+            help="give its config.json, as Hugging Face has it: --model-config config.json",
         )
+
+
+def _files(
+    surface: Surface, kind: ExportKind, engine: EngineRules, config: Path | None, name: str | None
+) -> Mapping[str, bytes]:
+    _require_config(kind, config)
+    if kind is ExportKind.SGLANG or config is None:
+        return sglang_files(surface, engine)
     model = read_model(config, name)
     require_same_model(model, surface, config)
     times = PassTimes(surface, engine, model, longest_of(surface))

@@ -156,6 +156,15 @@ class _Listing:
     call_rows: Int64s
     program: Program
 
+    def keys(self) -> list[tuple[object, ...]]:
+        """What tells kernels apart at one size, then calls."""
+        k, m = self.kernels, self.masks
+        facts = (k.kind, k.dtype, k.indexed_elements > 0, m.causal, m.window)
+        rows = zip(self.columns.tolist(), *(fact.tolist() for fact in facts), strict=True)
+        kernels = [(*c, *rest[:1], k.dtypes[rest[1]], *rest[2:]) for c, *rest in rows]
+        calls = [(int(c.collective), c.spans, c.comm_bytes) for c in self.calls]
+        return [*kernels, *calls]
+
     def signature(self) -> list[tuple[object, ...]]:
         """What has to be equal at all sizes, by row."""
         p, k = self.program, self.kernels
@@ -190,16 +199,20 @@ def lines_of(
     pricing: Pricing,
     sizes: Float64s,
     said: Sequence[str],
+    whole: Program | None = None,
+    whole_at: int = 0,
 ) -> PassLines:
     """One program at several sizes (points, 3) as lines; `said` names each point.
 
-    `ns` are what an estimate has for each row of each program.
+    `ns` are what an estimate has for each row of each program. `whole` has all layers, if the others have
+    few; it is of the point `whole_at`.
 
     Raises FlintError FL894 for programs that are not one program, and for sizes of a kernel that do
-    not follow those of the pass.
+    not follow those of the pass, OtherLayers where `whole` has other kernels.
     """
     listings = [_listing(program, pricing) for program in programs]
     chosen = _of_one_program(listings, said)
+    short = listings[whole_at]
     listings, sizes = [listings[at] for at in chosen], sizes[chosen]
     ns = [ns[at] for at in chosen]
     first = listings[0]
@@ -212,7 +225,29 @@ def lines_of(
     found = replace(found, changes=_changes(listings, ns, line, pricing, sizes))
     misfits: Mask = np.asarray(wrong.reshape(-1, len(COLUMNS)).any(axis=1))
     _require_times(found, listings, ns, sizes, misfits)
-    return found
+    return found if whole is None else _recounted(found, line, short, _listing(whole, pricing))
+
+
+class OtherLayers(Exception):
+    """A model with all layers has kernels that it does not have with few."""
+
+
+def _recounted(found: PassLines, line: Int64s, few: _Listing, whole: _Listing) -> PassLines:
+    """Lines of a model with few layers, as often as all layers have them."""
+    numbers: dict[tuple[object, ...], int] = {}
+    for key, number in zip(few.keys(), line.tolist(), strict=True):
+        if numbers.setdefault(key, number) != number:
+            raise OtherLayers
+    counts = np.zeros(len(found.counts) + len(found.call_counts), dtype=np.int64)
+    trips = whole.program.trips
+    for key, row in zip(whole.keys(), (*whole.rows, *whole.call_rows), strict=True):
+        if key not in numbers:
+            raise OtherLayers
+        counts[numbers[key]] += trips[row]
+    if not counts.all():
+        raise OtherLayers
+    kernels, calls = np.split(counts, [len(found.counts)])
+    return replace(found, counts=kernels, call_counts=calls)
 
 
 def _grouped(

@@ -60,13 +60,17 @@ class EngineMemory:
         return int(left / self.token_bytes)
 
 
-def engine_memory(uses: Sequence[MemoryUse], sizes: Float64s) -> EngineMemory:
+def engine_memory(
+    uses: Sequence[MemoryUse], sizes: Float64s, whole: Sequence[MemoryUse] = ()
+) -> EngineMemory:
     """What memory at sizes (points, 3) says. Raises FlintError FL893 for a model without a cache.
+
+    `whole` are of a model with all layers at the first and the last point, if `uses` are of few.
 
     A cache is arguments that grow with batch * context. Activations are the least sum of `_GROWS` that is no
     less than what any point has beside its arguments.
     """
-    arguments = [sum(use.breakdown.get(kind, 0) for kind in _ARGUMENTS) for use in uses]
+    arguments = [_arguments(use) for use in uses]
     (factors,) = fitted(np.array([arguments], dtype=np.int64), sizes)[0].factors
     token_bytes = round(float(factors[PRODUCTS.index((1, 0, 1))]), 3)
     if token_bytes <= 0:
@@ -75,14 +79,27 @@ def engine_memory(uses: Sequence[MemoryUse], sizes: Float64s) -> EngineMemory:
             "no argument of the model grows with batch * context: it has no cache",
             help="take the keys and values of earlier tokens as an argument, and return them",
         )
-    beside = np.array([u.peak_bytes - a for u, a in zip(uses, arguments, strict=True)], np.float64)
+    weights = float(factors[PRODUCTS.index((0, 0, 0))])
+    beside = [u.peak_bytes - a for u, a in zip(uses, arguments, strict=True)]
+    if whole:
+        ends = sizes[[0, -1]]
+        more = [_arguments(w) - arguments[at] for w, at in zip(whole, (0, -1), strict=True)]
+        held = np.column_stack([np.ones(2), ends[:, 0] * (ends[:, 1] + ends[:, 2])])
+        in_weights, in_cache = np.linalg.solve(held, np.array(more, dtype=np.float64)).tolist()
+        weights, token_bytes = weights + in_weights, round(token_bytes + in_cache, 3)
+        sizes = np.vstack([sizes, ends])
+        beside += [w.peak_bytes - _arguments(w) for w in whole]
     return EngineMemory(
         uses[0].capacity_bytes,
-        round(factors[PRODUCTS.index((0, 0, 0))]),
+        round(weights),
         token_bytes,
-        _activations(np.maximum(beside, 0), products_of(sizes)[:, _GROWS]),
+        _activations(np.maximum(np.array(beside, np.float64), 0), products_of(sizes)[:, _GROWS]),
         uses[0].runtime_bytes,
     )
+
+
+def _arguments(use: MemoryUse) -> int:
+    return sum(use.breakdown.get(kind, 0) for kind in _ARGUMENTS)
 
 
 def _activations(beside: Float64s, products: Float64s) -> tuple[float, ...]:

@@ -28,6 +28,9 @@ class PassSizes(NamedTuple):
         return f"batch={self.batch},new={self.new},context={self.context}"
 
 
+#: Options of an entry that are the sizes of a pass.
+SIZES: Final = PassSizes._fields
+
 #: Captures of one token a sequence (decoding), and of several (prefill). All are multiples of 16, so
 #: that devices can share them, by different primes: a size that equals one of the model's (128 experts)
 #: makes another program, because compilers then share arrays. A batch of one is no point, either:

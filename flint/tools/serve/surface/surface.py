@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.collectives import duration_ns
+from flint.backends.cost.estimate import estimate_of
 from flint.backends.cost.memory.memory import MemoryUse
 from flint.backends.cost.network.torus import CollectiveCall, Span
 from flint.backends.cost.replay.plan import cluster_for
-from flint.backends.cost.setting import Setting, setting_of
+from flint.backends.cost.setting import Setting, Timed, setting_of
+from flint.backends.cost.simulate.exposure import labels_of, shares
 from flint.backends.cost.software import family_of
 from flint.errors import FlintError
 from flint.ir.arrays import Float64s
@@ -23,12 +25,12 @@ from flint.log import stage
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
 from flint.tools.serve.step_times import PromptChunk
-from flint.tools.serve.surface.captured import captures
-from flint.tools.serve.surface.lines import PassLines, PassPart, lines_of
+from flint.tools.serve.surface.captured import PassCaptures, captures
+from flint.tools.serve.surface.lines import OtherLayers, PassLines, PassPart, lines_of
 from flint.tools.serve.surface.memory import EngineMemory, engine_memory
 from flint.tools.serve.surface.sizes import DECODE_POINTS, PREFILL_POINTS, PassSizes
 
-#: Passes of so many numbers of tokens are priced together.
+#: PassCaptures of so many numbers of tokens are priced together.
 _BLOCK = 256
 #: Contexts that decoding is priced at, in tokens; between them it is a straight line.
 _CONTEXTS = tuple(sorted({0, *(round(16 * 2 ** (n / 4)) for n in range(72))}))
@@ -67,7 +69,7 @@ class Surface:
     A pass takes what its tokens, its sequences and the attention of each sequence take, one after the
     other, as engines run kernels. Sequences that decode together count with their mean context;
     chunks of prompts as many equal ones with as much attention. An engine adds `sequence_ns` for each
-    sequence. `most_new`, `most_sequences` and `most_context` are the largest of what it serves. `notes` say what it rests on.
+    sequence. Four times of five all passes take from 1 / `factor` to `factor` times as long. `most_new`, `most_sequences` and `most_context` are the largest of what it serves. `notes` say what it rests on.
     """
 
     decode: PassLines
@@ -76,6 +78,7 @@ class Surface:
     setting: Setting
     late: tuple[float, float]
     notes: tuple[str, ...] = ()
+    factor: float = 1.0
     memory_share: float = 0.9
     most_new: int = 2048
     most_sequences: int = 256
@@ -98,6 +101,12 @@ class Surface:
         decode = PassSizes(self.most_sequences, 1, self.most_context)
         return max(self.memory.pass_bytes(sizes) for sizes in (prompt, decode))
 
+    @property
+    def memory_bytes(self) -> int:
+        """Of a device, with the whole cache."""
+        memory, cache = self.memory, round(self.cache_tokens * self.memory.token_bytes)
+        return memory.weight_bytes + memory.runtime_bytes + self.largest_pass_bytes + cache
+
     def step_ns(
         self, decodes: int, decode_context: int, chunks: Sequence[PromptChunk] = ()
     ) -> float:
@@ -113,6 +122,10 @@ class Surface:
         found += last.ns(decodes + len(chunks))
         found += attention + self._chunks_ns(chunks)
         return found * self.late[1] + self.sequence_ns * (decodes + len(chunks))
+
+    def longer(self, by: float) -> Surface:
+        """The surface whose chip takes `by` times as long."""
+        return replace(self, late=(self.late[0] * by, self.late[1] * by))
 
     def transfer_ns(self, tokens: int) -> float:
         """Nanoseconds to send the cache of some tokens: each device sends its part to another node."""
@@ -151,7 +164,7 @@ class Surface:
 _POINTS = (*DECODE_POINTS, *PREFILL_POINTS)
 
 
-def passes_of(captured: CaptureRequest) -> list[Workload]:
+def passes_of(captured: CaptureRequest) -> PassCaptures:
     """The captures that `surface_on` prices. Raises FlintError FL893 (no such model), and as capturing."""
     return captures(captured, _POINTS)
 
@@ -164,17 +177,28 @@ def surface_of(captured: CaptureRequest, estimated: EstimateRequest) -> Surface:
     return surface_on(passes_of(captured), estimated)
 
 
-def surface_on(workloads: Sequence[Workload], estimated: EstimateRequest) -> Surface:
+def surface_on(passes: PassCaptures, estimated: EstimateRequest) -> Surface:
     """Price the passes of a model on a machine.
 
     Raises FlintError FL893 (a model without a cache), FL894 (its passes are several programs), FL895 (no
     memory), and what estimating raises.
     """
-    estimated = _as_engines_run(workloads[0], estimated)
-    with stage("surface"):
-        decode = _family(workloads[: len(DECODE_POINTS)], DECODE_POINTS, estimated)
-        prefill = _family(workloads[len(DECODE_POINTS) :], PREFILL_POINTS, estimated)
-    memory = engine_memory([*decode.uses, *prefill.uses], np.array(_POINTS, dtype=np.float64))
+    estimated = as_engines_run(passes.workloads[0], estimated)
+    try:
+        with stage("surface"):
+            return _surface(passes, estimated)
+    except OtherLayers:
+        return surface_on(passes.in_full(), estimated)
+
+
+def _surface(passes: PassCaptures, estimated: EstimateRequest) -> Surface:
+    count = len(DECODE_POINTS)
+    first, last = passes.whole or (None, None)
+    decode = _family(passes.workloads[:count], DECODE_POINTS, estimated, first, 0)
+    prefill = _family(passes.workloads[count:], PREFILL_POINTS, estimated, last, -1)
+    uses, sizes = [*decode.uses, *prefill.uses], np.array(_POINTS, dtype=np.float64)
+    whole = [family.whole for family in (decode, prefill) if family.whole is not None]
+    memory = engine_memory(uses, sizes, whole)
     return Surface(
         decode.lines,
         prefill.lines,
@@ -182,10 +206,11 @@ def surface_on(workloads: Sequence[Workload], estimated: EstimateRequest) -> Sur
         prefill.setting,
         (decode.late, prefill.late),
         _notes(decode, prefill),
+        max(decode.factor, prefill.factor),
     )
 
 
-def _as_engines_run(workload: Workload, request: EstimateRequest) -> EstimateRequest:
+def as_engines_run(workload: Workload, request: EstimateRequest) -> EstimateRequest:
     """On GPUs kernels as torch.compile makes them, attention fused, in CUDA graphs; else as estimates."""
     if request.stack is not None or request.profile is not None:
         return request
@@ -201,12 +226,21 @@ class _Family:
     setting: Setting
     late: float
     spread: float
+    whole: MemoryUse | None  #: with all layers, if `uses` are of few
+    factor: float  #: see `Surface`
 
 
 def _family(
-    workloads: Sequence[Workload], points: Sequence[PassSizes], request: EstimateRequest
+    workloads: Sequence[Workload],
+    points: Sequence[PassSizes],
+    request: EstimateRequest,
+    whole: Workload | None,
+    whole_at: int,
 ) -> _Family:
-    """Passes of one kind. The rank class that ends last at the first point stands for all ranks."""
+    """PassCaptures of one kind. The rank class that ends last at the first point stands for all ranks.
+
+    `whole` has all layers, if the others have few; it is of the point `whole_at`.
+    """
     settings = [setting_of(workload, request) for workload in workloads]
     timed = [setting.timed() for setting in settings]
     classes = {len(s.kernels.classes) for s in settings}
@@ -218,11 +252,32 @@ def _family(
     ns = [t.priced.prices[number].ns for t in timed]
     sizes = np.array(points, dtype=np.float64)
     first = settings[0]
-    lines = lines_of(programs, ns, first.pricing_of_kernels(), sizes, [str(p) for p in points])
+    named = programs, ns, first.pricing_of_kernels(), sizes, [str(p) for p in points]
+    lines = lines_of(*named)
     summed = sum(lines.ns(part, sizes) for part in PassPart)
     late = np.array([t.timeline.total_ns for t in timed]) / summed
     uses = [s.memory()[slowest] for s in settings]
-    return _Family(lines, uses, first, float(np.mean(late)), float(np.ptp(late)))
+    memory, priced = None, timed[whole_at]
+    if whole is not None:
+        first = setting_of(whole, request)
+        priced = first.timed()
+        lines = lines_of(*named, first.kernels.programs[number], whole_at)
+        summed = sum(lines.ns(part, sizes[whole_at][None]) for part in PassPart)
+        late *= priced.timeline.total_ns / summed / late[whole_at]
+        memory = first.memory()[slowest]
+    of_first = first if whole is not None else settings[whole_at]
+    factor = _factor(of_first, priced)
+    return _Family(lines, uses, first, float(np.mean(late)), float(np.ptp(late)), memory, factor)
+
+
+def _factor(setting: Setting, timed: Timed) -> float:
+    """How far a pass may be off, as its estimate says."""
+    parts = [
+        shares(c, labels_of(setting.kernels.programs[of.program]))
+        for c, of in zip(timed.timeline.classes, setting.kernels.classes, strict=True)
+    ]
+    found = estimate_of(setting, timed, setting.memory(), parts)
+    return found.interval.high_ns / found.step_time_ns if found.interval else 1.0
 
 
 def _notes(decode: _Family, prefill: _Family) -> tuple[str, ...]:

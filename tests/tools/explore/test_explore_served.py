@@ -1,0 +1,114 @@
+"""`flint explore --serve`: points are replays, ranked by what users of the model feel."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+import flint
+from flint.errors import FlintError
+from flint.requests.capture import CaptureRequest
+from flint.requests.estimate import EstimateRequest
+from flint.tools.explore.api import Answer
+from flint.tools.explore.point import Point
+from flint.tools.explore.result import Result, Status
+from flint.tools.serve.asked import served_as
+from flint.tools.serve.serve import serve
+from tests.tools.serve.test_surface import MODEL
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Answer]:
+    folder = tmp_path_factory.mktemp("served")
+    model, kept = folder / "engine.py", folder / "s.study"
+    model.write_text(MODEL.replace("LAYERS = 8, 64, 512, 3", "LAYERS = 8, 64, 512, 1"))
+    found = _explored(model, kept)
+    return model, kept, found
+
+
+def _explored(model: Path, kept: Path) -> Answer:
+    return flint.explore(
+        f"{model}:engine",
+        devices=[1],
+        clusters="h100-dgx",
+        mesh="model=1",
+        serve=["rate=50/s,200/s,20000/s", "n=400 engine.max_num_seqs=16,256"],
+        where="ttft_p99 <= 20ms and tpot_p99 <= 50ms",
+        objective="goodput",
+        study=kept,
+        jobs=1,
+    )
+
+
+def test_the_best_rate_that_meets_the_limits_is_first(study: tuple[Path, Path, Answer]) -> None:
+    model, _, found = study
+    assert len(found.results) == 6
+    best = found.best
+    assert best is not None
+    assert dict(best.point.serve)["rate"] == "200/s"
+    assert best.served["ttft_p99"] <= 20e6
+    asked = served_as(dict(best.point.serve))
+    alone = serve(
+        CaptureRequest(f"{model}:engine", mesh="model=1"),
+        EstimateRequest(cluster="h100-dgx"),
+        asked,
+        sure=False,
+    ).summary
+    assert best.served["goodput"] == alone.requests_per_s
+    assert best.served["ttft_p99"] == alone.ttft_ns.p99
+    text = found.to_text()
+    assert "goodput" in text
+    (command,) = [line for line in text.splitlines() if "flint serve" in line]
+    words = shlex.split(command)
+    assert words[words.index("--requests") + 1] == asked.requests
+    assert "<html" in found.to_html()
+
+
+def test_a_study_is_resumed_and_read(study: tuple[Path, Path, Answer]) -> None:
+    model, kept, found = study
+    again = _explored(model, kept)
+    assert again.study.reused == 6
+    assert again.ranking.results == found.ranking.results
+    loaded = Answer.load(kept, objective="ttft_p99", where="rate != '20000/s'")
+    assert loaded.best is not None
+    assert all(dict(r.point.serve)["rate"] != "20000/s" for r in loaded.ranking.results)
+
+
+def test_keys_of_points_that_serve_nothing_stay() -> None:
+    plain = Point("data=8", "h100-dgx")
+    assert plain.key != Point("data=8", "h100-dgx", serve=(("rate", "1/s"),)).key
+    result = Result(
+        Point("model=1", "h100-dgx", serve=(("rate", "1/s"),)),
+        Status.FITS,
+        1,
+        served={"goodput": 1.0, "output_tokens_per_s": 9.0},
+    )
+    assert Result.from_json(result.to_json()) == result
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"rat": "1/s"}, "FL899.*'rate'"),
+        ({"n": "5"}, "FL899.*which requests"),
+        ({"rate": "1/s", "requests": "log.csv"}, "FL899.*as well"),
+        ({"rate": "1/s", "replicas": "0"}, "FL899.*whole number"),
+        ({"rate": "1/s", "router": "fast"}, "FL899.*one of"),
+        ({"rate": "1/s", "engine": "vlm"}, "FL890"),
+        ({"rate": "1/s", "engine.max_seqs": "4"}, "FL890.*max_num_seqs"),
+        ({"rate": "1/s", "goodput": "ttft<=0s"}, "FL891"),
+    ],
+)
+def test_replays_that_cannot_be(options: dict[str, str], says: str) -> None:
+    with pytest.raises(FlintError, match=f"(?s){says}"):
+        served_as(options)
+
+
+def test_options_of_engines_and_generators() -> None:
+    asked = served_as({"concurrency": "16", "input": "90", "output": "9", "engine": "sglang:page_size=4",
+                       "engine.chunked_prefill_size": "512", "decode_replicas": "2"})  # fmt: skip
+    assert asked.requests == "concurrency:16,input=90,output=9"
+    assert asked.engine == "sglang:page_size=4,chunked_prefill_size=512"
+    assert asked.decode_replicas == 2
