@@ -36,7 +36,7 @@ OPTIONS = {
     "explore": "--against --args --binary --budget --chunks --compiler --cut --dask --devices --explain "
     "--export --force --hint --html --jobs --json --keep-infeasible --machine --mesh --microbatches "
     "--objective --output --quiet --schedule --scheduler --search "
-    "--seed --set --simulate --study --sweep --tokens --top --trip-count --verbose --where "
+    "--seed --serve --set --simulate --study --sweep --tokens --top --trip-count --verbose --where "
     "--world -j -m -n -o -q -v MODEL[:NAME] [-- ARGS]",
     "export": "--benchmark --force --format --json --output --quiet --rank --verbose -f -o -q -v PATH",
     "grow": "--batch --experts --ffn --force --head-size --heads --json --keep-global-batch --kv-heads --layers "
@@ -51,8 +51,8 @@ OPTIONS = {
     "run": "--anew --jobs --json --quiet --update --verbose -j -q -v [NAME...]",
     "report": "--class --force --json --output --quiet --verbose -o -q -v PATH [OTHER]",
     "schedules": "--chunks --force --json --microbatches --quiet --ranks --svg --verbose -q -v NAME",
-    "serve": "--args --decode-cluster --decode-engine --decode-mesh --decode-replicas --engine --force --goodput "
-    "--json --longest --memory-share --mesh --output --quiet --replicas --requests --router --set "
+    "serve": "--args --decode-cluster --decode-engine --decode-mesh --decode-replicas --engine --export --force "
+    "--goodput --json --longest --memory-share --mesh --model-config --output --quiet --replicas --requests --router --set "
     "--trip-count --verbose -m -o -q -v MODEL[:NAME]",
     "simulate": "--binary --jitter --json --limit --memory --memory-limit --network --quiet --seed --straggler "
     "--system --verbose --with -q -v DIR",

@@ -154,7 +154,9 @@ def test_all_at_once_the_throughput_is_that_of_full_passes(
 ) -> None:
     load = f"poisson:inf/s,input={tokens},output={output},n={10 * sequences}"
     found = summarize(served(load, f"vllm:max_num_seqs={sequences},host_us=0", cache=4_000_000))
-    fullest = sequences / Roofline().step_ns(sequences, sequences * (tokens + output // 2)) * 1e9
+    decode = output * Roofline().step_ns(sequences, sequences * (tokens + output // 2))
+    prompts = Roofline().step_ns(0, 0, [PromptChunk(tokens, 0)] * sequences)
+    fullest = sequences * output / (decode + prompts) * 1e9
     assert 0.9 * fullest < found.output_tokens_per_s < 1.02 * fullest
     assert found.pools[0].mean_batch == pytest.approx(sequences, rel=0.1)
 

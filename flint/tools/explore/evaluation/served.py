@@ -27,8 +27,8 @@ class ServedEvaluator:
     def evaluate(self, points: Sequence[Point]) -> list[Result]:
         """A result for each point, in their order; all are of one `program`.
 
-        What a user can mend, and requests that come faster than they are served, make a point REFUSED, no
-        room for a cache TOO_LARGE, anything else that is raised FAILED.
+        What a user can mend, no room for a cache, and requests that come faster than they are served, make a
+        point REFUSED, anything else that is raised FAILED.
         """
         return [self._one(point) for point in points]
 
@@ -36,8 +36,8 @@ class ServedEvaluator:
         try:
             return self._served(point)
         except FlintError as error:
-            status = Status.TOO_LARGE if error.code == "FL895" else Status.REFUSED
-            return Result(point, status, 1, error.message, error.code or "", error.place or "")
+            reason = error.message, error.code or "", error.place or ""
+            return Result(point, Status.REFUSED, 1, *reason)
         except Exception as error:  # noqa: BLE001  one point's fault is no other's
             said = traceback.format_exception_only(error)[-1].strip()
             return Result(point, Status.FAILED, 1, said)

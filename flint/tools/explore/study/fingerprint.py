@@ -42,6 +42,7 @@ class Fingerprints:
             self._stack(chosen.get("stack", "")),
             *(self._file(chosen.get(name, "")) for name in _MAY_BE_FILES),
             *(self._cluster(value) for path, value in point.changes if path in PARTS),
+            *(self._file(value) for _, value in point.serve),
         )
         return digest("\n".join(found).encode())
 
@@ -68,7 +69,7 @@ def files_of(point: Point) -> tuple[str, ...]:
     named = (
         point.cluster,
         *(value for _, value in point.estimate),
-        *(value for _, value in point.changes),
+        *(value for _, value in (*point.changes, *point.serve)),
     )
     return tuple(os.path.abspath(text) for text in named if text and os.path.isfile(text))
 

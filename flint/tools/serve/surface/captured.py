@@ -20,7 +20,7 @@ from flint.log import stage
 from flint.passes.compilers.cache import find, key_of, store
 from flint.requests.capture import CaptureRequest
 from flint.steps.input_kind import InputKind, input_kind
-from flint.tools.serve.surface.sizes import SIZES, PassSizes
+from flint.tools.serve.surface.sizes import FEW_LAYERS, SIZES, PassSizes
 
 _NEEDS = (
     "give an entry with the options batch, new and context (tokens that the pass computes, and tokens "
@@ -83,9 +83,8 @@ def captures(
     return PassCaptures(request, points, found[: len(points)], found[len(points) :])
 
 
-#: Options of an entry that are taken for its number of layers, and the number that most captures have.
+#: Options of an entry that are taken for its number of layers.
 _LAYERS: Final = ("num_layers", "n_layers", "num_hidden_layers", "layers", "depth")
-FEW_LAYERS: Final = 4
 
 
 def _of_few_layers(

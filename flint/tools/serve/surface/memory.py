@@ -12,7 +12,8 @@ from flint.backends.cost.memory.memory import MemoryKind, MemoryUse
 from flint.errors import FlintError
 from flint.ir.arrays import Float64s
 from flint.text import format_bytes
-from flint.tools.serve.surface.sizes import PRODUCTS, PassSizes, fitted, products_of
+from flint.tools.serve.surface.lines import OtherLayers
+from flint.tools.serve.surface.sizes import FEW_LAYERS, PRODUCTS, PassSizes, fitted, products_of
 
 #: What activations grow with: sequences, new tokens, and scores where a model writes them out.
 _GROWS = [PRODUCTS.index(p) for p in ((1, 0, 0), (1, 1, 0), (1, 1, 1), (1, 2, 0))]
@@ -65,7 +66,8 @@ def engine_memory(
 ) -> EngineMemory:
     """What memory at sizes (points, 3) says. Raises FlintError FL893 for a model without a cache.
 
-    `whole` are of a model with all layers at the first and the last point, if `uses` are of few.
+    `whole` are of a model with all layers at the first and the last point, if `uses` are of few; OtherLayers if
+    the other layers have other caches.
 
     A cache is arguments that grow with batch * context. Activations are the least sum of `_GROWS` that is no
     less than what any point has beside its arguments.
@@ -86,6 +88,9 @@ def engine_memory(
         more = [_arguments(w) - arguments[at] for w, at in zip(whole, (0, -1), strict=True)]
         held = np.column_stack([np.ones(2), ends[:, 0] * (ends[:, 1] + ends[:, 2])])
         in_weights, in_cache = np.linalg.solve(held, np.array(more, dtype=np.float64)).tolist()
+        layers = in_cache / token_bytes * FEW_LAYERS
+        if abs(layers - round(layers)) > 1e-3:
+            raise OtherLayers
         weights, token_bytes = weights + in_weights, round(token_bytes + in_cache, 3)
         sizes = np.vstack([sizes, ends])
         beside += [w.peak_bytes - _arguments(w) for w in whole]

@@ -28,6 +28,8 @@ class PassSizes(NamedTuple):
         return f"batch={self.batch},new={self.new},context={self.context}"
 
 
+#: Layers of most captures of a model that has an option for them.
+FEW_LAYERS: Final = 4
 #: Options of an entry that are the sizes of a pass.
 SIZES: Final = PassSizes._fields
 
