@@ -32,6 +32,10 @@ if _TYPE_CHECKING:
     from flint.tools.change.diff.difference import Difference as Difference
     from flint.tools.explore.api import Answer as Answer
     from flint.tools.explore.api import explore as explore
+    from flint.tools.explore.propose.answer import Proposal as Proposal
+    from flint.tools.explore.propose.api import propose as propose
+    from flint.tools.explore.propose.constrained import constrained as constrained
+    from flint.tools.explore.propose.sharded import sharded as sharded
     from flint.tools.hints.hint import Hint as Hint
     from flint.tools.hints.hint import StepHints as StepHints
     from flint.tools.measure.calibration.calibrate import calibrate as calibrate

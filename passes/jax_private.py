@@ -14,7 +14,7 @@ import importlib.util
 import inspect
 import operator
 import sys
-from collections.abc import Callable, MutableSet
+from collections.abc import Callable, MutableSet, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -215,9 +215,10 @@ def own_sharding(struct: object) -> Sharding | object | None:
     return _own_sharding().__get__(struct)
 
 
-def used_inputs(jaxpr: Any) -> list[bool]:
-    """For each argument of a jaxpr, whether its results hang on it."""
-    found: list[bool] = _without_dead_code()(jaxpr, [True] * len(jaxpr.outvars))[1]
+def used_inputs(jaxpr: Any, wanted: Sequence[bool] | None = None) -> list[bool]:
+    """For each argument of a jaxpr, whether its results, or those `wanted`, hang on it."""
+    asked = [True] * len(jaxpr.outvars) if wanted is None else list(wanted)
+    found: list[bool] = _without_dead_code()(jaxpr, asked)[1]
     return found
 
 

@@ -105,6 +105,8 @@ class OutputKind(Enum):
     )
     LOCK = ("a lock file of flint run", _begins(rb'.*"schema": "flint\.lock/'))
     STUDY = ("a study of flint explore", _begins(rb"SQLite format 3\x00.{52}FLNT"))
+    MODEL = ("a model file of flint propose", _begins(rb'"""[^\n]*\(written by flint propose\)'))
+    RESULTS = ("results of flint propose", _begins(rb'\{"key": "[0-9a-f]{64}", "result": \{'))
     CLUSTER = ("a cluster file",)
     KERNEL_TIMES = ("a table of measured kernels",)
     SCRIPT = ("a script of flint calibrate",)

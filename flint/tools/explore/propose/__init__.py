@@ -1,0 +1,1 @@
+"""Shardings for a program that has none: what `flint propose` answers."""
