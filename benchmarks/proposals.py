@@ -20,8 +20,8 @@ from flint.tools.explore.propose.blank import Blank
 from flint.tools.explore.propose.cost import Costs
 from flint.tools.explore.propose.judge import Judge, Judged
 from flint.tools.explore.propose.origin import origin_of
-from flint.tools.explore.propose.plan import Plan, Rest
-from flint.tools.explore.propose.search import Priced
+from flint.tools.explore.propose.plan import AtRest, ShardingPlan
+from flint.tools.explore.propose.search import PricedPlan
 from flint.tools.explore.result import Status
 
 #: A dimension of an argument, which stands for all that are split with it.
@@ -35,7 +35,7 @@ class Recipe:
     name: str
     model: int
     splits: tuple[Dimension, ...]
-    rest: Rest
+    rest: AtRest
 
 
 _ATTENTION = "params['layers']['attention']"
@@ -43,33 +43,33 @@ _HEADS: Dimension = (f"{_ATTENTION}['k']", 2)
 _FFN: Dimension = ("params['layers']['inside']['up']", 2)
 _VOCAB: tuple[Dimension, ...] = (("params['embed']", 0), ("params['head']", 1))
 _PLAIN = (
-    Recipe("data parallel", 1, (), Rest.NOTHING),
-    Recipe("ZeRO-1", 1, (), Rest.STATE),
-    Recipe("FSDP", 1, (), Rest.ALL),
+    Recipe("data parallel", 1, (), AtRest.NOTHING),
+    Recipe("ZeRO-1", 1, (), AtRest.STATE),
+    Recipe("FSDP", 1, (), AtRest.ALL),
 )
 
 
 def _tensor(*splits: Dimension, most: int = 8) -> tuple[Recipe, ...]:
     """Tensor parallelism in the node, with FSDP (MaxText, torchtitan) and data parallelism (Megatron)."""
     sizes = [n for n in (2, 4, 8) if n <= most]
-    return (*_PLAIN, *(Recipe(f"TP {n} + FSDP", n, splits, Rest.ALL) for n in sizes),
-            *(Recipe(f"TP {n} + ZeRO-1", n, splits, Rest.STATE) for n in sizes))  # fmt: skip
+    return (*_PLAIN, *(Recipe(f"TP {n} + FSDP", n, splits, AtRest.ALL) for n in sizes),
+            *(Recipe(f"TP {n} + ZeRO-1", n, splits, AtRest.STATE) for n in sizes))  # fmt: skip
 
 
 _EXPERT: Dimension = ("params['layers']['inside']['up']", 1)
 RECIPES: dict[str, tuple[Recipe, ...]] = {
     "decoder": _tensor(_HEADS, _FFN, *_VOCAB),
-    "moe": (*_PLAIN, Recipe("EP 8 + FSDP", 8, (_EXPERT,), Rest.ALL), Recipe("EP 8 + ZeRO-1", 8, (_EXPERT,), Rest.STATE),
-            Recipe("EP 8 + TP + FSDP", 8, (_EXPERT, _HEADS), Rest.ALL)),
+    "moe": (*_PLAIN, Recipe("EP 8 + FSDP", 8, (_EXPERT,), AtRest.ALL), Recipe("EP 8 + ZeRO-1", 8, (_EXPERT,), AtRest.STATE),
+            Recipe("EP 8 + TP + FSDP", 8, (_EXPERT, _HEADS), AtRest.ALL)),
     "vit": _tensor(_HEADS, _FFN),
     "diffusion": _tensor(_HEADS, _FFN),
     "seq2seq": _tensor(("params['encoder']['attention']['k']", 2), ("params['decoder']['attention']['k']", 2),
                        ("params['decoder']['cross']['k']", 2), ("params['encoder']['inside']['up']", 2),
                        ("params['decoder']['inside']['up']", 2), *_VOCAB),
     "state_space": _tensor(("params['layers']['in']", 2), *_VOCAB),
-    "dlrm": (*_PLAIN, Recipe("by table", 8, (("params['tables']", 0),), Rest.NOTHING),
-             Recipe("by row", 8, (("params['tables']", 1),), Rest.NOTHING),
-             Recipe("by table, rest in parts", 8, (("params['tables']", 0),), Rest.ALL)),
+    "dlrm": (*_PLAIN, Recipe("by table", 8, (("params['tables']", 0),), AtRest.NOTHING),
+             Recipe("by row", 8, (("params['tables']", 1),), AtRest.NOTHING),
+             Recipe("by table, rest in parts", 8, (("params['tables']", 0),), AtRest.ALL)),
     "convolutions": _PLAIN,
     "graphs": _tensor(("params['layers']['message']", 2)),
 }  # fmt: skip
@@ -80,7 +80,7 @@ CASES = [f"{m}@{n}@{c}" for c, sizes in (("h100-dgx", (8, 64, 512)), ("b200-dgx"
          for m in RECIPES for n in sizes]  # fmt: skip
 
 
-def plan_of(recipe: Recipe, blank: Blank, devices: int) -> Plan:
+def plan_of(recipe: Recipe, blank: Blank, devices: int) -> ShardingPlan:
     """A recipe as a plan."""
     assert blank.batch is not None, "the program has no batch"
     colours = []
@@ -88,8 +88,8 @@ def plan_of(recipe: Recipe, blank: Blank, devices: int) -> Plan:
         dims = blank.reading.arguments[blank.names.index(name)]
         colours.append(blank.reading.colours.of(dims[at]))
     axes = (("data", devices // recipe.model), ("model", recipe.model))
-    over = ("data",) if recipe.rest is not Rest.NOTHING else ()
-    return Plan(axes, ((blank.batch,), tuple(colours)), recipe.rest, over)
+    over = ("data",) if recipe.rest is not AtRest.NOTHING else ()
+    return ShardingPlan(axes, ((blank.batch,), tuple(colours)), recipe.rest, over)
 
 
 def compared(case: str, tries: int) -> str:
@@ -105,7 +105,7 @@ def compared(case: str, tries: int) -> str:
     plans = [plan_of(r, origin.blank, devices) for r in RECIPES[name] if r.model <= devices]
     judge = Judge(origin, on, cluster, int(on.chip.memory_bytes.value))
     recipes = dict(
-        zip(RECIPES[name], judge.judge([Priced(p, costs.of(p)) for p in plans]), strict=False)
+        zip(RECIPES[name], judge.judge([PricedPlan(p, costs.of(p)) for p in plans]), strict=False)
     )
     found = propose(of, devices=devices, cluster=cluster, tries=tries)
     return _row(case, recipes, found.best, found.said(found.plan))

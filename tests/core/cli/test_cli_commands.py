@@ -49,6 +49,8 @@ OPTIONS = {
     "-o -p -q -v PATH",
     "schema": "--json --quiet --verbose -q -v NAME",
     "run": "--anew --jobs --json --quiet --update --verbose -j -q -v [NAME...]",
+    "propose": "--args --cluster --compiler --devices --force --hold --json --memory --output --quiet --study "
+    "--tries --verbose -c -n -o -q -v MODEL[:NAME]",
     "report": "--class --force --json --output --quiet --verbose -o -q -v PATH [OTHER]",
     "schedules": "--chunks --force --json --microbatches --quiet --ranks --svg --verbose -q -v NAME",
     "serve": "--args --decode-cluster --decode-engine --decode-mesh --decode-replicas --engine --export --force "

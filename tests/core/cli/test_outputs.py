@@ -150,6 +150,9 @@ def written(folder: Path) -> dict[OutputKind, list[Path]]:
     file(OutputKind.LEAKS, "leaks.json", '{\n "schema": "flint.leaks/1",\n "survivors": []\n}\n')
     file(OutputKind.LOCK, "flint.lock", Lock().to_bytes())
     file(OutputKind.REQUESTS, "requests.csv", ",".join(REQUEST_COLUMNS) + "\n")
+    file(OutputKind.MODEL, "proposed.py", '"""m.py on 8 devices (written by flint propose).\n"""\n')
+    key = "0" * 64
+    file(OutputKind.RESULTS, "results.jsonl", f'{{"key": "{key}", "result": {{}}}}\n')
     results: list[Result] = []
     write_table(results, file(OutputKind.TABLE, "points.csv"))
     pytest.importorskip("pyarrow")

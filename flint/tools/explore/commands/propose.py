@@ -93,7 +93,7 @@ def propose(
     """Propose shardings for a program that has none.
 
     Reads which dimensions of the traced program go together, prices meshes and shardings, captures and
-    estimates the best, with data parallel and fully sharded always among them. Prints the best, why the
+    estimates the best, with data parallel, ZeRO-1 and fully sharded always among them. Prints the best, why the
     second lost, what would change the choice, and lines to paste.
     """
     from flint.tools.explore.propose.answer import propose_document

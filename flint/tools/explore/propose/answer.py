@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from typing_extensions import TypedDict
 
 from flint.text import format_bytes, format_duration, plural
-from flint.tools.explore.propose.plan import Plan
+from flint.tools.explore.propose.plan import ShardingPlan
 from flint.tools.explore.propose.words import family, lines
 from flint.tools.explore.result import Result, Status
 
 if TYPE_CHECKING:
     from flint.steps.entry import AnyStep
     from flint.tools.explore.propose.judge import Judged
-    from flint.tools.explore.propose.origin import Origin
+    from flint.tools.explore.propose.origin import ProgramOrigin
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Sensitivity:
     """What is best where a condition is another one."""
 
     condition: str
-    best: Plan
+    best: ShardingPlan
     step_time_ns: float
 
 
@@ -37,7 +37,7 @@ class Proposal:
     what would be best under other conditions.
     """
 
-    origin: Origin
+    origin: ProgramOrigin
     judged: tuple[Judged, ...]
     priced: int
     too_large: int
@@ -50,7 +50,7 @@ class Proposal:
         return self.judged[0]
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> ShardingPlan:
         """The plan of `best`."""
         return self.best.plan
 
@@ -69,7 +69,7 @@ class Proposal:
         """Lines to paste."""
         return tuple(lines(self.origin, self.plan))
 
-    def said(self, plan: Plan) -> str:
+    def said(self, plan: ShardingPlan) -> str:
         """A plan in words."""
         return family(plan, self.origin.blank)
 
@@ -171,8 +171,8 @@ class ProposeDocument(TypedDict):
     priced: int  #: Plans that were priced.
     too_large: int  #: Of these, those whose arguments alone do not fit.
     sensitivities: list[SensitivityDocument]  #: What would change the choice.
-    arguments: dict[str, str]  #: Shardings of arguments, of the proposal.
-    constraints: dict[str, str]  #: Shardings of values inside, by line and shape.
+    arguments: dict[str, str]  #: PlanShardings of arguments, of the proposal.
+    constraints: dict[str, str]  #: PlanShardings of values inside, by line and shape.
     lines: list[str]  #: Lines to paste.
     notes: list[str]  #: What was not tried, and why.
 
@@ -217,7 +217,7 @@ def ranked(judged: Sequence[Judged]) -> tuple[Judged, ...]:
     """Those that fit by their step, then those that are too large by their memory, then the rest."""
     order = {Status.FITS: 0, Status.TOO_LARGE: 1}
 
-    def key(j: Judged) -> tuple[int, float, Plan]:
+    def key(j: Judged) -> tuple[int, float, ShardingPlan]:
         at = order.get(j.result.status, 2)
         return at, float(j.result.memory_bytes) if at else j.result.step_time_ns, j.plan
 

@@ -15,7 +15,7 @@ from flint.text import format_bytes
 from flint.tools.explore.machine.cluster_changes import changed
 from flint.tools.explore.propose.answer import Proposal, Sensitivity, ranked
 from flint.tools.explore.propose.judge import Judge, Judged, Listener
-from flint.tools.explore.propose.origin import Origin, origin_of
+from flint.tools.explore.propose.origin import ProgramOrigin, origin_of
 from flint.tools.explore.propose.search import search
 from flint.tools.explore.result import Status
 
@@ -82,7 +82,7 @@ def _step(
     return Step(fn, args, kwargs)
 
 
-def _notes(origin: Origin) -> tuple[str, ...]:
+def _notes(origin: ProgramOrigin) -> tuple[str, ...]:
     if len(origin.rests) == 2:
         return (
             _NOT_TRIED,

@@ -13,21 +13,21 @@ from flint.tools.explore.propose.constrained import (
     operand_key,
     result_key,
 )
-from flint.tools.explore.propose.plan import Plan, Rest, Spec, of_argument, resting, used
+from flint.tools.explore.propose.plan import AtRest, ShardingPlan, Spec, of_argument, resting, used
 
 if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
 
 
 @dataclass(frozen=True)
-class Shardings:
+class PlanShardings:
     """What a plan says of a step: of each argument, and of values by the keys of `constrained`."""
 
     arguments: tuple[Spec, ...]
     constraints: Mapping[str, Spec]
 
 
-def shardings_of(plan: Plan, blank: Blank) -> Shardings:
+def shardings_of(plan: ShardingPlan, blank: Blank) -> PlanShardings:
     """The shardings of a plan. A key that would mean two shardings is left to the partitioner."""
     arguments = tuple(of_argument(plan, blank, n) for n in range(len(blank.reading.arguments)))
     found: dict[str, Spec] = {}
@@ -41,17 +41,17 @@ def shardings_of(plan: Plan, blank: Blank) -> Shardings:
         if not p.at:
             continue
         for dims in p.operands:
-            if blank.is_weight(dims) and plan.rest is Rest.ALL:
+            if blank.is_weight(dims) and plan.rest is AtRest.ALL:
                 note(operand_key(p.at, _shape(blank, dims)), used(plan, blank, dims))
         if not _has_twins(plan, blank, p.result):
             note(result_key(p.at, _shape(blank, p.result)), _of_result(plan, blank, p.result))
     for c in blank.reading.carried:
         if c.at and blank.is_activation(c.dims) and not _has_twins(plan, blank, c.dims):
             note(carried_key(c.at, _shape(blank, c.dims)), used(plan, blank, c.dims))
-    return Shardings(arguments, {k: s for k, s in found.items() if k not in unclear})
+    return PlanShardings(arguments, {k: s for k, s in found.items() if k not in unclear})
 
 
-def _has_twins(plan: Plan, blank: Blank, dims: Dims) -> bool:
+def _has_twins(plan: ShardingPlan, blank: Blank, dims: Dims) -> bool:
     """Whether an axis splits a colour that a value has twice: which of both, the partitioner sees best."""
     colours, spec = blank.reading.colours_of(dims), used(plan, blank, dims)
     return any(a and colours.count(c) > 1 for c, a in zip(colours, spec, strict=True))
@@ -61,9 +61,9 @@ def _shape(blank: Blank, dims: Dims) -> tuple[int, ...]:
     return tuple(blank.reading.colours.sizes[n] for n in dims)
 
 
-def _of_result(plan: Plan, blank: Blank, dims: Dims) -> Spec:
+def _of_result(plan: ShardingPlan, blank: Blank, dims: Dims) -> Spec:
     """An activation as it is used, a gradient as it rests."""
-    is_gradient = blank.is_weight(dims) and plan.rest is not Rest.NOTHING
+    is_gradient = blank.is_weight(dims) and plan.rest is not AtRest.NOTHING
     return (resting if is_gradient else used)(plan, blank, dims)
 
 

@@ -20,7 +20,15 @@ from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.op_class import Collective
 from flint.tools.explore.propose.blank import Blank
 from flint.tools.explore.propose.colours import Dims
-from flint.tools.explore.propose.plan import Plan, Rest, Spec, of_value, parts, resting, used
+from flint.tools.explore.propose.plan import (
+    AtRest,
+    ShardingPlan,
+    Spec,
+    of_value,
+    parts,
+    resting,
+    used,
+)
 from flint.tools.explore.propose.reading import Product
 
 if TYPE_CHECKING:
@@ -35,7 +43,7 @@ _HIDDEN = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class PlanCost:
     """Nanoseconds of a step, and bytes that a device holds at least and about."""
 
     compute_ns: float
@@ -52,7 +60,7 @@ class Cost:
 
 
 @dataclass
-class Network:
+class MeshPrices:
     """Prices of collectives over axes of one mesh."""
 
     mesh: Mesh
@@ -91,11 +99,11 @@ class Costs:
 
     blank: Blank
     cluster: Cluster
-    _networks: dict[str, Network] = field(default_factory=dict)
+    _networks: dict[str, MeshPrices] = field(default_factory=dict)
     _known: dict[tuple[object, ...], tuple[float, float, float]] = field(default_factory=dict)
     _splits: dict[tuple[object, ...], int] = field(default_factory=dict)
 
-    def of(self, plan: Plan) -> Cost:
+    def of(self, plan: ShardingPlan) -> PlanCost:
         """The cost of a plan."""
         totals = [0.0, 0.0, 0.0]
         for number, (product, count) in enumerate(self._products):
@@ -110,12 +118,12 @@ class Costs:
         about = held + 2 * largest
         about += sum(size / self._split_of(value, plan) for value, size in self._stacked)
         update = self._of_update(plan)
-        return Cost(totals[0], totals[1], totals[2] + update, int(held), int(about))
+        return PlanCost(totals[0], totals[1], totals[2] + update, int(held), int(about))
 
-    def network(self, plan: Plan) -> Network:
+    def network(self, plan: ShardingPlan) -> MeshPrices:
         """The prices on a plan's mesh."""
         if plan.mesh not in self._networks:
-            self._networks[plan.mesh] = Network(Mesh.parse(dict(plan.axes)), self.cluster)
+            self._networks[plan.mesh] = MeshPrices(Mesh.parse(dict(plan.axes)), self.cluster)
         return self._networks[plan.mesh]
 
     @cached_property
@@ -173,7 +181,7 @@ class Costs:
         reading = self.blank.reading
         return _Value(reading.colours_of(dims), tuple(reading.colours.sizes[n] for n in dims), dims)
 
-    def _split_of(self, value: _Value, plan: Plan) -> int:
+    def _split_of(self, value: _Value, plan: ShardingPlan) -> int:
         """Into how many parts a plan splits a value: looked up by what of the plan it hangs on."""
         kept = tuple(tuple(c for c in s if c in value.colours) for s in plan.splits)
         key = (value, plan.axes, kept, plan.rest, plan.rest_axes)
@@ -198,13 +206,13 @@ class Costs:
     def _size(self, dims: Dims) -> int:
         return math.prod(self.blank.reading.colours.sizes[n] for n in dims)
 
-    def _parts(self, dims: Dims, plan: Plan) -> int:
-        rests = plan.rest is not Rest.NOTHING and self.blank.is_weight(dims)
+    def _parts(self, dims: Dims, plan: ShardingPlan) -> int:
+        rests = plan.rest is not AtRest.NOTHING and self.blank.is_weight(dims)
         return parts(plan, (resting if rests else used)(plan, self.blank, dims))
 
-    def _of_update(self, plan: Plan) -> float:
+    def _of_update(self, plan: ShardingPlan) -> float:
         """Weights gathered after an update that ran on parts of them."""
-        if plan.rest is not Rest.STATE:
+        if plan.rest is not AtRest.STATE:
             return 0.0
         local = sum(
             size / self._split_of(replace(value, argument=0), plan)
@@ -213,7 +221,9 @@ class Costs:
         )
         return self.network(plan).ns(Collective.ALL_GATHER, local, plan.rest_axes)
 
-    def _of_product(self, number: int, p: Product, plan: Plan) -> tuple[float, float, float]:
+    def _of_product(
+        self, number: int, p: Product, plan: ShardingPlan
+    ) -> tuple[float, float, float]:
         """Of one run: computing, communication that waits, and what is for weights."""
         mine = self._colours[number]
         kept = tuple(tuple(c for c in s if c in mine) for s in plan.splits)
@@ -227,13 +237,13 @@ class Costs:
 class _ProductCost:
     costs: Costs
     p: Product
-    plan: Plan
+    plan: ShardingPlan
 
     def found(self) -> tuple[float, float, float]:
         p, plan, blank = self.p, self.plan, self.costs.blank
         specs = [self._where(d, used(plan, blank, d)) for d in p.operands]
         is_gradient = blank.is_weight(p.result)
-        rests = is_gradient and plan.rest is not Rest.NOTHING
+        rests = is_gradient and plan.rest is not AtRest.NOTHING
         result = self._where(p.result, (resting if rests else used)(plan, blank, p.result))
         split, waits = 1, 0.0
         for axis, size in plan.axes:
@@ -289,7 +299,7 @@ class _ProductCost:
     def _gathered(self, dims: Dims, number: int) -> float:
         """A weight that rests in parts, gathered for this product."""
         plan, blank = self.plan, self.costs.blank
-        if plan.rest is not Rest.ALL or not blank.is_weight(dims):
+        if plan.rest is not AtRest.ALL or not blank.is_weight(dims):
             return 0.0
         rest = parts(plan, resting(plan, blank, dims))
         if rest == parts(plan, used(plan, blank, dims)):

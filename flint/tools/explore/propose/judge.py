@@ -14,14 +14,14 @@ from flint.ir.mesh import Mesh
 from flint.text import format_bytes
 from flint.tools.explore.evaluation.evaluate import result_of
 from flint.tools.explore.point import Point
-from flint.tools.explore.propose.plan import Plan
+from flint.tools.explore.propose.plan import ShardingPlan
 from flint.tools.explore.result import Result, Status
 from flint.tools.explore.study.fingerprint import versions
 
 if TYPE_CHECKING:
     from flint.cluster.models import Cluster
-    from flint.tools.explore.propose.origin import Origin
-    from flint.tools.explore.propose.search import Priced
+    from flint.tools.explore.propose.origin import ProgramOrigin
+    from flint.tools.explore.propose.search import PricedPlan
     from flint.tracing import Trace
 
 #: Hears of results: how many are known, how many there are, and the latest.
@@ -32,11 +32,11 @@ Listener = Callable[[int, int, Result], None]
 class Judged:
     """A plan, what it was thought to cost, and what came of it."""
 
-    priced: Priced
+    priced: PricedPlan
     result: Result
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> ShardingPlan:
         """The plan."""
         return self.priced.plan
 
@@ -45,15 +45,17 @@ class Judged:
 class Judge:
     """Captures plans of one program on one cluster. `kept` is a file of results, which later runs reuse."""
 
-    origin: Origin
+    origin: ProgramOrigin
     cluster: Cluster
     name: str
     capacity: int
     compiler: str = ""
     kept: Path | None = None
-    _last: dict[Plan, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _last: dict[ShardingPlan, Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
-    def others(self, plan: Plan, clusters: Sequence[Cluster]) -> list[Result]:
+    def others(self, plan: ShardingPlan, clusters: Sequence[Cluster]) -> list[Result]:
         """What comes of one plan on clusters with other numbers, from one capture."""
         known = self._known()
         found = []
@@ -70,7 +72,7 @@ class Judge:
         return found
 
     def judge(
-        self, plans: Sequence[Priced], listener: Listener | None = None
+        self, plans: Sequence[PricedPlan], listener: Listener | None = None
     ) -> tuple[Judged, ...]:
         """What came of each plan, in their order. Raises FlintError FL938 for a file that holds something else."""
         known = self._known()
@@ -85,7 +87,7 @@ class Judge:
                 listener(number, len(plans), known[key])
         return tuple(found)
 
-    def _result(self, plan: Plan) -> Result:
+    def _result(self, plan: ShardingPlan) -> Result:
         point = Point(mesh=plan.mesh, cluster=self.name)
         try:
             found = result_of(point, self._traced(plan).estimate(self.cluster))
@@ -99,7 +101,7 @@ class Judge:
             )
         return found
 
-    def _traced(self, plan: Plan) -> Trace:
+    def _traced(self, plan: ShardingPlan) -> Trace:
         """The capture of a plan; the last one is kept."""
         from flint.tracing import trace_step
 
@@ -111,7 +113,7 @@ class Judge:
         found: Trace = self._last[plan]
         return found
 
-    def _key(self, plan: Plan) -> str:
+    def _key(self, plan: ShardingPlan) -> str:
         said = (
             *(self.origin.blank.digest, repr(plan), self.cluster.model_dump_json()),
             *(str(self.capacity), self.compiler, json.dumps(versions(), sort_keys=True)),

@@ -12,16 +12,16 @@ from flint.errors import FlintError
 from flint.ir.mesh import Mesh
 from flint.steps.entry import AnyStep
 from flint.steps.step import Step, TorchStep
-from flint.tools.explore.propose.applied import Shardings, partition_spec, shardings_of
+from flint.tools.explore.propose.applied import PlanShardings, partition_spec, shardings_of
 from flint.tools.explore.propose.blank import Blank, blank_of
-from flint.tools.explore.propose.plan import Plan, Rest, Spec, used
+from flint.tools.explore.propose.plan import AtRest, ShardingPlan, Spec, used
 from flint.tools.explore.propose.sharded import named_leaves, other_kind, sharded
 
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr
 
 
-class Origin(Protocol):
+class ProgramOrigin(Protocol):
     """A program and how a plan is put on it."""
 
     @property
@@ -30,20 +30,20 @@ class Origin(Protocol):
         ...
 
     @property
-    def rests(self) -> Sequence[Rest]:
+    def rests(self) -> Sequence[AtRest]:
         """What can be split while it is not used."""
         ...
 
-    def keywords(self, plan: Plan) -> Mapping[str, Any]:
+    def keywords(self, plan: ShardingPlan) -> Mapping[str, Any]:
         """Keywords of `flint.sharded`."""
         ...
 
-    def step(self, plan: Plan) -> AnyStep:
+    def step(self, plan: ShardingPlan) -> AnyStep:
         """The step with a plan's shardings."""
         ...
 
 
-def origin_of(step: AnyStep) -> Origin:
+def origin_of(step: AnyStep) -> ProgramOrigin:
     """The origin of a step. Raises FlintError FL936 for another kind, FL934 for one that has shardings."""
     if isinstance(step, TorchStep):
         if step.shardings or step.fsdp:
@@ -67,7 +67,7 @@ class JaxOrigin:
     """A JAX function and its arguments."""
 
     of: Step
-    rests: Sequence[Rest] = tuple(Rest)
+    rests: Sequence[AtRest] = tuple(AtRest)
 
     @cached_property
     def blank(self) -> Blank:
@@ -116,7 +116,7 @@ class JaxOrigin:
                 raise user_error(error, "tracing the step", definition(step.fn)) from error
         return found
 
-    def keywords(self, plan: Plan) -> Mapping[str, Any]:
+    def keywords(self, plan: ShardingPlan) -> Mapping[str, Any]:
         """Arguments and constraints as `PartitionSpec`s."""
         found = self.shardings(plan)
         named = zip(self.blank.names, found.arguments, strict=True)
@@ -126,11 +126,11 @@ class JaxOrigin:
             "constraints": {k: partition_spec(s) for k, s in found.constraints.items()},
         }
 
-    def shardings(self, plan: Plan) -> Shardings:
+    def shardings(self, plan: ShardingPlan) -> PlanShardings:
         """What the plan says of arguments and values."""
         return shardings_of(plan, self.blank)
 
-    def step(self, plan: Plan) -> AnyStep:
+    def step(self, plan: ShardingPlan) -> AnyStep:
         """Raises FlintError as `flint.sharded` does."""
         return sharded(self.of, Mesh.parse(dict(plan.axes)), **self.keywords(plan))
 
@@ -149,7 +149,7 @@ class TorchOrigin:
     """A PyTorch module, its loss and its optimizer. Its state is split with its weights alone."""
 
     of: TorchStep
-    rests: Sequence[Rest] = (Rest.NOTHING, Rest.ALL)
+    rests: Sequence[AtRest] = (AtRest.NOTHING, AtRest.ALL)
 
     @cached_property
     def blank(self) -> Blank:
@@ -170,7 +170,7 @@ class TorchOrigin:
             traced = jax.make_jaxpr(program.function)(*shapes)
         return blank_of(traced, tuple(a.name for a in program.arguments))
 
-    def keywords(self, plan: Plan) -> Mapping[str, Any]:
+    def keywords(self, plan: ShardingPlan) -> Mapping[str, Any]:
         """Placements by globs, in which numbers of layers that are alike are stars, and `fsdp`."""
         blank = self.blank
         exact: dict[str, Spec] = {}
@@ -186,10 +186,10 @@ class TorchOrigin:
             glob = _starred(name)
             found[glob if len(globs[glob]) == 1 else name] = spec
         arguments = {n: tuple(_entry(a) for a in spec) for n, spec in found.items()}
-        fsdp = plan.rest_axes if plan.rest is Rest.ALL else ()
+        fsdp = plan.rest_axes if plan.rest is AtRest.ALL else ()
         return {"arguments": arguments, "fsdp": fsdp}
 
-    def step(self, plan: Plan) -> AnyStep:
+    def step(self, plan: ShardingPlan) -> AnyStep:
         """The step with `shardings` and `fsdp`."""
         return sharded(self.of, Mesh.parse(dict(plan.axes)), **self.keywords(plan))
 

@@ -17,7 +17,7 @@ Spec: TypeAlias = tuple[tuple[str, ...], ...]
 SMALL_ELEMENTS = 1 << 16
 
 
-class Rest(StrEnum):
+class AtRest(StrEnum):
     """What is split over the axes of data while it is not used."""
 
     NOTHING = "nothing"  #: data parallel
@@ -26,14 +26,14 @@ class Rest(StrEnum):
 
 
 @dataclass(frozen=True, order=True)
-class Plan:
+class ShardingPlan:
     """Axes with their sizes, outermost first; for each the colours that it splits, in the order in which a
     value offers them; and the axes over which `rest` is split.
     """
 
     axes: tuple[tuple[str, int], ...]
     splits: tuple[tuple[int, ...], ...]
-    rest: Rest = Rest.NOTHING
+    rest: AtRest = AtRest.NOTHING
     rest_axes: tuple[str, ...] = ()
 
     @property
@@ -47,7 +47,7 @@ class Plan:
         return math.prod(size for _, size in self.axes)
 
 
-def used(plan: Plan, blank: Blank, dims: Dims) -> Spec:
+def used(plan: ShardingPlan, blank: Blank, dims: Dims) -> Spec:
     """How a value is split while products read or write it."""
     sizes, colours = blank.reading.colours.sizes, blank.reading.colours_of(dims)
     found: list[tuple[str, ...]] = [()] * len(dims)
@@ -61,7 +61,7 @@ def used(plan: Plan, blank: Blank, dims: Dims) -> Spec:
     return tuple(found)
 
 
-def resting(plan: Plan, blank: Blank, dims: Dims) -> Spec:
+def resting(plan: ShardingPlan, blank: Blank, dims: Dims) -> Spec:
     """How a weight, or what is like it, is split while nothing reads it."""
     found, sizes = list(used(plan, blank, dims)), blank.reading.colours.sizes
     shape = [sizes[n] for n in dims]
@@ -81,21 +81,21 @@ def resting(plan: Plan, blank: Blank, dims: Dims) -> Spec:
     return tuple(found)
 
 
-def of_argument(plan: Plan, blank: Blank, number: int) -> Spec:
+def of_argument(plan: ShardingPlan, blank: Blank, number: int) -> Spec:
     """How an argument is split before and after the step."""
     dims = blank.reading.arguments[number]
     return of_value(plan, blank, dims, is_state=number in blank.states)
 
 
-def of_value(plan: Plan, blank: Blank, dims: Dims, *, is_state: bool) -> Spec:
+def of_value(plan: ShardingPlan, blank: Blank, dims: Dims, *, is_state: bool) -> Spec:
     """How an argument of these dimensions is split before and after the step."""
-    rests = plan.rest is Rest.ALL or (plan.rest is Rest.STATE and is_state)
+    rests = plan.rest is AtRest.ALL or (plan.rest is AtRest.STATE and is_state)
     if rests and not blank.is_activation(dims):
         return resting(plan, blank, dims)
     return used(plan, blank, dims)
 
 
-def parts(plan: Plan, spec: Spec) -> int:
+def parts(plan: ShardingPlan, spec: Spec) -> int:
     """Into how many a value of this sharding is split."""
     size_of = dict(plan.axes)
     return math.prod(size_of[a] for entry in spec for a in entry)

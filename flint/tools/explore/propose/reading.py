@@ -37,7 +37,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Carried:
+class LoopValue:
     """A value that a loop hands on."""
 
     dims: Dims
@@ -50,7 +50,7 @@ class Reading:
 
     colours: Colours = field(default_factory=Colours)
     products: list[Product] = field(default_factory=list)
-    carried: list[Carried] = field(default_factory=list)
+    carried: list[LoopValue] = field(default_factory=list)
     arguments: list[Dims] = field(default_factory=list)
     results: list[Dims] = field(default_factory=list)
     #: Bytes that equations write, by the dimensions of the result and how often, without products.
@@ -329,7 +329,7 @@ def _scan(r: _Reader, e: JaxprEqn, operands: list[Dims], times: int) -> list[Dim
     where = place(e) or ""
     for before, after in zip(carry, results[:carried], strict=True):
         r.found.colours.join_all(before, after)
-        r.found.carried.append(Carried(before, where))
+        r.found.carried.append(LoopValue(before, where))
     layers = [r.found.colours.new((trips,)) for _ in results[carried:]]
     stacks = [(*a, *b) for a, b in zip(layers, results[carried:], strict=True)]
     r.found.stacked += zip(stacks, map(_item, e.outvars[carried:]), strict=True)
@@ -342,7 +342,7 @@ def _while(r: _Reader, e: JaxprEqn, operands: list[Dims], times: int) -> list[Di
     results = r.body(e.params["body_jaxpr"].jaxpr, operands[skipped:], times)
     for before, after in zip(carry, results, strict=True):
         r.found.colours.join_all(before, after)
-        r.found.carried.append(Carried(before, place(e) or ""))
+        r.found.carried.append(LoopValue(before, place(e) or ""))
     return results
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from flint.errors import FlintError
 from flint.text import format_bytes, plural
 from flint.tools.explore.propose.blank import Blank
-from flint.tools.explore.propose.cost import Cost, Costs
-from flint.tools.explore.propose.plan import Plan, Rest
+from flint.tools.explore.propose.cost import Costs, PlanCost
+from flint.tools.explore.propose.plan import AtRest, ShardingPlan
 from flint.tools.explore.space.meshes import divisors_of
 
 if TYPE_CHECKING:
@@ -34,18 +34,18 @@ _OF_ONE_LENGTH, _OF_ONE_SET = 6, 2
 
 
 @dataclass(frozen=True)
-class Priced:
+class PricedPlan:
     """A plan and what it would cost."""
 
-    plan: Plan
-    cost: Cost
+    plan: ShardingPlan
+    cost: PlanCost
 
 
 @dataclass(frozen=True)
 class Found:
     """The plans to capture, best first, with what was left out."""
 
-    chosen: tuple[Priced, ...]
+    chosen: tuple[PricedPlan, ...]
     priced: int
     too_large: int
     least_bytes: int
@@ -58,9 +58,9 @@ def search(
     *,
     capacity: int,
     tries: int,
-    rests: Sequence[Rest],
+    rests: Sequence[AtRest],
 ) -> Found:
-    """The best plans on `devices`, data parallel and fully sharded always among them.
+    """The best plans on `devices`, data parallel, ZeRO-1 and fully sharded always among them.
 
     Raises FlintError FL930 for a program that nothing can split, FL931 for devices that divide nothing
     of it, FL933 for arguments that no plan makes small enough.
@@ -73,16 +73,16 @@ def search(
             help="its arguments have no dimension that products, convolutions or look-ups share",
         )
     costs = Costs(blank, cluster)
-    known: dict[Plan, Cost] = {}
+    known: dict[ShardingPlan, PlanCost] = {}
 
-    def priced_as(plan: Plan) -> Cost:
+    def priced_as(plan: ShardingPlan) -> PlanCost:
         return known[plan] if plan in known else known.setdefault(plan, costs.of(plan))
 
     for plan in plans_of(blank, cluster, devices, rests, lambda p: _order(priced_as(p), capacity)):
         priced_as(plan)
     if not known:
         raise _divides_nothing(blank, devices)
-    priced = [Priced(plan, cost) for plan, cost in known.items()]
+    priced = [PricedPlan(plan, cost) for plan, cost in known.items()]
     fit = [p for p in priced if p.cost.argument_bytes <= capacity]
     least = min(p.cost.argument_bytes for p in priced)
     if not fit:
@@ -100,12 +100,12 @@ def _enough(devices: int, least: int, capacity: int) -> int:
     return devices * 2 ** math.ceil(math.log2(least / max(capacity, 1)))
 
 
-def _order(cost: Cost, capacity: int) -> float:
+def _order(cost: PlanCost, capacity: int) -> float:
     """Its time; what is about too large comes later, by how much it is."""
     return cost.step_ns * max(1.0, cost.about_bytes / capacity) ** 2
 
 
-def _chosen(fit: list[Priced], tries: int) -> list[Priced]:
+def _chosen(fit: list[PricedPlan], tries: int) -> list[PricedPlan]:
     """The best of each length and set, beside the two plans that everybody starts with."""
     chosen = [p for p in fit if is_plain(p.plan)]
     taken: Counter[object] = Counter()
@@ -120,11 +120,9 @@ def _chosen(fit: list[Priced], tries: int) -> list[Priced]:
     return sorted(chosen, key=fit.index)
 
 
-def is_plain(plan: Plan) -> bool:
-    """Whether all devices of a plan share the batch alone: data parallel, or fully sharded."""
-    return len([1 for _, size in plan.axes if size > 1]) == 1 and plan.axes[0][0] == "data" and (
-        plan.axes[0][1] > 1 and plan.rest is not Rest.STATE
-    )  # fmt: skip
+def is_plain(plan: ShardingPlan) -> bool:
+    """Whether all devices share the batch alone: data parallel, ZeRO-1 or fully sharded."""
+    return [name for name, size in plan.axes if size > 1] == ["data"]
 
 
 def _divides_nothing(blank: Blank, devices: int) -> FlintError:
@@ -141,9 +139,9 @@ def plans_of(
     blank: Blank,
     cluster: Cluster,
     devices: int,
-    rests: Sequence[Rest],
-    order: Callable[[Plan], float],
-) -> Iterator[Plan]:
+    rests: Sequence[AtRest],
+    order: Callable[[ShardingPlan], float],
+) -> Iterator[ShardingPlan]:
     """Plans: meshes, sets of colours of the inner axis, and where weights rest.
 
     All sets are tried in one way for each length of the inner axis; the best by `order` in all ways.
@@ -157,21 +155,23 @@ def plans_of(
         ]
         sets = list(_sets(blank, model)) if model > 1 else [()]
         for at, (axes, splits, rest, over) in enumerate(reversed(ways)):
-            plans = [Plan((*axes, ("model", model)), (*splits, s), rest, over) for s in sets]
+            plans = [
+                ShardingPlan((*axes, ("model", model)), (*splits, s), rest, over) for s in sets
+            ]
             yield from plans
             if at == 0 and len(sets) > _MOST_SETS:
                 sets = [p.splits[-1] for p in sorted(plans, key=order)[:_MOST_SETS]]
 
 
 def _rests(
-    rests: Sequence[Rest], axes: tuple[tuple[str, int], ...]
-) -> Iterator[tuple[Rest, tuple[str, ...]]]:
+    rests: Sequence[AtRest], axes: tuple[tuple[str, int], ...]
+) -> Iterator[tuple[AtRest, tuple[str, ...]]]:
     names = tuple(name for name, _ in axes)
     over = tuple(n for n in names if n != "replica" and dict(axes)[n] > 1)
     for rest in rests:
-        if rest is Rest.NOTHING and "replica" not in names:
+        if rest is AtRest.NOTHING and "replica" not in names:
             yield rest, ()
-        elif rest is not Rest.NOTHING and over:
+        elif rest is not AtRest.NOTHING and over:
             yield rest, over
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from flint.steps.step import TorchStep
 from flint.tools.explore.propose.blank import Blank
-from flint.tools.explore.propose.plan import Plan, Rest
+from flint.tools.explore.propose.plan import AtRest, ShardingPlan
 
 if TYPE_CHECKING:
-    from flint.tools.explore.propose.origin import Origin
+    from flint.tools.explore.propose.origin import ProgramOrigin
 
 
-def family(plan: Plan, blank: Blank) -> str:
+def family(plan: ShardingPlan, blank: Blank) -> str:
     """`fully sharded over data, tensor (wq dimension 2) and sequence over model`."""
     said = []
     for (axis, size), colours in zip(plan.axes, plan.splits, strict=True):
@@ -23,12 +23,13 @@ def family(plan: Plan, blank: Blank) -> str:
     over = "+".join(n for n, size in plan.axes if size > 1 and n in ("data", "replica"))
     rest = "+".join(plan.rest_axes)
     first = {
-        Rest.NOTHING: f"data parallel over {over}",
-        Rest.STATE: f"data parallel over {over}, optimizer state split over {rest}",
-        Rest.ALL: f"fully sharded over {rest}" + (f", copies over {over}" if over != rest else ""),
+        AtRest.NOTHING: f"data parallel over {over}",
+        AtRest.STATE: f"data parallel over {over}, optimizer state split over {rest}",
+        AtRest.ALL: f"fully sharded over {rest}"
+        + (f", copies over {over}" if over != rest else ""),
     }[plan.rest]
     return "; ".join(
-        [first, *said] if over or plan.rest is not Rest.NOTHING else said or ["one device"]
+        [first, *said] if over or plan.rest is not AtRest.NOTHING else said or ["one device"]
     )
 
 
@@ -53,13 +54,13 @@ def kind(blank: Blank, colour: int) -> str:
     return "tensor"
 
 
-def lines(origin: Origin, plan: Plan) -> list[str]:
+def lines(origin: ProgramOrigin, plan: ShardingPlan) -> list[str]:
     """What to paste into the program."""
     found = origin.keywords(plan)
     return _torch_lines(origin, plan, found) if "fsdp" in found else _jax_lines(plan, found)
 
 
-def _jax_lines(plan: Plan, found: Mapping[str, Any]) -> list[str]:
+def _jax_lines(plan: ShardingPlan, found: Mapping[str, Any]) -> list[str]:
     names = ", ".join(repr(n) for n, _ in plan.axes)
     sizes = ", ".join(str(s) for _, s in plan.axes)
     said = [
@@ -74,7 +75,7 @@ def _jax_lines(plan: Plan, found: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def _torch_lines(origin: Origin, plan: Plan, found: Mapping[str, Any]) -> list[str]:
+def _torch_lines(origin: ProgramOrigin, plan: ShardingPlan, found: Mapping[str, Any]) -> list[str]:
     names = tuple(n for n, _ in plan.axes)
     said = [
         f"mesh = init_device_mesh('cuda', {tuple(s for _, s in plan.axes)}, mesh_dim_names={names})"
@@ -134,7 +135,7 @@ def _parallel_plan(step: object, arguments: Mapping[str, Any]) -> Sequence[tuple
     return found
 
 
-def model_file(origin: Origin, plan: Plan, *, model: str, args: str | None, settings: Sequence[str],
+def model_file(origin: ProgramOrigin, plan: ShardingPlan, *, model: str, args: str | None, settings: Sequence[str],
                title: str) -> str:  # fmt: skip
     """A model file with the proposal as its entry, which `flint capture` takes.
 

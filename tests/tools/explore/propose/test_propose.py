@@ -15,7 +15,7 @@ from flint.cluster.named import load_cluster
 from flint.requests.capture import CaptureRequest
 from flint.steps.step import Step
 from flint.tools.explore.propose.cost import Costs
-from flint.tools.explore.propose.plan import Rest
+from flint.tools.explore.propose.plan import AtRest
 from flint.tools.explore.propose.search import is_plain, search
 from flint.tools.explore.result import Status
 from tests.machine_output import valid
@@ -37,7 +37,7 @@ def found(kept):
 def test_the_best_is_first_and_the_plain_ones_are_among_them(found):
     times = [j.result.step_time_ns for j in found.judged if j.result.status is Status.FITS]
     assert times == sorted(times)
-    assert {j.plan.rest for j in found.judged if is_plain(j.plan)} == {Rest.NOTHING, Rest.ALL}
+    assert {j.plan.rest for j in found.judged if is_plain(j.plan)} == set(AtRest)
     assert found.result.step_time_ns > 0
 
 
@@ -86,13 +86,13 @@ def test_the_file_that_it_writes_captures_as_it_says(kept, found, tmp_path):
 def test_costs_know_pairs_from_products_that_are_split_apart():
     """Columns then rows: one all-reduce for a pair; rows and columns of the residual cost more."""
     from flint.tools.explore.propose.origin import origin_of
-    from flint.tools.explore.propose.plan import Plan
+    from flint.tools.explore.propose.plan import ShardingPlan
 
     blank = origin_of(Step(models.step, models.args())).blank
     costs = Costs(blank, load_cluster("h100-dgx"))
     width, inner = (blank.reading.colours_of(blank.reading.arguments[0])[at] for at in (0, 1))
     priced = {
-        c: costs.of(Plan((("data", 1), ("model", 8)), ((blank.batch,), (c,))))
+        c: costs.of(ShardingPlan((("data", 1), ("model", 8)), ((blank.batch,), (c,))))
         for c in (width, inner)
     }
     assert priced[inner].blocking_ns < priced[width].blocking_ns
@@ -175,7 +175,7 @@ def test_the_same_answer_every_time():
     )
     found = [
         search(
-            blank_of(), load_cluster("b200-dgx"), 64, capacity=10**11, tries=20, rests=tuple(Rest)
+            blank_of(), load_cluster("b200-dgx"), 64, capacity=10**11, tries=20, rests=tuple(AtRest)
         )
         for _ in range(2)
     ]

@@ -11,7 +11,7 @@ from flint.steps.step import Step
 from flint.tools.explore.propose.blank import blank_of
 from flint.tools.explore.propose.constrained import constrained
 from flint.tools.explore.propose.origin import origin_of
-from flint.tools.explore.propose.plan import Plan, Rest, of_argument
+from flint.tools.explore.propose.plan import AtRest, ShardingPlan, of_argument
 from flint.tools.explore.propose.words import kind
 from tests.tools.explore.propose import models
 
@@ -94,10 +94,12 @@ def test_words_say_what_products_do_with_a_colour():
 
 def test_what_rests_in_parts_is_split_once_more(blank):
     inner = colours(blank, "layers[0][0]")[1]
-    plan = Plan((("data", 2), ("model", 4)), ((blank.batch,), (inner,)), Rest.ALL, ("data",))
+    plan = ShardingPlan(
+        (("data", 2), ("model", 4)), ((blank.batch,), (inner,)), AtRest.ALL, ("data",)
+    )
     number = blank.names.index("layers[0][0]")
     assert of_argument(plan, blank, number) == (("data",), ("model",))
-    assert of_argument(Plan(plan.axes, plan.splits), blank, number) == ((), ("model",))
+    assert of_argument(ShardingPlan(plan.axes, plan.splits), blank, number) == ((), ("model",))
 
 
 def test_constraints_leave_values_as_they_are():
