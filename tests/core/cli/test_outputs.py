@@ -306,4 +306,4 @@ def test_roles_are_of_two_kinds() -> None:
     assert len(outputs()) >= 20
     # What is added to: test_explore_study.py has the study, and its folders are refused one by one.
     added = {(name, option) for name, option, role in outputs() if role.adds}
-    assert added == {("explore", "--study"), ("explore", "--output")}
+    assert added == {("explore", "--study"), ("explore", "--output"), ("propose", "--study")}

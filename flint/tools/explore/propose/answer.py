@@ -171,8 +171,8 @@ class ProposeDocument(TypedDict):
     priced: int  #: Plans that were priced.
     too_large: int  #: Of these, those whose arguments alone do not fit.
     sensitivities: list[SensitivityDocument]  #: What would change the choice.
-    arguments: dict[str, str]  #: PlanShardings of arguments, of the proposal.
-    constraints: dict[str, str]  #: PlanShardings of values inside, by line and shape.
+    arguments: dict[str, str]  #: Shardings of arguments, of the proposal.
+    constraints: dict[str, str]  #: Shardings of values inside, by line and shape.
     lines: list[str]  #: Lines to paste.
     notes: list[str]  #: What was not tried, and why.
 
