@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, NoReturn, TypeVar
 
@@ -38,6 +38,7 @@ _OPCODE, _DTYPE, _SHAPE, _RESULT_BYTES, _OPERAND_BYTES, _FLOPS, _DIMS = map(
 _COMM_BYTES, _NAME, _SCOPE, _LOCATION, _REGION, _ALIAS = map(
     _ROW_COLUMNS.index, ("comm_bytes", "name", "scope", "location", "region", "alias")
 )
+_KIND, _FLAGS = _ROW_COLUMNS.index("kind"), _ROW_COLUMNS.index("flags")
 _QUANTITIES = (
     (_RESULT_BYTES, "result_bytes"),
     (_OPERAND_BYTES, "operand_bytes"),
@@ -267,6 +268,29 @@ class ProgramBuilder:
             r.choice,
             r.barrier,
         )
+
+    def take_heaviest(self, branches: Sequence[int]) -> None:
+        """Of these regions, closed and alternative, the one with most flops runs, then most bytes; others run 0 times."""
+        heaviest = max(branches, key=self._weight)
+        for number in branches:
+            region = self._regions[number]
+            if number != heaviest and isinstance(region, Region):
+                self._regions[number] = replace(region, trip_count=0)
+
+    def _weight(self, branch: int) -> tuple[int, int]:
+        """Flops and bytes of one run of a closed region. What is unpriced counts a flop for each byte of its result."""
+        times = {branch: 1}
+        for number, region in enumerate(self._regions[branch + 1 :], branch + 1):
+            times[number] = times.get(region.parent, 0) * region.trip_count
+        closed, flops, moved = self._regions[branch], 0, 0
+        for row in self._rows[closed.start :]:
+            if row[_REGION] not in times or row[_KIND] in (Kind.PARAMETER, Kind.VALUE):
+                continue
+            unpriced = row[_RESULT_BYTES] if row[_FLAGS] & Flag.UNPRICED else 0
+            flops += times[row[_REGION]] * (row[_FLOPS] + unpriced)
+            size = row[_RESULT_BYTES] + row[_OPERAND_BYTES] + row[_COMM_BYTES]
+            moved += times[row[_REGION]] * size
+        return flops, moved
 
     def barrier(self) -> None:
         """Note that the innermost region has an optimization barrier; outside all, nothing."""

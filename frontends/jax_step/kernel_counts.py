@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.frontends.jax_stages.cut.jaxprs import scan_operands
+from flint.passes.hlo.shapes import bits_of
 
 if TYPE_CHECKING:
     from jax.extend.core import Jaxpr, JaxprEqn
@@ -333,29 +334,30 @@ def _bytes(grid_mapping: Any, steps: NDArray[np.int64]) -> int:
     return sum(_moved(mapping, steps) for mapping in grid_mapping.block_mappings)
 
 
+#: Dimensions of blocks of which the index map gives the first element.
+_BY_ELEMENT = ("Element", "BoundedSlice")
+
+
 def _moved(mapping: Any, steps: NDArray[np.int64]) -> int:
     array = mapping.array_aval
-    width = np.dtype(array.dtype).itemsize if np.dtype(array.dtype).kind != "V" else _width(array)
+    bits = bits_of(np.dtype(array.dtype).name) or 8 * int(array.dtype.itemsize)
     space = str(getattr(mapping.transformed_block_aval, "memory_space", "")).lower()
     if "any" in space or "hbm" in space:
-        return math.prod(map(int, array.shape)) * width
+        return -(-math.prod(map(int, array.shape)) * bits // 8)
     sizes = [
         int(getattr(d, "block_size", d if isinstance(d, int) else 1)) for d in mapping.block_shape
     ]
     index = _indices(mapping, steps)
     changes = _changes(index, steps.shape[1])
     elements = np.ones(int(changes.sum()), dtype=np.int64)
-    for size, whole, at in zip(sizes, array.shape, index, strict=True):
+    for size, kind, whole, at in zip(sizes, mapping.block_shape, array.shape, index, strict=True):
         if at is None:
             elements *= min(size, whole)
         else:
-            first = np.broadcast_to(at, steps.shape[1:])[changes] * size
+            first = np.broadcast_to(at, steps.shape[1:])[changes]
+            first = first if type(kind).__name__ in _BY_ELEMENT else first * size
             elements *= np.clip(whole - first, 0, size)
-    return int(elements.sum()) * width
-
-
-def _width(array: Any) -> int:
-    return int(array.dtype.itemsize)
+    return -(-int(elements.sum()) * bits // 8)
 
 
 def _indices(mapping: Any, steps: NDArray[np.int64]) -> list[Known]:

@@ -66,3 +66,8 @@ def first(shape: Any) -> tuple[str, tuple[int, ...]]:
     for leaf in leaves(shape):
         return PRIMITIVES[leaf.element_type][0], tuple(leaf.dimensions)
     return "token", ()
+
+
+def bits_of(dtype: str) -> int:
+    """Bits in memory of an element of a dtype by numpy's name, 0 if XLA has no such type."""
+    return next((bits for name, bits in PRIMITIVES.values() if name == dtype), 0)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from flint.ir.product_types import SETTING
 from flint.passes.hlo.module import Computation, HloModule, Instruction, scope_and_phase
+from flint.passes.hlo.precision import ALGORITHM
 from flint.passes.partition.prepare.positions import KEPT
 
-#: What two equal instructions certainly share: opcode, operands, and the result's shape.
-_Likeness: TypeAlias = tuple[str, tuple[int, ...], bytes]
+#: What two equal instructions certainly share: opcode, operands, the result's shape, and the phase.
+_Likeness: TypeAlias = tuple[str, tuple[int, ...], bytes, int]
 #: Instructions that are more than their result, and those that keep others apart.
 _ALONE = frozenset(
     {
@@ -25,6 +27,8 @@ _OF_ONE = (
     *("id", "name", "metadata", "operand_ids", "channel_id", "called_computation_ids"),
     *("control_predecessor_ids", "frontend_attributes", "sharding"),
 )
+#: Frontend attributes that say what an instruction does: the type that a product is calculated in.
+_ASKED = (ALGORITHM, SETTING)
 
 
 def tidy(module: HloModule, *, in_passes: bool = False) -> None:
@@ -38,7 +42,8 @@ def tidy(module: HloModule, *, in_passes: bool = False) -> None:
 
 def _tidy(computation: Computation, module: HloModule, in_passes: bool) -> None:
     same: dict[int, int] = {}
-    kept: dict[tuple[_Likeness, int], list[Instruction]] = {}
+    alone: dict[_Likeness, Instruction] = {}
+    kept: dict[tuple[_Likeness, tuple[Any, ...]], Instruction] = {}
     gone: set[int] = set()
     for i in computation.instructions:
         if same:
@@ -50,13 +55,15 @@ def _tidy(computation: Computation, module: HloModule, in_passes: bool) -> None:
             continue
         if i.opcode in _ALONE or i.channel_id > 0:
             continue
-        like = (i.opcode, tuple(i.operand_ids), i.shape.SerializeToString(deterministic=True))
-        alike = kept.setdefault((like, scope_and_phase(i)[1] if in_passes else 0), [])
-        said = _says(i, module) if alike else ()
-        first = next((k for k in alike if _says(k, module) == said), None)
-        if first is None:
-            alike.append(i)
-        else:
+        shape = i.shape.SerializeToString(deterministic=True)
+        phase = scope_and_phase(i)[1] if in_passes else 0
+        like = (i.opcode, tuple(i.operand_ids), shape, int(phase))
+        other = alone.setdefault(like, i)
+        if other is i:
+            continue
+        kept.setdefault((like, _says(other, module)), other)
+        first = kept.setdefault((like, _says(i, module)), i)
+        if first is not i:
             same[i.id] = first.id
             gone.add(i.id)
     if gone:
@@ -72,8 +79,9 @@ def _says(i: Instruction, module: HloModule) -> tuple[Any, ...]:
     bare.CopyFrom(i)
     for name in _OF_ONE:
         bare.ClearField(name)
+    asked = sorted((a.key, a.value) for a in i.frontend_attributes.map if a.key in _ASKED)
     called = (_does(computation, module) for computation in module.called(i))
-    return (bare.SerializeToString(deterministic=True), *called)
+    return (bare.SerializeToString(deterministic=True), *asked, *called)
 
 
 def _does(computation: Computation, module: HloModule) -> tuple[Any, ...]:

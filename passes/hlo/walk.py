@@ -50,7 +50,7 @@ from flint.passes.hlo.trip_counts import (
     counted_trips,
     known_trip_count,
 )
-from flint.passes.hlo.work import ComputationFlops, work_of
+from flint.passes.hlo.work import work_of
 from flint.passes.rewrites.phases import with_phases
 from flint.passes.work.host_copies import ARGUMENT
 from flint.passes.work.work import Work
@@ -133,7 +133,6 @@ class _HloWalk:
         self.builder = ProgramBuilder(mesh)
         self._channels: dict[int, int] = {}
         self._choices = 0
-        self._flops = ComputationFlops(module)
 
     def run(self, *, apart: bool) -> tuple[int, ...]:
         """Add all rows of the entry computation and one that holds its results; returns those.
@@ -447,21 +446,21 @@ class _HloWalk:
 
     def _conditional(self, i: Instruction, operands: list[Rows], scope: _Scope) -> Rows:
         branches = self.module.called(i)
-        flops = [self._flops.of(b) for b in branches]
-        taken = flops.index(max(flops))
         choice, self._choices = self._choices, self._choices + 1
         known = [scope.value(o) for o in self._operands(i, scope)]
-        results = []
+        place, results, regions = location(i, self.module), list[list[int]](), list[int]()
         for k, branch in enumerate(branches):
-            place = location(i, self.module)
-            self.builder.begin_region(
-                RegionKind.BRANCH, int(k == taken), name=branch.name, location=place, choice=choice
+            regions.append(
+                self.builder.begin_region(
+                    RegionKind.BRANCH, 1, name=branch.name, location=place, choice=choice
+                )
             )
             inner = _Scope(
                 self.module, branch, [operands[k + 1]], [known[k + 1]], scope.asynchronous
             )
             results.append(list(flat(self._computation(inner), tokens=True)))
             self.builder.end_region()
+        self.builder.take_heaviest(regions)
         columns = iter(list(zip(*results, strict=True)))
         chooser = list(flat(operands[0]))
         return tree(i.shape, lambda part: self._join(part, [*next(columns), *chooser], i))

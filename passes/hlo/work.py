@@ -18,7 +18,6 @@ from flint.passes.hlo.calls import custom_call
 from flint.passes.hlo.instruction_work import HloOperation
 from flint.passes.hlo.module import Computation, HloModule, Instruction
 from flint.passes.hlo.op_classes import class_of
-from flint.passes.hlo.trip_counts import known_trip_count
 from flint.passes.work import formulas
 from flint.passes.work.work import Work
 
@@ -226,29 +225,3 @@ RULES: dict[str, WorkRule] = {
     "call": _work_inside,  # inside a fusion: elsewhere calls are taken apart
     "custom-call": custom_call,
 }
-
-
-class ComputationFlops:
-    """About how much a computation does, in flops; unknown loops count once."""
-
-    def __init__(self, module: HloModule) -> None:
-        self._module = module
-        self._known: dict[int, int] = {}
-
-    def of(self, computation: Computation) -> int:
-        """The flops of one run."""
-        if computation.id not in self._known:
-            self._known[computation.id] = 0  # ends a module that calls itself
-            self._known[computation.id] = sum(
-                self._flops_of(i, computation) for i in computation.instructions
-            )
-        return self._known[computation.id]
-
-    def _flops_of(self, i: Instruction, computation: Computation) -> int:
-        if i.opcode == "while":
-            return self.of(self._module.called(i)[0]) * (known_trip_count(i) or 1)
-        if i.opcode in ("call", "async-start", "conditional"):
-            return max(self.of(c) for c in self._module.called(i))
-        work = work_of(i, computation, self._module)
-        # the unpriced may be the kernel that matters: one operation for each byte of its result
-        return work.flops + (shapes.num_bytes(i.shape) if work.unpriced else 0)

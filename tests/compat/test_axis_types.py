@@ -132,6 +132,13 @@ def test_types_of_an_entry(tmp_path: Path) -> None:
             "FL107",
             "over a mesh of data=4,model=8, but the mesh is data=8,model=4",
         ),
+        (  # its devices are numbered otherwise
+            lambda: probes.jit_out_shardings(
+                AbstractMesh((4, 8), ("model", "data"), (AxisType.Auto,) * 2)
+            ),
+            "FL107",
+            "over a mesh of model=4,data=8, but the mesh is data=8,model=4",
+        ),
         (
             lambda: probes.shard_map_full(probes._one_device()),
             "FL203",

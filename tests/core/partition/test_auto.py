@@ -19,6 +19,7 @@ import flint
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase
+from flint.passes.hlo import tidy as tidy_module
 from flint.passes.hlo.module import decode_module, message_class
 from flint.passes.hlo.places import KnownPlaces, kept_part
 from flint.passes.hlo.program_order import restore
@@ -193,6 +194,31 @@ def test_what_merges_does_the_same() -> None:
     names = {i.id: i.name for i in module.entry.instructions}
     reads = " ".join(names[o] for o in module.root(module.entry).operand_ids)
     assert reads == "o low high high before after most most fewest x"
+
+
+def test_products_of_two_algorithms_are_two() -> None:
+    def both(a, b):
+        presets = jax.lax.DotAlgorithmPreset
+        kinds = presets.BF16_BF16_F32, presets.F32_F32_F32
+        first, second = (jax.lax.dot(a, b, precision=kind) for kind in kinds)
+        return first - second
+
+    program = flint.trace(both, "1", *[jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 2).program
+    rows = map(program.row, np.flatnonzero(program.op == OpClass.MATMUL).tolist())
+    assert [r.product for r in rows] == ["bf16:1", "f32:highest"]
+
+
+def test_what_many_are_alike_in_is_said_once_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[int]()
+    says = tidy_module._says
+    monkeypatch.setattr(tidy_module, "_says", lambda i, m: asked.append(i.id) or says(i, m))
+    many = "\n".join(f"c{n} = s32[] constant({n})" for n in range(40))
+    tidy(
+        decode_module(
+            parse_text(f"HloModule m\nENTRY e {{ {many}\nROOT x = s32[] constant(40) }}".encode())
+        )
+    )
+    assert len(asked) < 3 * 40
 
 
 def test_what_two_operations_share_is_made_for_the_first() -> None:

@@ -670,6 +670,35 @@ def test_the_branch_with_most_flops_is_taken() -> None:
     assert only(p, "hlo.negate").deps == (joined.number,)
 
 
+@pytest.mark.parametrize(
+    ("once", "work", "taken"),
+    [
+        ("exponential(a)", "exponential(x)", "often"),  # 20 operations against 5 x 8
+        ("copy(a)", "copy(x)", "often"),  # nothing but bytes
+        ("exponential(a)", "copy(x)", "once"),  # operations go first
+    ],
+)
+def test_a_branch_weighs_what_it_does_in_all_its_turns(once: str, work: str, taken: str) -> None:
+    before, body = loop("compare(i, k), direction=LT", UP, 0)
+    often = body.replace(
+        "a = f32[8] parameter(0)\n      q = s32[] parameter(1)", "a = f32[8] parameter(0)"
+    )
+    p = program(
+        """x = f32[8] parameter(0)
+        w = f32[20] parameter(1)
+        i = s32[] parameter(2)
+        ROOT c = f32[8] conditional(i, w, x), branch_computations={once, often}""",
+        before=before.replace("negate(x)", work)
+        + f"""once {{ a = f32[20] parameter(0)
+        b = f32[20] {once}
+        ROOT s = f32[8] slice(b), slice={{[0:8]}} }}
+        often {{ {often} }}""",
+    )
+    assert {r.name: r.trip_count for r in p.regions if r.kind is RegionKind.BRANCH} == {
+        "once": int(taken == "once"), "often": int(taken == "often")
+    }  # fmt: skip
+
+
 def test_calls_are_inlined() -> None:
     p = program(
         """x = f32[8] parameter(0)

@@ -266,3 +266,28 @@ def test_scaled_products(left: P, right: P, m: int, n: int, k: int, reduced: int
     assert row.flops == 2 * m * n * k and row.product == "float8_e4m3fn:block"
     rows = [trace.program.row(i) for i in range(len(trace.program))]
     assert sum(r.comm_bytes for r in rows) == reduced
+
+
+def test_blocks_by_element_and_small_types_of_tpus() -> None:
+    """Index maps of `pl.Element` give elements, and two of int4 are a byte."""
+
+    def copy(x: Any, y: Any) -> None:
+        y[...] = x[...]
+
+    def product(x: Any, w: Any, y: Any) -> None:
+        y[...] = jnp.dot(x[...], w[...].astype(BF16), preferred_element_type=jnp.float32)
+
+    def by_element(x: Any) -> Any:
+        size, out = pl.Element(128), array(1024, 128)
+        spec = pl.BlockSpec((size, size), lambda i: (i * 64, 0))
+        to = pl.BlockSpec((128, 128), lambda i: (i, 0))
+        return pl.pallas_call(copy, grid=(8,), in_specs=[spec], out_specs=to, out_shape=out)(x)
+
+    def small(x: Any, w: Any) -> Any:
+        return pl.pallas_call(product, out_shape=array(256, 512, dtype=jnp.float32))(x, w)
+
+    moved = traced(by_element, array(1024, 128), platform="tpu")["copy"]
+    assert moved.operand_bytes == 8 * 128 * 128 * 2
+    weights = array(512, 512, dtype=jnp.int4)
+    found = traced(small, array(256, 512), weights, platform="tpu")["product"]
+    assert found.operand_bytes == 256 * 512 * 2 + 512 * 512 // 2
