@@ -50,7 +50,7 @@ def _serve(s: Subject, p: Point) -> Iterator[str]:
     from flint.tools.serve.asked import served_as
 
     asked = served_as(dict(p.serve))
-    yield from ("serve", s.model, *_words(captured(s, p)), "-c", _cluster(p))
+    yield from ("serve", s.model, *captured(s, p).words(), "-c", _cluster(p))
     yield from (*estimated(s, p).words(), *asked.words())
 
 
