@@ -349,16 +349,19 @@ class _Layout:
         if compiled.any():  # others of its fusions have the classes of Flint's kernels
             compiled |= is_any(program, MERGED)
         taken = {storage.root(value) for value in returned}
-        by_type = not compiled.any()  # what a compiler made says which bytes it reuses
+        exact = not compiled.any()  # what a compiler made says which bytes it reuses
+
+        def kind(value: int, row: int) -> tuple[object, ...]:
+            shape = (program.dtypes[program.dtype[row]], program.shapes[program.shape[row]])
+            return storage.size[storage.root(value)], away[value], shape if exact else ()
+
         for row in np.flatnonzero(donated(program)).tolist():
             if storage.root(row) not in taken:
-                root, of_type = storage.root(row), _type(program, row) if by_type else ()
-                free.setdefault((storage.size[root], away[row], of_type), []).append(row)
+                free.setdefault(kind(row, row), []).append(row)
         for value, row in returned.items():
             if storage.root(value) in held:
                 continue
-            root, of_type = storage.root(value), _type(program, row) if by_type else ()
-            places = free.get((storage.size[root], away[value], of_type), [])
+            places = free.get(kind(value, row), [])
             # a compiler says itself which results are written over arguments that its kernel reads
             inside = value < self.count and bool(compiled[value])
             place = next((r for r in places if storage.share(r, value, apart=not inside)), None)
@@ -370,12 +373,9 @@ class _Layout:
     def _returned(self) -> dict[int, int]:
         """Values that the step returns, in the order in which they are made, and the row of each."""
         program = self.program
-        found: dict[int, int] = {}
-        results = (program.op == OpClass.RESULT) & (program.region == -1)
-        for row in np.flatnonzero(results).tolist():
-            for read in program.dependencies(row).tolist():
-                found.setdefault(self.values.read(read, -1), read)
-        return dict(sorted(found.items()))
+        results = np.flatnonzero((program.op == OpClass.RESULT) & (program.region == -1)).tolist()
+        reads = [d for row in results for d in program.dependencies(row).tolist()]
+        return dict(sorted((self.values.read(d, -1), d) for d in reads))
 
     def _collect(self) -> Buffers:
         program, storage = self.program, self.storage
@@ -498,8 +498,3 @@ def _insert(busy: list[Interval], interval: Interval) -> None:
         busy[at - 1] = (busy[at - 1][0], interval[1])
     else:
         insort(busy, interval)
-
-
-def _type(program: Program, row: int) -> tuple[str, tuple[int, ...]]:
-    """The element type and shape of a row's result: XLA reuses an argument for no other type."""
-    return program.dtypes[program.dtype[row]], program.shapes[program.shape[row]]

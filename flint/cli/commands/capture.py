@@ -70,13 +70,7 @@ def capture(
 
     started = time.perf_counter()
     if output is None:
-        _refuse_of_traces(
-            ranks=ranks != "all",
-            granularity=granularity is not Granularity.KERNEL,
-            tensor_size=tensor_size is not TensorSize.TOTAL,
-            groups=groups is not GroupForm.NAMES,
-            link=link,
-        )
+        _refuse_of_traces(ranks, granularity, tensor_size, groups, link)
     _refuse_clusters(output, request.clusters, estimated, quiet=quiet)
     capturing.require_profile(request.profile)
     remove_leftovers()
@@ -113,11 +107,12 @@ def capture(
     _print(trace.recorded, trace.summary(written), below, tail)
 
 
-def _refuse_of_traces(**given: bool) -> None:
+def _refuse_of_traces(*given: object) -> None:
     """Raise FlintError FL218 for options of traces without any."""
-    for name, is_given in given.items():
-        if is_given:
-            flag = "--" + name.replace("_", "-")
+    usual = ("all", Granularity.KERNEL, TensorSize.TOTAL, GroupForm.NAMES, False)
+    flags = ("--ranks", "--granularity", "--tensor-size", "--groups", "--link")
+    for flag, value, default in zip(flags, given, usual, strict=True):
+        if value != default:
             raise FlintError("FL218", f"{flag} needs --output", help="add -o DIR")
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.ir.workload import Workload
 from flint.log import stage
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
@@ -23,6 +22,7 @@ from flint.tools.serve.request import ServeRequest
 from flint.tools.serve.requests.generated import requests_of
 from flint.tools.serve.requests.table import Requests
 from flint.tools.serve.result import ServeSummary, summarize
+from flint.tools.serve.surface.captured import PassCaptures
 from flint.tools.serve.surface.surface import Surface, passes_of, surface_on
 
 
@@ -106,7 +106,7 @@ class Surfaces:
     """Surfaces of a model: a mesh is captured once, and priced once on each machine."""
 
     captured: CaptureRequest
-    _passes: dict[str | None, list[Workload]] = field(default_factory=dict, init=False)
+    _passes: dict[str | None, PassCaptures] = field(default_factory=dict, init=False)
     _priced: dict[tuple[str | None, str], Surface] = field(default_factory=dict, init=False)
 
     def of(self, mesh: str | None, estimated: EstimateRequest) -> Surface:

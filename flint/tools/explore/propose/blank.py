@@ -150,7 +150,7 @@ class Blank:
     def argument_bytes(self, number: int) -> int:
         """Bytes of an argument on one device that holds all of it."""
         aval: Any = self.program.jaxpr.invars[number].aval
-        return math.prod(aval.shape) * int(getattr(aval.dtype, "itemsize", 4))
+        return int(math.prod(aval.shape)) * int(getattr(aval.dtype, "itemsize", 4))
 
     def name_of(self, colour: int) -> str:
         """What an argument calls a colour: `params['layers']['gate'] dimension 2`."""

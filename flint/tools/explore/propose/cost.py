@@ -107,8 +107,8 @@ class Costs:
         """The cost of a plan."""
         totals = [0.0, 0.0, 0.0]
         for number, (product, count) in enumerate(self._products):
-            for at, value in enumerate(self._of_product(number, product, plan)):
-                totals[at] += value * count
+            for at, part in enumerate(self._of_product(number, product, plan)):
+                totals[at] += part * count
         largest = 0.0
         for value, written, one in self._written:
             split = self._split_of(value, plan)

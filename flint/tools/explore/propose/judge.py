@@ -107,9 +107,10 @@ class Judge:
 
         if plan not in self._last:
             self._last.clear()
-            chip = {"chip": self.name} if self.compiler else {}
+            lowered: dict[str, Any] = {"compiler": self.compiler}
+            lowered |= {"chip": self.name} if self.compiler else {}
             step, mesh = self.origin.step(plan), Mesh.parse(dict(plan.axes))
-            self._last[plan] = trace_step(step, mesh, compiler=self.compiler, **chip)
+            self._last[plan] = trace_step(step, mesh, **lowered)
         found: Trace = self._last[plan]
         return found
 

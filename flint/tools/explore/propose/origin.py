@@ -94,7 +94,8 @@ class JaxOrigin:
     def _leaves(self) -> list[Any]:
         import jax
 
-        return jax.tree.leaves((tuple(self.of.args), dict(self.of.kwargs)))
+        found: list[Any] = jax.tree.leaves((tuple(self.of.args), dict(self.of.kwargs)))
+        return found
 
     @property
     def _traced(self) -> ClosedJaxpr:

@@ -135,7 +135,7 @@ class _Reader:
                 if to is not None:
                     kept[n] = to
                     free.remove(to)
-        items = (*(_item(a) for a in e.invars[:2]), _item(e.outvars[0]))
+        items = (_item(e.invars[0]), _item(e.invars[1]), _item(e.outvars[0]))
         pair, at = (operands[0], operands[1]), place(e) or ""
         made = Product(pair, result, contracted, kept, flops, times, items, at)
         self.found.products.append(made)

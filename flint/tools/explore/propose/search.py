@@ -97,7 +97,7 @@ def search(
 
 
 def _enough(devices: int, least: int, capacity: int) -> int:
-    return devices * 2 ** math.ceil(math.log2(least / max(capacity, 1)))
+    return devices << max(math.ceil(math.log2(least / max(capacity, 1))), 0)
 
 
 def _order(cost: PlanCost, capacity: int) -> float:
