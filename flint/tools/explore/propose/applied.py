@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlanShardings:
-    """What a plan says of a step: of each argument, and of values by the keys of `constrained`."""
+    """What a plan says of a step: of arguments, of results that replace them, of values by `constrained`'s keys."""
 
     arguments: tuple[Spec, ...]
+    results: Mapping[int, Spec]
     constraints: Mapping[str, Spec]
 
 
@@ -48,7 +49,9 @@ def shardings_of(plan: ShardingPlan, blank: Blank) -> PlanShardings:
     for c in blank.reading.carried:
         if c.at and blank.is_activation(c.dims) and not _has_twins(plan, blank, c.dims):
             note(carried_key(c.at, _shape(blank, c.dims)), used(plan, blank, c.dims))
-    return PlanShardings(arguments, {k: s for k, s in found.items() if k not in unclear})
+    results = {number: arguments[n] for number, n in blank.returned.items()}
+    inside = {k: s for k, s in found.items() if k not in unclear}
+    return PlanShardings(arguments, results, inside)
 
 
 def _has_twins(plan: ShardingPlan, blank: Blank, dims: Dims) -> bool:

@@ -85,6 +85,23 @@ class Blank:
                 found |= set(mine)
         return frozenset(found)
 
+    @cached_property
+    def returned(self) -> dict[int, int]:
+        """By number of a result the argument that it replaces: of its type, shape and colours."""
+        jaxpr, left = self.program.jaxpr, list(range(len(self.reading.arguments)))
+        found: dict[int, int] = {}
+        for number, dims in enumerate(self.reading.results):
+            out = jaxpr.outvars[number].aval
+            for n in left if dims else ():
+                aval, mine = jaxpr.invars[n].aval, self.reading.arguments[n]
+                same = getattr(aval, "dtype", None) == getattr(out, "dtype", None)
+                alike = self.reading.colours_of(mine) == self.reading.colours_of(dims)
+                if same and alike and self._shape(mine) == self._shape(dims):
+                    found[number] = n
+                    left.remove(n)
+                    break
+        return found
+
     def _shape(self, dims: Dims) -> tuple[int, ...]:
         return tuple(self.reading.colours.sizes[n] for n in dims)
 

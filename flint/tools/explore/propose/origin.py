@@ -124,6 +124,7 @@ class JaxOrigin:
         arguments = {n: partition_spec(s) for n, s in named}
         return {
             "arguments": arguments,
+            "results": {n: partition_spec(s) for n, s in found.results.items()},
             "constraints": {k: partition_spec(s) for k, s in found.constraints.items()},
         }
 

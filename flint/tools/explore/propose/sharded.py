@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,13 +22,15 @@ def sharded(
     mesh: Any,
     *,
     arguments: Mapping[str, Any],
+    results: Mapping[int, Any] | None = None,
     constraints: Mapping[str, Any] | None = None,
     fsdp: str | Sequence[str] = (),
 ) -> AnyStep:
     """The step, whose arguments have these shardings by name: what a file of `flint propose` calls.
 
     Of JAX: `arguments` are `PartitionSpec`s by names as captures print them ("params['wq']"), `mesh` is that of
-    the entry, and `constraints` are as `flint.constrained` takes them. Of PyTorch: `arguments` and `fsdp` are
+    the entry, `results` are the shardings of results by their numbers (those of the arguments that they replace), and
+    `constraints` are as `flint.constrained` takes them. Of PyTorch: `arguments` and `fsdp` are
     fields of `TorchStep`. Raises FlintError FL936 for a step of another kind, FL937 for an argument that is
     not there.
     """
@@ -35,7 +38,7 @@ def sharded(
         return replace(step, shardings=dict(arguments), fsdp=fsdp)
     if not isinstance(step, Step):
         raise other_kind(step)
-    return _of_jax(step, mesh, arguments, constraints or {})
+    return _of_jax(step, mesh, arguments, results or {}, constraints or {})
 
 
 def other_kind(step: object) -> FlintError:
@@ -48,7 +51,11 @@ def other_kind(step: object) -> FlintError:
 
 
 def _of_jax(
-    step: Step, mesh: Any, arguments: Mapping[str, PartitionSpec], constraints: Mapping[str, Any]
+    step: Step,
+    mesh: Any,
+    arguments: Mapping[str, PartitionSpec],
+    results: Mapping[int, Any],
+    constraints: Mapping[str, Any],
 ) -> Step:
     import jax
     from jax.sharding import NamedSharding
@@ -77,7 +84,24 @@ def _of_jax(
     fn: Callable[..., Any] = step.fn
     if constraints:
         fn = constrained(step.fn, constraints, static_argnums=step.static_argnums)
+    if results:
+        fn = _ending_as(fn, results)
     return replace(step, fn=fn, args=args, kwargs=kwargs)
+
+
+def _ending_as(fn: Callable[..., Any], results: Mapping[int, Any]) -> Callable[..., Any]:
+    """The function with the shardings of results: without them the update of a weight may end in parts."""
+
+    @functools.wraps(fn)
+    def with_results(*args: Any, **kwargs: Any) -> Any:
+        import jax
+
+        leaves, tree = jax.tree.flatten(fn(*args, **kwargs))
+        for number, spec in results.items():
+            leaves[number] = jax.lax.with_sharding_constraint(leaves[number], spec)
+        return jax.tree.unflatten(tree, leaves)
+
+    return with_results
 
 
 def renamed(
