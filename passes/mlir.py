@@ -112,14 +112,6 @@ def rewritten(bytecode: bytes, change: Callable[[Any], None]) -> bytes:
         return write_bytecode(module)
 
 
-def module_text(bytecode: bytes) -> str:
-    """A module as text, without locations and large constants."""
-    from jaxlib.mlir import ir
-
-    with make_context():
-        return str(ir.Module.parse(bytecode).operation.get_asm(large_elements_limit=8))
-
-
 def element_bits(element_type: Any) -> int:
     """Width of a tensor element in bits, as it lies in memory (booleans take a byte)."""
     name = str(element_type)

@@ -89,10 +89,10 @@ def _executable(options: dict[str, Any], module: bytes) -> tuple[Any, str]:
     found = _gpus(options) if is_gpu else _tpus(options)
     xla = jax_private.xla_client()
     chosen = found[: options["devices"]]
-    local = with_whole_names(with_local_calls(module))
+    local = module if options["is_gspmd"] else with_local_calls(module, options["devices"])
     try:
         with make_context():
-            parsed = ir.Module.parse(local)
+            parsed = ir.Module.parse(with_whole_names(local))
             if is_gpu:
                 carry_calls(parsed, options["declared"], options["platform"])
             settings = _settings(xla, chosen, parsed, is_gspmd=options["is_gspmd"])

@@ -175,7 +175,7 @@ class _HloWalk:
         is_donated = number in self.module.donated or number in self.known.donated
         flags = Flag.DONATED if is_donated else 0
         on_host, cause = self.known.argument(number)
-        return tree(p.shape, lambda part: self.builder.add(
+        return tree(p.shape, lambda part: -1 if part.element_type == shapes.TOKEN else self.builder.add(
             ARGUMENT if on_host else "hlo.parameter", Kind.PARAMETER,
             op=OpClass.HOST_VALUE if on_host else OpClass.VALUE, dtype=shapes.first(part)[0],
             shape=shapes.first(part)[1], result_bytes=shapes.num_bytes(part),

@@ -39,7 +39,7 @@ PROPAGATE = (
     "sdy-user-priority-propagate{keep-sharding-rules=true run-op-priority-propagation=true}",
     "sdy-export-named-computations",
     "sdy-propagate-to-func-results",
-    "sdy-unflatten-call-graph{dedup-functions-fully=true}",
+    "sdy-unflatten-call-graph",  # copies that are sharded otherwise stay copies
     DROP_UNUSED,
     "sdy-insert-func-call-reshards",
     "func.func(sdy-constant-or-scalar-merger)",

@@ -105,13 +105,12 @@ def partition(options: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], 
     from flint.passes.partition.prepare.prepared import prepared
     from flint.passes.partition.prepare.said import with_said
 
-    module = marked(with_whole_names(with_local_calls(prepared(with_said(payload)))))
-    before, after = run_spmd(
-        module,
-        int(options["num_devices"]),
-        str(options["scratch"]),
-        is_shardy=bool(options.get("shardy", True)),
-    )
+    devices, is_shardy = int(options["num_devices"]), bool(options["shardy"])
+    module = prepared(with_said(payload))
+    if is_shardy:
+        module = with_local_calls(module, devices)
+    module = marked(with_whole_names(module))
+    before, after = run_spmd(module, devices, str(options["scratch"]), is_shardy=is_shardy)
     return {"first_bytes": len(before)}, before + after
 
 

@@ -34,8 +34,8 @@ class _FunctionBody:
         return Counter(map(_callee, self.calls))
 
 
-def inline_calls(module: Any) -> None:
-    """Replace calls by the bodies of their functions, in place, and drop what is unused.
+def inline_calls(module: Any, *, keep: bool = True) -> None:
+    """Replace calls by the bodies of their functions, in place, and drop what is unused; all calls, unless `keep`.
 
     MLIR's own `inline` pass does nothing here: the func dialect's inliner interface is not
     registered in jaxlib. Raises FlintError FL402 for calls that multiply beyond what memory holds.
@@ -43,7 +43,8 @@ def inline_calls(module: Any) -> None:
     functions = functions_of(module)
     bodies = {name: _body(f) for name, f in functions.items()}
     order = _callees_first({name: body.callees for name, body in bodies.items()})
-    kept = {"main", *_kept(bodies, order), *_compared_with(module)}
+    often = _kept(bodies, order)
+    kept = {"main", *(often if keep else ()), *_compared_with(module)}
     for name in order:  # what is inlined holds no calls to inline any more
         for call in bodies[name].calls:
             if _callee(call) not in kept:

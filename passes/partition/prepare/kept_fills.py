@@ -51,7 +51,7 @@ def keep_passes(module: Any) -> None:
         phase = split_name_stack(locations.decode(op.location)[0])[1]
         made |= dict.fromkeys(op.results, phase)
         for number, value in enumerate(op.operands if phase in _BACKWARD else ()):
-            if made.get(value) is Phase.FORWARD and shape_of(value):
+            if made.get(value) is Phase.FORWARD and _has_dimensions(value):
                 if value not in kept:
                     with ir.InsertionPoint(op), ir.Location.name(KEPT):
                         kept[value] = _barrier(value)
@@ -65,10 +65,16 @@ def _barrier(value: Any) -> Any:
     return ir.Operation.create(barrier, [value.type], [value]).result
 
 
+def _has_dimensions(value: Any) -> bool:
+    from jaxlib.mlir import ir
+
+    return isinstance(value.type, ir.RankedTensorType) and bool(shape_of(value))  # or a token
+
+
 def _is_fill(value: Any) -> bool:
     from jaxlib.mlir import ir
 
-    op = defining_operation(value) if shape_of(value) else None
+    op = defining_operation(value) if _has_dimensions(value) else None
     while op is not None and op.name in _PASSES:
         op = defining_operation(op.operands[0])
     held = op.attributes["value"] if op is not None and op.name == "stablehlo.constant" else None

@@ -48,34 +48,38 @@ _Factors = list[list[list[int]]]
 _OURS = {f"custom_call:{name}" for name in (*MOVES.values(), *FACTORED)}
 
 
-def with_local_calls(bytecode: bytes) -> bytes:
-    """A StableHLO module whose calls of kernels see what each device holds.
+def with_local_calls(bytecode: bytes, devices: int) -> bytes:
+    """A StableHLO module whose calls of kernels see what each of `devices` holds.
 
     To be called where MLIR may be loaded. Raises FlintError FL402 as Shardy's propagation does.
     """
-    marks = (b"custom_call", LOCAL_DRAW.encode())
-    if b"sdy" not in bytecode or not any(mark in bytecode for mark in marks):
+    is_asked = b"sdy" in bytecode and (
+        b"custom_call" in bytecode or LOCAL_DRAW.encode() in bytecode
+    )
+    if devices == 1 or not is_asked and CALLBACK_TARGET.encode() not in bytecode:
         return bytecode
     from jaxlib.mlir import ir
 
     with make_context():
         module = ir.Module.parse(bytecode)
-        if not _to_split(module) and not any(map(_is_whole, operations_named(module, _CALL))):
+        if not _to_split(module) and not any(
+            target_of(op) == CALLBACK_TARGET for op in operations_named(module, _CALL)
+        ):
             return bytecode
         inline_calls(module)
-        _make_whole([op for op in operations_named(module, _CALL) if _is_whole(op)], module)
-        found = _to_split(module)
-        for number, op in enumerate(found):
-            op.attributes[_TAG] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
-        splits = _splits(write_bytecode(module))
+        calls = operations_named(module, _CALL)
+        _make_whole([op for op in calls if target_of(op) == CALLBACK_TARGET], module, devices)
+        splits = _splits(module)
+        if splits is None:
+            inline_calls(module, keep=False)
+            splits = _splits(module) or {}
         meshes = _mesh_sizes(module)
-        for number, op in enumerate(found):
-            del op.attributes[_TAG]
+        for number, op in enumerate(_to_split(module)):
             if number in splits:
                 split = splits[number]
                 _make_local(op, split, tuple(meshes[split.mesh]) if op.name == _DRAW else ())
             elif op.name == _DRAW:
-                _make_whole([op], module)
+                _make_whole([op], module, devices)
         return write_bytecode(module)
 
 
@@ -119,18 +123,32 @@ class _Split:
     sums: Mapping[int, NDArray[np.int64]]
 
 
-def _splits(bytecode: bytes) -> dict[int, _Split]:
-    """By tag, how propagation splits each call that it splits; of copies of a function the first."""
+def _splits(module: Any) -> dict[int, _Split] | None:
+    """By number, how propagation splits each call that it splits; None if copies of a function differ in it."""
+    from jaxlib.mlir import ir
+
     from flint.passes.partition.shardy_pipeline import propagated_module
 
+    tagged = _to_split(module)
+    if not tagged:
+        return {}
+    for number, op in enumerate(tagged):
+        op.attributes[_TAG] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
+    bytecode = write_bytecode(module)
+    for op in tagged:
+        del op.attributes[_TAG]
+    found: dict[int, _Split] = {}
     with make_context():
-        module = propagated_module(bytecode)
-        meshes = _mesh_sizes(module)
-        found: dict[int, _Split] = {}
-        for op in (*operations_named(module, _CALL), *operations_named(module, _DRAW)):
-            if _TAG in op.attributes and _SHARDING in op.attributes:
-                found.setdefault(int(op.attributes[_TAG].value), _split_of(op, meshes))
-        return {tag: split for tag, split in found.items() if split.axes}
+        propagated = propagated_module(bytecode)
+        meshes = _mesh_sizes(propagated)
+        for op in (*operations_named(propagated, _CALL), *operations_named(propagated, _DRAW)):
+            if _TAG not in op.attributes:
+                continue
+            is_placed = _SHARDING in op.attributes
+            split = _split_of(op, meshes) if is_placed else _Split("", {}, {}, {})
+            if found.setdefault(int(op.attributes[_TAG].value), split).axes != split.axes:
+                return None
+    return {number: split for number, split in found.items() if split.axes}
 
 
 def _mesh_sizes(module: Any) -> dict[str, dict[str, int]]:
@@ -226,17 +244,24 @@ def _whole_axes(dimension: Any) -> Iterator[str]:
         yield axis.name
 
 
-def _is_whole(op: Any) -> bool:
-    """Whether the host is called for all devices at once: XLA takes no effect without a sharding."""
-    return target_of(op) == CALLBACK_TARGET and not manual_axes(op)
+def _make_whole(calls: Sequence[Any], module: Any, devices: int) -> None:
+    """Let every device hold all that these calls see: by hand, over all axes that are not so yet.
 
+    So the host is called for all devices at once: XLA takes no effect without a sharding.
+    """
+    from jaxlib.mlir import ir
 
-def _make_whole(calls: Sequence[Any], module: Any) -> None:
-    """Let every device hold all that these calls see: by hand, over all axes."""
-    meshes = _mesh_sizes(module)
-    for op in calls if meshes else ():
-        mesh, sizes = next(iter(meshes.items()))
-        _make_local(op, _Split(mesh, {}, {}, {}), tuple(sizes))
+    text = f'sdy.mesh @flint_devices = <["devices"={devices}]>'
+    for op in calls:
+        meshes = _mesh_sizes(module).items()
+        whole = next((m for m in meshes if math.prod(m[1].values()) == devices), None)
+        if whole is None:
+            with module.context:
+                module.body.append(ir.Module.parse(text).body.operations[0].operation.clone())
+            whole = "flint_devices", {"devices": devices}
+        left = whole[1].keys() - manual_axes(op)
+        if left:
+            _make_local(op, _Split(whole[0], {}, {}, {}), tuple(left))
 
 
 def _factors(op: Any) -> tuple[_Factors, _Factors]:

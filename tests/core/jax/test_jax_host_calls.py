@@ -163,3 +163,39 @@ def test_stages_of_a_pipeline_may_print() -> None:
 
     trace = flint.trace(jax_pipelines.pipeline(loss=printing_loss), jax_pipelines.MESH)
     assert [w for w in trace.warnings if "debug_print at test_jax_host_calls.py:" in w]
+
+
+def says(x: Any) -> Any:
+    jax.debug.print("{}", x[0, 0])
+    return x * 2
+
+
+@pytest.mark.parametrize("mesh", ["1", "2"])
+def test_ordered_calls_in_loops(mesh: str) -> None:
+    def step(x: Any) -> Any:
+        def body(_: Any, x: Any) -> Any:
+            return x + io_callback(lambda v: v, x, x, ordered=True)
+
+        return lax.fori_loop(0, 7, body, x)
+
+    program = flint.trace(step, mesh, jax.ShapeDtypeStruct((4,), jnp.float32)).program
+    assert [r.trip_count for r in program.regions] == [7]
+    assert "host.callback" in program.opcodes and "token" not in program.dtypes
+
+
+def test_calls_of_a_program_without_shardings_and_beside_axes_that_are_free() -> None:
+    def by_data(x: Any) -> Any:
+        mesh = jax.sharding.get_abstract_mesh()
+        part = P("data")
+        return jax.shard_map(says, mesh=mesh, in_specs=part, out_specs=part, axis_names={"data"})(x)
+
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    plain = flint.trace(says, "8", x).program
+    assert "host.callback" in plain.opcodes and not (plain.kind == Kind.COLLECTIVE).any()
+    sharded = jax.ShapeDtypeStruct(
+        x.shape, x.dtype, sharding=NamedSharding(MESH, P("data", "model"))
+    )
+    program = flint.trace(by_data, MESH, sharded).program
+    assert "host.callback" in program.opcodes
+    sent = np.flatnonzero(program.kind == Kind.COLLECTIVE).tolist()
+    assert [str(program.row(r).group) for r in sent] == ["model"]  # its one element

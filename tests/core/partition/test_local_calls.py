@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from flint.passes.mlir import make_context, module_text, write_bytecode
+from flint.passes.mlir import make_context, write_bytecode
+from flint.passes.partition.prepare import inline
 from flint.passes.partition.prepare.local_calls import with_local_calls
 
 pytest.importorskip("jaxlib")
@@ -19,8 +20,8 @@ def _local(text: str) -> str:
     from jaxlib.mlir import ir
 
     with make_context():
-        bytecode = write_bytecode(ir.Module.parse(text))
-    return module_text(with_local_calls(bytecode))
+        bytecode = with_local_calls(write_bytecode(ir.Module.parse(text)), 8)
+        return str(ir.Module.parse(bytecode))
 
 
 def _attention(batch: int, q_heads: int, kv_heads: int, sharding: str) -> str:
@@ -50,6 +51,26 @@ def test_attention_is_called_with_what_a_device_holds(
     (call,) = re.findall(r'custom_call @"flint.attention.*', text)
     assert f"(tensor<{inside}xf32>" in call
     assert "causal" in call and "sharding" not in call
+
+
+def test_calls_of_a_function_that_are_split_in_two_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline, "KEEP_FROM_OPERATIONS", 2)
+    kind = "tensor<8x8x64x16xf32>"
+    batch, heads = (
+        f"{{sdy.sharding = #sdy.sharding<@mesh, {s}>}}"
+        for s in ('[{"data"}, {}, {}, {}]', '[{}, {"model"}, {}, {}]')
+    )
+    text = f"""{_HEAD}%a: {kind} {batch}, %b: {kind} {heads}) -> ({kind}, {kind}) {{
+        %0 = call @layer(%a) : ({kind}) -> {kind}
+        %1 = call @layer(%b) : ({kind}) -> {kind}
+        return %0, %1 : {kind}, {kind} }}
+      func.func private @layer(%x: {kind}) -> {kind} {{
+        %0:2 = stablehlo.custom_call @"flint.attention[causal]"(%x, %x, %x) {_ATTENTION} :
+          ({kind}, {kind}, {kind}) -> ({kind}, tensor<8x8x64xf32>)
+        %1 = stablehlo.tanh %0#0 : {kind}
+        return %1 : {kind} }} }}"""
+    found = re.findall("manual_axes=(.*?) ", _local(text))
+    assert found == ['{"data"}', '{"model"}']
 
 
 def test_what_no_sharding_splits_stays_as_it_is() -> None:
