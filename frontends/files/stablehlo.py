@@ -34,21 +34,29 @@ def capture_stablehlo(
             f"{name} is not a StableHLO module: reading it made the MLIR parser crash or hang",
             help="it may be truncated or damaged; write it again",
         ) from error
+    agreed, is_gspmd = _agreed_mesh(facts.get("mesh"), mesh, name), bool(facts.get("gspmd"))
+    if is_gspmd and agreed.size == 1:
+        raise FlintError(
+            "FL105",
+            f"{name} is sharded over several devices, not for {agreed}",
+            help="name the mesh that it was lowered for: --mesh 8",
+        )
     return Captured(
         bytecode,
-        _agreed_mesh(facts.get("mesh"), mesh, name),
+        agreed,
         name,
         name,
         TripCounts.of(trip_counts),
         warnings=tuple(facts.get("warnings", ())),
-        is_gspmd=bool(facts.get("gspmd")),
+        is_gspmd=is_gspmd,
     )
 
 
 def _time_limit(data: bytes) -> float:
     """Seconds to wait for the parser, which never ends on some damaged files.
 
-    Sound files parse at 10 MB/s or more; this waits twenty times as long, and at least 10 s.
+    Sound files parse at 10 MB/s or more; this waits twenty times as long, and at least 10 s from when the
+    process is there.
     """
     return 10 + len(data) / 500_000
 

@@ -29,14 +29,16 @@ def bodies(equation: JaxprEqn) -> list[Jaxpr]:
     """The jaxprs inside an equation, without their constants."""
     from jax.extend import core
 
-    found = []
-    for value in equation.params.values():
-        for item in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(item, core.ClosedJaxpr):
-                found.append(item.jaxpr)
-            elif isinstance(item, core.Jaxpr):
-                found.append(item)
-    return found
+    return [c.jaxpr if isinstance(c, core.ClosedJaxpr) else c for c in _inside(equation)]
+
+
+def _inside(equation: JaxprEqn) -> list[ClosedJaxpr | Jaxpr]:
+    from jax.extend import core
+
+    values = equation.params.values()
+    items = (v if isinstance(v, list | tuple) else (v,) for v in values)
+    kinds = core.ClosedJaxpr, core.Jaxpr
+    return [item for some in items for item in some if isinstance(item, kinds)]
 
 
 def equations(program: ClosedJaxpr) -> Iterator[JaxprEqn]:
@@ -54,8 +56,10 @@ def equations(program: ClosedJaxpr) -> Iterator[JaxprEqn]:
 
 def refuse_huge_constants(program: ClosedJaxpr, where: str | None) -> None:
     """Raise FlintError FL205 for closed-over arrays of more than MAX_CONSTANT_BYTES together."""
+    inner = (item for equation in equations(program) for item in _inside(equation))
+    held = (c for closed in (program, *inner) for c in getattr(closed, "consts", ()))
     total = 0
-    for constant in program.consts:
+    for constant in {id(c): c for c in held}.values():
         size = int(getattr(constant, "nbytes", 0))
         total += size
         if total > MAX_CONSTANT_BYTES:

@@ -11,20 +11,12 @@ from flint.passes.hlo.module import Computation, HloModule, Instruction
 
 #: What JAX calls the collectives that a program writes itself, in `shard_map`.
 _WRITTEN: Final = frozenset(
-    [
-        "psum",
-        "psum2",
-        "psum_invariant",
-        "pmax",
-        "pmin",
-        "all_gather",
-        "all_gather_invariant",
-        "reduce_scatter",
-        "psum_scatter",
-        "ppermute",
-        "all_to_all",
+    (
+        *("psum", "psum2", "psum_invariant", "unreduced_psum", "preduced", "pmax", "pmin"),
+        *("all_gather", "all_gather_invariant", "all_gather_reduced", "reduce_scatter"),
+        *("psum_scatter", "unreduced_reduce_scatter", "ppermute", "pbroadcast", "all_to_all"),
         "ragged_all_to_all",
-    ]
+    )
 )
 #: Names of these operations in StableHLO: a program without any has no collective of its own.
 MARKS: Final = (
@@ -56,7 +48,7 @@ def causes_of(module: HloModule, *, writes_own: bool) -> Mapping[int, str]:
 
 def is_written(name: str) -> bool:
     """Whether an instruction with this `op_name` is a collective that the program wrote itself."""
-    return name.rpartition("/")[2].partition("[")[0] in _WRITTEN
+    return name.rpartition("/")[2].partition("[")[0].removesuffix("_start") in _WRITTEN
 
 
 class _Around:

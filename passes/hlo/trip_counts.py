@@ -263,9 +263,10 @@ class AskedLoops:
         bound = "" if at_most is None else f"; its counter ends it after {at_most}"
         best = next((name for name in known if ":" in name), known[0])
         given = next(iter(self._given), "")
+        named = f" ({known[0]})" if len(known) > 1 else ""
         return FlintError(
             "FL403",
-            f"the trip count of loop {known[-1]} ({known[0]}){f' in {scope}' if scope else ''} depends on data"
+            f"the trip count of loop {known[-1]}{named}{f' in {scope}' if scope else ''} depends on data"
             + (nearest(given, list(known)) if given else ""),
             place=place,
             help=f'give its trip count with --trip-count {best}=N (in Python: trip_counts={{"{best}": N}})'

@@ -441,7 +441,9 @@ class _HloWalk:
             return count
         source, _ = scope_and_phase(i)
         place = location(i, self.module)
-        names = (i.name, source, source.rsplit("/", 1)[-1], place)
+        # XLA names the loops of a captured program, one way before it partitions and another after
+        name = "" if self.known.captured else i.name
+        names = (name, source, source.rsplit("/", 1)[-1], place)
         return self.loops.count(names, source, place or self.module.source, count)
 
     def _conditional(self, i: Instruction, operands: list[Rows], scope: _Scope) -> Rows:

@@ -21,7 +21,7 @@ from flint.errors import FlintError
 from flint.io.processes import begin_child, how_it_ended, last_words
 from flint.passes import jax_private
 from flint.passes.partition import xla_child
-from flint.passes.partition.worker import announce, read_message, write_message
+from flint.passes.partition.worker import announce, read_message, why_it_died, write_message
 
 #: What a task returns: facts for the header, and bytes.
 Answer = tuple[dict[str, Any], bytes]
@@ -67,7 +67,8 @@ TASKS: dict[str, Callable[[dict[str, Any], bytes], Answer]] = {
 
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:
-    """Answer requests from `source` on `sink`."""
+    """Say on `sink` that this process is ready, and answer there requests from `source`."""
+    write_message(sink, {}, b"")
     while True:
         try:
             options, payload = read_message(source)
@@ -115,15 +116,15 @@ def _forked(task: str, options: dict[str, Any], payload: bytes, sink: BinaryIO) 
             return read_message(io.BytesIO(data))
         except EOFError:
             said.seek(0)
-            return _refusal(_died(task, how_it_ended(code), last_words(said.read()))), b""
+            return _refusal(_died(task, code, last_words(said.read()))), b""
 
 
-def _died(task: str, how: str, place: str) -> FlintError:
+def _died(task: str, code: int, place: str) -> FlintError:
     return FlintError(
         "FL401",
-        f"XLA died in '{task}' ({how})",
+        f"XLA died in '{task}' ({how_it_ended(code)})",
         place=place,
-        help="this is a bug in the compiler, not in your process: please report the program, or "
+        help=f"{why_it_died(code)}: please report the program, or "
         "dump the program with --xla_dump_to and capture the dump",
     )
 

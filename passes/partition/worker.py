@@ -11,6 +11,7 @@ import atexit
 import json
 import logging
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from flint.errors import FlintError
 from flint.io.processes import IDLE_SECONDS, TOTAL_SECONDS, Child, Patience, Watch, how_it_ended
 
 _log = logging.getLogger(__name__)
-_HEADER = struct.Struct("<II")
+_HEADER = struct.Struct("<IQ")
 
 
 class Worker:
@@ -35,6 +36,7 @@ class Worker:
         self._child: Child | None = None
         self._errors: IO[bytes] | None = None
         self._lock = threading.Lock()
+        self._is_ready = False
 
     def prestart(self) -> None:
         """Start the child if there is none, without waiting for it."""
@@ -50,14 +52,13 @@ class Worker:
     ) -> tuple[dict[str, Any], bytes]:
         """Run `task` in the child; returns (facts about the result, result).
 
-        A child that makes no progress, or has not answered after `seconds` (by default what
+        A child that makes no progress, or has not answered `seconds` after it was ready (by default what
         `flint.io.processes.Patience` allows), is killed. Raises FlintError FL402 when the task says
         why it cannot be done, FL401 when the child dies or is too slow, and RuntimeError with the
         child's traceback for a bug of ours.
         """
         patience = Patience.from_environment()
-        if seconds is not None:
-            patience = replace(patience, total_seconds=seconds)
+        limited = patience if seconds is None else replace(patience, total_seconds=seconds)
         started = time.perf_counter()
         with self._lock:
             child = self._ensure()
@@ -65,6 +66,10 @@ class Worker:
             assert process.stdin and process.stdout
             try:
                 with child.watched(patience) as watch:
+                    if not self._is_ready:
+                        read_message(process.stdout)
+                        self._is_ready = True
+                with child.watched(limited) as watch:
                     write_message(process.stdin, {**(options or {}), "task": task}, payload)
                     header, result = read_message(process.stdout)
             except (EOFError, BrokenPipeError, OSError) as error:
@@ -97,15 +102,11 @@ class Worker:
             self._errors.close()
             self._errors = None
 
-    @property
-    def pid(self) -> int | None:
-        """Process id of the child, or None."""
-        return self._child.process.pid if self._child else None
-
     def _ensure(self) -> Child:
         if self._child is not None and self._child.process.poll() is None:
             return self._child
         self.stop()
+        self._is_ready = False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         self._child = Child(
             # -P: a numpy.py or random.py in the user's directory is not for the child.
@@ -136,8 +137,17 @@ class Worker:
             "FL401",
             f"the compiler process died in '{step}' ({how_it_ended(code)})",
             place=said.strip()[:400] or None,
-            help="this is a bug in the compiler, not in your process: please report the program",
+            help=why_it_died(code) + ": please report the program",
         )
+
+
+def why_it_died(code: int) -> str:
+    """What most likely ended a process with this exit status."""
+    if code == -signal.SIGKILL:
+        return (
+            "memory has probably run out: capture fewer layers, or in a scan, or free some. If not"
+        )
+    return "this is a bug in the compiler, not in your process"
 
 
 def child_environment() -> dict[str, str]:

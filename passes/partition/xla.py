@@ -35,53 +35,47 @@ from flint.passes.rewrites.reduce_scatter import FoldAllReduces, FormReduceScatt
 from flint.passes.work.totals import matmul_flops
 from flint.steps.captured import Captured, Positions
 
-#: Longest time that one request may take, in seconds.
-TIMEOUT_SECONDS = 900.0
 #: What lists of devices take: 3 CPU s and 0.5 GB for 3 collectives, 41 s and 4.3 GB for 80.
 MOST_DEVICES = 1 << 20
 #: A `model_share` above this is 1.
 _ALL = 0.995
 
 
-def run_xla(
-    task: str, options: dict[str, Any], payload: bytes, timeout_seconds: float = TIMEOUT_SECONDS
-) -> bytes:
+def run_xla(task: str, options: dict[str, Any], payload: bytes) -> bytes:
     """Run `task` of `child.py` in a fork of the compiler process and return its result.
 
-    Raises FlintError FL401 if XLA dies or takes longer than `timeout_seconds`, and the task's own
+    Raises FlintError FL401 if XLA dies or takes too long (`flint.io.processes.Patience`), and the task's own
     FlintError (FL303, FL402) if it says why it cannot do it.
     """
-    return _asked(task, options, payload, timeout_seconds)[1]
+    return _asked(task, options, payload)[1]
 
 
-def _asked(
-    task: str, options: dict[str, Any], payload: bytes, timeout_seconds: float
-) -> tuple[dict[str, Any], bytes]:
+def _asked(task: str, options: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
     with scratch_folder() as scratch:
         asked = {"forked": True, "scratch": str(scratch), **options}
-        return the_worker().request(task, payload, asked, timeout_seconds)
+        return the_worker().request(task, payload, asked)
 
 
-def partitioned(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) -> Partitioned:
+def partitioned(captured: Captured) -> Partitioned:
     """`partition_xla` with the reduce-scatters that all of XLA's compilers form, and what is said of axes over
     which most of the work is not split.
     """
-    both = divided(captured, timeout_seconds)
+    both = divided(captured)
     program = FormReduceScatter().apply(FoldAllReduces().apply(_program(captured, both)))
     return Partitioned(program, *_repeated(captured, both.whole, program))
 
 
-def partition_xla(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) -> Program:
+def partition_xla(captured: Captured) -> Program:
     """Partition `captured` with XLA, stopped right after its SPMD partitioner.
 
-    Raises FlintError FL401 if XLA dies or takes longer than `timeout_seconds`, FL402 if it refuses
+    Raises FlintError FL401 if XLA dies or takes too long, FL402 if it refuses
     the module, FL258 for more than MOST_DEVICES, FL403 for a loop whose trip count is not known, FL407 for tensors of 2^63 elements.
     """
-    return _program(captured, divided(captured, timeout_seconds))
+    return _program(captured, divided(captured))
 
 
 def position_with_results(
-    captured: Captured, axis: str, of: Positions, timeout_seconds: float = TIMEOUT_SECONDS
+    captured: Captured, axis: str, of: Positions
 ) -> tuple[Program, tuple[int, ...]]:
     """The program of a device of each position of `axis`, where others run other programs, and a row
     for each of its results. Raises as `partition_xla`, and FlintError FL240 for a program over `axis`.
@@ -89,7 +83,7 @@ def position_with_results(
     from flint.passes.partition.one_position import on_all_positions, on_one_position
 
     alone = on_one_position(captured, axis, of, in_passes=True)
-    both = divided(alone, timeout_seconds, in_passes=True)
+    both = divided(alone, in_passes=True)
     facts = _facts(captured, both)
     found = module_with_results(both.part, alone.mesh, captured.trip_counts, facts, apart=False)
     program = with_host_memory(with_phases(found[0]))
@@ -122,13 +116,19 @@ def _facts(captured: Captured, both: Divided) -> CapturedFacts:
 
 
 def _repeated(captured: Captured, whole: HloModule, part: Program) -> tuple[str, float]:
-    """What is said of axes that do not split work, and the `model_share` of `Partitioned`.
+    """What is said of axes that do not split work, and the `model_share` of `Partitioned`: nothing of a program
+    that is too large for one device.
 
     Rows of the program before it is divided say by their causes which instructions they are.
     """
     splits = splits_of(whole, captured.mesh)
-    known = CapturedFacts(causes={number: str(number) for number in splits})
-    program = module_to_program(whole, captured.mesh, captured.trip_counts, known)
+    known = CapturedFacts(causes={number: str(number) for number in splits}, captured=True)
+    try:
+        program = module_to_program(whole, captured.mesh, captured.trip_counts, known)
+    except FlintError as error:
+        if error.code != "FL407":
+            raise
+        return "", 1.0
     rows = np.flatnonzero((program.kind == Kind.COMPUTE) & (program.flops > 0)).tolist()
     found = {row: splits[int(program.strings[program.cause[row]])] for row in rows}
     ways = [split.ways for split in found.values()]
@@ -145,9 +145,7 @@ def _product_flops(program: Program) -> Float64s:
     return np.where(program.phase == Phase.REMAT, 0.0, flops)
 
 
-def divided(
-    captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS, *, in_passes: bool = False
-) -> Divided:
+def divided(captured: Captured, *, in_passes: bool = False) -> Divided:
     """Both modules of a program, with `in_passes` as of `tidy`; raises as `partition_xla`."""
     if captured.mesh.size > MOST_DEVICES:
         raise FlintError(
@@ -157,7 +155,7 @@ def divided(
         )
     options = {"num_devices": captured.mesh.size, "shardy": not captured.is_gspmd}
     try:
-        facts, data = _asked("partition", options, captured.module, timeout_seconds)
+        facts, data = _asked("partition", options, captured.module)
     except FlintError:
         _refuse_huge_tensors(captured.module)  # XLA aborts there
         raise

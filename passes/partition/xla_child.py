@@ -37,9 +37,10 @@ def run_spmd(
     afterwards. Raises FlintError FL402 with XLA's reason if it refuses the module.
     """
     name = _DIVIDES if num_devices > 1 else _ALONE
+    os.chdir(scratch)  # XLA reads no path with spaces
     # The user's own flags are for other programs, and an unknown one would end this process.
     os.environ["XLA_FLAGS"] = (
-        f"--xla_dump_to={scratch} --xla_dump_hlo_as_proto --xla_dump_hlo_pass_re={name}"
+        f"--xla_dump_to=. --xla_dump_hlo_as_proto --xla_dump_hlo_pass_re={name}"
     )
     simplified = simplified_by_xla(module_bytecode, is_shardy=is_shardy)
     refusals: list[Exception] = []
@@ -54,13 +55,19 @@ def run_spmd(
     compiling.start()
     while True:
         finished = not compiling.is_alive()
-        data = _dumped(Path(scratch), f"after_{name}")
+        data = _dumped(Path(), f"after_{name}")
         if data is not None:
-            return _dumped(Path(scratch), f"before_{name}") or b"", data
+            return _dumped(Path(), f"before_{name}") or b"", data
         if finished:
             break
         time.sleep(_POLL_SECONDS)
-    raise refused(refusals[0] if refusals else "it wrote no partitioned module")
+    if refusals:
+        raise refused(refusals[0])
+    raise FlintError(
+        "FL402",
+        f"XLA could not write the partitioned module into {scratch}",
+        help="is there free space? TMPDIR names another folder",
+    )
 
 
 def _dumped(folder: Path, name: str) -> bytes | None:

@@ -154,12 +154,27 @@ def _name_main(module: Any, source: str) -> list[str]:
 
 
 def _mesh_of(module: Any, source: str) -> dict[str, int] | None:
+    from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import sdy
 
+    replicas = module.operation.attributes.get("mhlo.num_replicas", None)
+    if replicas is not None and ir.IntegerAttr(replicas).value > 1:
+        raise FlintError(
+            "FL302",
+            f"{source} runs as {ir.IntegerAttr(replicas).value} replicas, whose collectives name no partitions",
+            help="write it for one replica and several partitions: with shardings, or jax.shard_map",
+        )
     meshes = []
     for op in module.body:
         if op.operation.name == "sdy.mesh":
-            axes = [sdy.MeshAxisAttr(a) for a in sdy.MeshAttr(op.operation.attributes["mesh"]).axes]
+            mesh = sdy.MeshAttr(op.operation.attributes["mesh"])
+            axes = [sdy.MeshAxisAttr(a) for a in mesh.axes]
+            if axes and list(mesh.device_ids) not in ([], sorted(mesh.device_ids)):
+                raise FlintError(
+                    "FL302",
+                    f"{source} has a mesh with devices in an order of its own: {mesh}",
+                    help="write it without device_ids: shardings name axes, which any devices may form",
+                )
             if axes:
                 meshes.append({a.name: int(a.size) for a in axes})
     if len({tuple(m.items()) for m in meshes}) > 1:

@@ -704,7 +704,8 @@ def test_a_huge_closed_over_array_is_refused_at_once() -> None:
     def nested(x: Any) -> Any:
         return lax.scan(lambda c, _: (c + jnp.sum(big), None), x, None, length=3)[0]
 
-    for step in (lambda x: x + jnp.sum(big), jax.jit(lambda x: x + jnp.sum(big)), nested):
+    inner = jax.jit(lambda x: x + jnp.sum(big))
+    for step in (lambda x: x + jnp.sum(big), inner, nested, lambda x: inner(x) * 2):
         started = time.process_time()
         error = refused(step, shaped((8, 16), "data"))
         assert time.process_time() - started < 5  # CPU seconds: it is not read

@@ -17,6 +17,8 @@ from flint.errors import FlintError
 from flint.frontends.files.hlo import is_partitioned, load_hlo, read_hlo
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
+from flint.passes.partition import xla_child
+from flint.passes.partition.worker import the_worker
 from flint.passes.partition.xla import partition_xla, run_xla
 from flint.steps.captured import Captured
 from tests.auto_mesh import auto_mesh
@@ -246,10 +248,29 @@ def test_a_compiler_that_does_not_end_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("FLINT_CHILD_SECONDS", "0.1")
+    the_worker().request("sleep", b"", {"length": 0}, seconds=60)  # it has started
     with pytest.raises(FlintError, match="did not finish in 0.1 seconds in 'sleep") as error:
-        run_xla("sleep", {"length": 30}, b"", timeout_seconds=0.1)
+        run_xla("sleep", {"length": 30}, b"")
     assert error.value.code == "FL401"
     assert not list(tmp_path.iterdir())
+
+
+def test_folders_with_spaces_and_without_room(
+    captured: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "my files"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    assert len(partition_xla(captured))
+    assert [path.name for path in tmp_path.iterdir()] == ["my files"]
+    monkeypatch.setattr(xla_child, "compile_for_cpus", lambda *_, **__: None)
+    monkeypatch.setattr(xla_child, "simplified_by_xla", lambda module, **_: module)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XLA_FLAGS", "")
+    with pytest.raises(FlintError, match="could not write the partitioned module") as error:
+        xla_child.run_spmd(b"", 8, str(folder))
+    assert "free space" in (error.value.help or "")
 
 
 def test_flags_for_other_programs_do_not_matter(

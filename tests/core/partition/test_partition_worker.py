@@ -56,16 +56,15 @@ def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 def child_of(worker: Worker) -> int:
-    pid = worker.pid
-    assert pid is not None
-    return pid
+    assert worker._child is not None
+    return worker._child.process.pid
 
 
 def test_one_child_serves_many_requests(worker: Worker) -> None:
     assert ask(worker) == ask(worker)
-    first = worker.pid
+    first = child_of(worker)
     ask(worker)
-    assert worker.pid == first
+    assert child_of(worker) == first
 
 
 def test_an_abort_is_one_error_that_names_the_step(worker: Worker) -> None:
@@ -77,7 +76,7 @@ def test_an_abort_is_one_error_that_names_the_step(worker: Worker) -> None:
     assert caught.value.message == "the compiler process died in 'abort-for-test' (SIGABRT)"
     assert not is_alive(first)  # reaped: no zombie
     ask(worker)
-    assert worker.pid != first
+    assert child_of(worker) != first
 
 
 def test_killed_between_requests_is_not_noticed(worker: Worker) -> None:
@@ -86,7 +85,7 @@ def test_killed_between_requests_is_not_noticed(worker: Worker) -> None:
     os.kill(first, signal.SIGKILL)
     os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
     ask(worker)
-    assert worker.pid != first and not is_alive(first)
+    assert child_of(worker) != first and not is_alive(first)
 
 
 def test_killed_during_a_request(worker: Worker) -> None:
@@ -97,6 +96,7 @@ def test_killed_during_a_request(worker: Worker) -> None:
     with pytest.raises(flint.FlintError) as caught:
         ask(worker)
     assert caught.value.code == "FL401" and "SIGKILL" in caught.value.message
+    assert "memory has probably run out" in (caught.value.help or "")
     assert not is_alive(first)
     ask(worker)
 
@@ -119,12 +119,12 @@ def test_an_interrupt_leaves_no_stale_answer(
 
 def test_an_error_of_the_input_keeps_the_child(worker: Worker) -> None:
     ask(worker)
-    first = worker.pid
+    first = child_of(worker)
     with pytest.raises(flint.FlintError) as caught:
         worker.request("import", b"func.func {", {"source": "broken.mlir"})
     assert caught.value.code == "FL302"
     ask(worker)
-    assert worker.pid == first
+    assert child_of(worker) == first
 
 
 def test_stopping_leaves_nothing(worker: Worker, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_stopping_leaves_nothing(worker: Worker, tmp_path: Path) -> None:
     child = child_of(worker)
     worker.stop()
     worker.stop()  # twice is fine
-    assert worker.pid is None and not is_alive(child)
+    assert worker._child is None and not is_alive(child)
 
 
 def run_in_new_process(program: str, tmp_path: Path, **options: Any) -> subprocess.Popen[str]:
@@ -151,7 +151,7 @@ def test_the_child_ends_with_its_parent_and_leaves_no_files(tmp_path: Path) -> N
         "import time\n"
         "from flint.passes.partition.worker import the_worker\n"
         f"the_worker().request('import', {MODULE!r}, {{'source': 'model.mlir'}})\n"
-        "print(the_worker().pid, flush=True)\n"
+        "print(the_worker()._child.process.pid, flush=True)\n"
         "time.sleep(60 if KILLED else 0)\n"
     )
     for killed in (False, True):
@@ -217,6 +217,18 @@ def test_a_request_that_never_ends_is_cut_off(worker: Worker) -> None:
     with pytest.raises(flint.FlintError, match="FL401"):
         worker.request("import", MODULE, {"source": "model.mlir"}, seconds=0.3)
     ask(worker)
+
+
+def test_a_slow_start_is_no_slow_answer(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = (
+        "import sys, time; time.sleep(1.5); from flint.passes.partition import child; child.main()"
+    )
+    popen = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda command, **o: popen([command[0], "-P", "-c", begin], **o)
+    )
+    options = {"source": "model.mlir"}
+    assert worker.request("import", MODULE, options, seconds=1.0)[1]
 
 
 def test_a_child_without_progress_is_ended_and_says_where_it_stood(

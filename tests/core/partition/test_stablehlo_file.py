@@ -238,6 +238,28 @@ def test_modules_without_end_or_sizes_are_refused(text: str, said: str, tmp_path
     assert caught.value.code == "FL302" and said in caught.value.message, caught.value
 
 
+@pytest.mark.parametrize(
+    ("text", "mesh", "code", "said"),
+    [
+        (
+            'sdy.mesh @m = <["x"=2, "y"=2], device_ids=[0, 2, 1, 3]>\n',
+            None,
+            "FL302",
+            "an order of its own",
+        ),
+        ("module attributes {mhlo.num_replicas = 4 : i32} {", "4", "FL302", "runs as 4 replicas"),
+        (GSPMD.decode(), "1", "FL105", "sharded over several devices"),
+    ],
+)
+def test_devices_that_flint_would_number_otherwise(
+    text: str, mesh: str | None, code: str, said: str, tmp_path: Path
+) -> None:
+    main = "" if "@main" in text else function("main") + "}" * text.endswith("{")
+    with pytest.raises(FlintError, match=said) as caught:
+        read((text + main).encode(), tmp_path, mesh and Mesh.parse(mesh))
+    assert caught.value.code == code
+
+
 def test_a_module_without_main_says_what_is_taken_for_it(tmp_path: Path) -> None:
     trace = read(function("step").encode(), tmp_path, Mesh.parse("2x2"))
     assert trace.warnings == (
