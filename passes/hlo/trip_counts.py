@@ -263,7 +263,7 @@ class AskedLoops:
         bound = "" if at_most is None else f"; its counter ends it after {at_most}"
         best = next((name for name in known if ":" in name), known[0])
         given = next(iter(self._given), "")
-        named = f" ({known[0]})" if len(known) > 1 else ""
+        named = "" if known[0] in (scope, place, known[-1]) else f" ({known[0]})"
         return FlintError(
             "FL403",
             f"the trip count of loop {known[-1]}{named}{f' in {scope}' if scope else ''} depends on data"

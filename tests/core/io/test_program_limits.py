@@ -120,6 +120,25 @@ def test_the_largest_tensor_that_fits_is_partitioned() -> None:
     assert len(xla.partition_xla(Captured(bytecode(square(FITS)), MESH, "", "")))
 
 
+def test_a_step_that_is_too_large_for_one_device_alone_is_partitioned() -> None:
+    """2^63 FLOPs together; each of four devices has a quarter, and nothing is said of axes."""
+    x, w, y = (
+        "tensor<2147483648x32768xbf16>",
+        "tensor<32768x32768xbf16>",
+        "sdy.sharding = #sdy.sharding",
+    )
+    steps = "\n".join(
+        f"%{n} = stablehlo.dot_general %{n - 1 or 'x'}, %w, contracting_dims = [1] x [0] : ({x}, {w}) -> {x}"
+        for n in range(1, 4)
+    )
+    text = f"""sdy.mesh @m = <["x"=4]>
+    func.func @main(%x: {x} {{{y}<@m, [{{"x"}}, {{}}]>}}, %w: {w}) -> {x} {{ {steps}
+    return %3 : {x} }}"""
+    found = xla.partitioned(Captured(bytecode(text), MESH, "", ""))
+    assert int(found.program.flops.sum()) == 3 * 2**31 * 2**15 * 2**15 * 2 // 4
+    assert not found.replicated
+
+
 def timed(num_bytes: int, trips: int) -> Workload:
     b = ProgramBuilder(MESH)
     b.begin_region(RegionKind.LOOP, trips)
