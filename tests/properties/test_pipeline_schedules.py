@@ -9,7 +9,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.passes.pipeline.compose.unit_rows import UnitRun, expand, expand_rounds, rounds, runs
+from flint.passes.pipeline.compose.unit_rows import Round, UnitRun, expand, rounds, runs
 from flint.passes.pipeline.schedule.schedules import ANY, SCHEDULES, orders, placement
 from flint.passes.pipeline.schedule.simulate import (
     EQUAL_STAGES,
@@ -197,6 +197,16 @@ def test_values_arrive_in_the_order_in_which_they_are_read(given_numbers: Number
                 if 0 <= stage - step <= placed.last_stage:
                     received[placed.rank_of[stage - step], rank].append((stage, microbatch))
         assert sent == received
+
+
+def expand_rounds(found: tuple[Round, ...]) -> tuple[Unit, ...]:
+    """Return the order that rounds stand for."""
+    return tuple(
+        unit._replace(microbatch=unit.microbatch + iteration * each.step)
+        for each in found
+        for iteration in range(each.trip_count)
+        for unit in expand(each.runs)
+    )
 
 
 @QUICK

@@ -291,40 +291,34 @@ def rule_maker(op: Any) -> RuleMaker | None:
     return maker
 
 
-def attach_rules(module: Any, bytecode: bytes | None = None) -> frozenset[str]:
+def attach_rules(module: Any, bytecode: bytes | None = None) -> None:
     """Give every operation without a rule that `rule_maker` knows a custom sharding rule.
 
-    Returns the names of all operations with rules. `bytecode` is what the module was read from: it
-    tells whether any were there before. Raises FlintError FL880 and FL882 for a rule that another
-    package registers wrongly.
+    `bytecode` is what the module was read from: it tells whether any were there before. Raises FlintError
+    FL880 and FL882 for a rule that another package registers wrongly.
     """
     from jaxlib.mlir import ir
 
     given = bytecode is None or RULE.encode() in bytecode
     known = {key.split(":")[0] for key in (*RULES, *registered(SHARDING_RULES))} - {"custom_call"}
-    found: set[str] = set()
     errors: list[FlintError] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        name = op.name
-        if given or name in known or name == _CALL:
-            if RULE not in op.attributes:
-                # Shardy takes no rule of an operation that reads nothing or makes nothing
-                try:
-                    rule = rule_of(op) if len(op.operands) and len(op.results) else None
-                except FlintError as error:  # none may leave a walk
-                    errors.append(error)
-                    return ir.WalkResult.INTERRUPT
-                if rule is None:
-                    return ir.WalkResult.ADVANCE
-                op.attributes[RULE] = rule
-            found.add(name)
+        if not (given or op.name in known or op.name == _CALL) or RULE in op.attributes:
+            return ir.WalkResult.ADVANCE
+        # Shardy takes no rule of an operation that reads nothing or makes nothing
+        try:
+            rule = rule_of(op) if len(op.operands) and len(op.results) else None
+        except FlintError as error:  # none may leave a walk
+            errors.append(error)
+            return ir.WalkResult.INTERRUPT
+        if rule is not None:
+            op.attributes[RULE] = rule
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
     if errors:
         raise errors[0]
-    return frozenset(found)
 
 
 def rule_of(op: Any) -> Any | None:

@@ -116,16 +116,6 @@ def _stored(found: Iterable[Round]) -> int:
     return sum(len(run.units) for round_ in found for run in round_.runs)
 
 
-def expand_rounds(found: Iterable[Round]) -> tuple[Unit, ...]:
-    """Return the order that rounds stand for."""
-    return tuple(
-        unit._replace(microbatch=unit.microbatch + iteration * each.step)
-        for each in found
-        for iteration in range(each.trip_count)
-        for unit in expand(each.runs)
-    )
-
-
 def expand(runs: Iterable[UnitRun]) -> tuple[Unit, ...]:
     """Return the order that `runs` stand for."""
     return tuple(

@@ -20,6 +20,7 @@ from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase
 from flint.passes.hlo import tidy as tidy_module
+from flint.passes.hlo.causes import is_written
 from flint.passes.hlo.module import decode_module, message_class
 from flint.passes.hlo.places import KnownPlaces, kept_part
 from flint.passes.hlo.program_order import restore
@@ -100,6 +101,13 @@ def test_what_the_program_writes_itself_has_no_cause() -> None:
     program = flint.trace(lambda x, w, v: by_hand(x, w) @ v, MESH, x, w, v).program
     rows = [program.row(int(r)) for r in np.flatnonzero(program.kind == Kind.COLLECTIVE)]
     assert [(str(r.group), bool(r.cause)) for r in rows] == [("data", False), ("model", True)]
+
+
+@pytest.mark.parametrize(
+    "name", ["pbroadcast", "psum_invariant_start", "all_gather_reduced", "psum"]
+)
+def test_collectives_of_jax_are_known_by_name(name: str) -> None:
+    assert is_written(f"jit(f)/shard_map/{name}[axis]") and not is_written(f"jit(f)/{name}/dot")
 
 
 def test_rows_are_in_the_order_of_the_program() -> None:
