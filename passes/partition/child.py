@@ -124,7 +124,7 @@ def _died(task: str, code: int, place: str) -> FlintError:
         "FL401",
         f"XLA died in '{task}' ({how_it_ended(code)})",
         place=place,
-        help=f"{why_it_died(code)}: please report the program, or "
+        help=f"{why_it_died(code, place)}: please report the program, or "
         "dump the program with --xla_dump_to and capture the dump",
     )
 

@@ -141,8 +141,12 @@ class Worker:
         )
 
 
-def why_it_died(code: int) -> str:
-    """What most likely ended a process with this exit status."""
+def why_it_died(code: int, said: str = "") -> str:
+    """What most likely ended a process with this exit status that `said` this at last."""
+    if "Could not write" in said:
+        return (
+            "the temporary folder (TMPDIR) is probably full. If not, this is a bug in the compiler"
+        )
     if code == -signal.SIGKILL:
         return (
             "memory has probably run out: capture fewer layers, or in a scan, or free some. If not"

@@ -18,7 +18,7 @@ from flint.frontends.files.hlo import is_partitioned, load_hlo, read_hlo
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
 from flint.passes.partition import xla_child
-from flint.passes.partition.worker import the_worker
+from flint.passes.partition.worker import the_worker, why_it_died
 from flint.passes.partition.xla import partition_xla, run_xla
 from flint.steps.captured import Captured
 from tests.auto_mesh import auto_mesh
@@ -271,6 +271,7 @@ def test_folders_with_spaces_and_without_room(
     with pytest.raises(FlintError, match="could not write the partitioned module") as error:
         xla_child.run_spmd(b"", 8, str(folder))
     assert "free space" in (error.value.help or "")
+    assert "is probably full" in why_it_died(-6, "dump.cc:266] Could not write XLA debug data")
 
 
 def test_flags_for_other_programs_do_not_matter(
