@@ -40,8 +40,6 @@ def test_trip_counts_reach_the_stages() -> None:
 
 
 def test_without_them_the_loop_is_named() -> None:
-    with pytest.raises(
-        flint.FlintError, match=r"loop0 in first depends on data"
-    ) as caught:
+    with pytest.raises(flint.FlintError, match=r"loop0 in first depends on data") as caught:
         flint.trace(PIPELINE, MESH)
     assert caught.value.code == "FL403"
