@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -20,8 +20,25 @@ from flint.ir.program import MOST_INT64, Program
 from flint.ir.workload import Workload
 from flint.passes.work.host_copies import OPCODES
 
-if TYPE_CHECKING:
-    from flint.backends.cost.unlike import ClassTimes
+
+class PricesByClass(Protocol):
+    """What changes the prices of ranks that differ: `unlike.ClassTimes`."""
+
+    @property
+    def pricing(self) -> Pricing: ...
+
+    @property
+    def of_chip(self) -> tuple[Times, ...]: ...
+
+    def chip_of(self, number: int) -> int: ...
+
+    def meetings(
+        self, number: int, peers: dict[int, int], together: dict[int, tuple[int, ...]]
+    ) -> tuple[dict[int, int], dict[int, tuple[int, ...]]]: ...
+
+    def changed(
+        self, number: int, prices: RowPrices, together: Mapping[int, tuple[int, ...]]
+    ) -> RowPrices: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +62,7 @@ def price(
     *,
     unpriced_is_zero: bool = False,
     times: Times | None = None,
-    unlike: ClassTimes | None = None,
+    unlike: PricesByClass | None = None,
 ) -> Priced:
     """Price every program once and expand it for every rank class.
 
@@ -136,7 +153,7 @@ def _prices(program: Program, pricing: Pricing, times: Times | None) -> RowPrice
     return (found if times is None else times.of(program, found)).on_grid()
 
 
-def _on_chip(workload: Workload, number: int, usual: RowPrices, unlike: ClassTimes) -> RowPrices:
+def _on_chip(workload: Workload, number: int, usual: RowPrices, unlike: PricesByClass) -> RowPrices:
     """The prices of a rank class on the chip that it has."""
     at = unlike.chip_of(number)
     program = workload.programs[workload.classes[number].program]

@@ -30,7 +30,7 @@ _NAMES = {
         ),
     ),
     "Kernels and operators of your own": ("cost_of", "CostEstimate", "KernelCall", "torch_op"),
-    "Exploring": ("explore", "Answer"),
+    "Exploring": ("explore", "Answer", "propose", "Proposal", "sharded", "constrained"),
     "Comparing": ("Difference", "MeasuredComparison"),
     "Measurements": ("calibrate", "Calibration"),
     "Sharing": ("anonymize", "Anonymized", "grow", "Grown", "synth", "Synthetic", "learn"),

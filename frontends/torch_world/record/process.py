@@ -112,12 +112,12 @@ class RankProcesses:
 
     def _ready(self) -> Child:
         """The process, a new one where another was started elsewhere or has ended."""
+        packages()  # a warning of one that is omitted comes from here, and not from the child
         surroundings = environment, _ = {**_environment(), **_caches_in(self._folder)}, os.getcwd()
         child = self._child
         if child and (surroundings != self._surroundings or child.process.poll() is not None):
             self._end()
         if self._child is None:
-            packages()  # a warning of one that is omitted comes from here, and not from the child
             self._surroundings = surroundings
             self._child = Child(
                 [sys.executable, "-m", "flint.frontends.torch_world.record.child"],

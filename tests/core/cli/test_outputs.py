@@ -41,6 +41,7 @@ OTHER_WRITERS = {
     "flint/tools/change/project/cache.py",
     "flint/tools/change/project/traces.py",
     "flint/tools/change/project/verify.py",
+    "flint/tools/interop/benchmark.py",  # into a folder that is empty, or its own
     "passes/compilers/cache.py",
 }
 #: Words of a metavar that say that a path may stand there.
@@ -306,4 +307,9 @@ def test_roles_are_of_two_kinds() -> None:
     assert len(outputs()) >= 20
     # What is added to: test_explore_study.py has the study, and its folders are refused one by one.
     added = {(name, option) for name, option, role in outputs() if role.adds}
-    assert added == {("explore", "--study"), ("explore", "--output"), ("propose", "--study")}
+    assert added == {
+        ("explore", "--study"),
+        ("explore", "--output"),
+        ("propose", "--study"),
+        ("serve", "--export"),
+    }

@@ -101,7 +101,7 @@ def test_commands_typed_as_they_stand_give_the_first_row_again(
         assert code == 0, err
     code, out, err = _flint(*shlex.split(lines[-1])[1:], "--json")
     estimated = json.loads(out)
-    assert estimated["step_time_ns"] == best.step_time_ns
+    assert estimated["step_time_ns"] == pytest.approx(best.step_time_ns)
     assert estimated["classes"][0]["memory"]["peak_bytes"] <= best.memory_bytes
 
 

@@ -139,7 +139,7 @@ def test_values_cannot_become_options() -> None:
     assert arguments == ["m.py", "--x", "1"]
     with pytest.raises(FlintError, match="takes no 'meshes'"):
         Tool("capture", allow_run=True).command_line({"model": "m.py", "meshes": "8"})
-    line = Tool("estimate", allow_run=False).command_line({"workload": "t.flint", "hints": False})
+    line = Tool("estimate", allow_run=False).command_line({"path": "t.flint", "hints": False})
     assert "--no-hints" in line
 
 

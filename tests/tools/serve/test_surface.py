@@ -236,7 +236,7 @@ def test_captures_are_kept_while_what_the_model_reads_is_the_same(
         captured.captures(request(path), (*DECODE_POINTS, *PREFILL_POINTS))
         return len(made)
 
-    points = len(DECODE_POINTS) + len(PREFILL_POINTS)
+    points = len(DECODE_POINTS) + len(PREFILL_POINTS) + 2  # and two with all layers
     assert captures_made() == points
     (tmp_path / "requests.csv").write_text("what flint serve -o writes beside the model")
     assert captures_made() == 2

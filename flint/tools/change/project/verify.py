@@ -260,6 +260,7 @@ def accept(
     wrote since `lock` was read stay. Raises FlintError FL502.
     """
     gone = set(drop)
+    (project.root / FOLDER).mkdir(exist_ok=True)
     with locked(project.root / FOLDER / "lock"):
         with contextlib.suppress(FlintError):  # of one that cannot be read, `lock` is what is known
             lock = load_lock(project.lock_path) or lock

@@ -146,8 +146,8 @@ class PlanDocument(TypedDict):
     status: str  #: "fits", "too large" or "refused".
     reason: str  #: Why it does not fit; empty if it does.
     step_time_ns: float  #: Of a step.
-    low_ns: float  #: Its interval: from
-    high_ns: float  #: and to.
+    low_ns: float  #: Where its interval begins.
+    high_ns: float  #: Where it ends.
     memory_bytes: int  #: Of the fullest device at its peak.
     exposed_ns: dict[str, float]  #: How long devices wait for communication, by mesh axes.
     priced_ns: float  #: What the search took a step for.
