@@ -170,6 +170,7 @@ RUNS = {
     "capture": ["capture", "model.py", "--mesh", "2"],
     "diff": ["diff", "model.py", "model.py", "--mesh", "2"],
     "explore": ["explore", "model.py", "--devices", "2", "-c", "h100-dgx"],
+    "propose": ["propose", "model.py", "--devices", "2", "-c", "h100-dgx"],
     "serve": ["serve", "model.py", "--mesh", "2", "-c", "h100-dgx", "--requests", "constant:1/s,input=9,output=9"],
     "run": ["run"],
     "verify": ["verify"],

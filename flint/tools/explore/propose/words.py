@@ -139,7 +139,7 @@ def model_file(origin: ProgramOrigin, plan: ShardingPlan, *, model: str, args: s
                title: str) -> str:  # fmt: skip
     """A model file with the proposal as its entry, which `flint capture` takes.
 
-    `model` and `args` are as the command line has them, from the folder in which the file is used.
+    `model` and `args` are as the command line has them, by their paths from the folder of the file.
     """
     found = dict(origin.keywords(plan))
     names = tuple(n for n, _ in plan.axes)
@@ -150,7 +150,7 @@ def model_file(origin: ProgramOrigin, plan: ShardingPlan, *, model: str, args: s
             body += [f"        {keyword}={{", *rows, "        },"]
         else:
             body.append(f"        {keyword}={value!r},")
-    target = f"Target.parse({args!r})" if args else "None"
+    target = f"Target.parse(HERE + {args!r})" if args else "None"
     given = dict(s.split("=", 1) for s in settings)
     return "\n".join([
         f'"""{title} (written by flint propose).',
@@ -158,16 +158,20 @@ def model_file(origin: ProgramOrigin, plan: ShardingPlan, *, model: str, args: s
         f"flint capture THIS_FILE --mesh {plan.mesh}",
         '"""',
         "",
+        "import os",
+        "",
         "from jax.sharding import PartitionSpec as P",
         "",
         "import flint",
         "from flint.frontends.model_file import Target, load_step",
         "",
+        'HERE = os.path.join(os.path.dirname(os.path.realpath(__file__)), "")',
+        "",
         "",
         f"@flint.entry(axes={names!r})",
         "def proposed(mesh):",
         '    text = ",".join(f"{name}={size}" for name, size in mesh.shape.items())',
-        f"    loaded = load_step(Target.parse({model!r}), text, args={target}, settings={given!r})",
+        f"    loaded = load_step(Target.parse(HERE + {model!r}), text, args={target}, settings={given!r})",
         "    return flint.sharded(",
         "        loaded.step,",
         "        mesh,",
