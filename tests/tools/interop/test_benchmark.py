@@ -17,6 +17,7 @@ import flint
 from flint.backends.chakra.reading.reader import read
 from flint.backends.chakra.schema import NodeType
 from flint.errors import FlintError
+from flint.ir.program import Kind
 from flint.tools.interop.benchmark import write_benchmark
 from tests.estimates import zoo
 from tests.jax_pipelines import MESH, pipeline
@@ -109,4 +110,4 @@ def test_it_runs_and_measures_what_import_and_calibrate_read(tmp_path: Path) -> 
 
 def _collectives(trace: Any) -> int:
     program = trace.workload.programs[0]
-    return int(np.sum(program.trips[program.group >= 0]))
+    return int(np.sum(program.trips[program.kind == Kind.COLLECTIVE]))
