@@ -26,8 +26,10 @@ def use_forks() -> None:
         message = io.BytesIO()
         write_message(message, {**(options or {}), "task": task}, payload)
         status, answer = _forked(child.main, message.getvalue())
+        said = io.BytesIO(answer)
         try:
-            header, result = read_message(io.BytesIO(answer))
+            read_message(said)  # that it is ready
+            header, result = read_message(said)
         except EOFError:
             raise FlintError("FL401", f"the compiler process died in '{task}' ({status})") from None
         if header.get("bug"):
