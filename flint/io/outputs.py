@@ -107,6 +107,10 @@ class OutputKind(Enum):
     STUDY = ("a study of flint explore", _begins(rb"SQLite format 3\x00.{52}FLNT"))
     MODEL = ("a model file of flint propose", _begins(rb'"""[^\n]*\(written by flint propose\)'))
     RESULTS = ("results of flint propose", _begins(rb'\{"key": "[0-9a-f]{64}", "result": \{'))
+    BENCHMARK = (
+        "a part of a benchmark of flint export",
+        _begins(rb'\{"schema": "flint\.benchmark/|"""A recorded or captured step as a benchmark:'),
+    )
     CLUSTER = ("a cluster file",)
     KERNEL_TIMES = ("a table of measured kernels",)
     SCRIPT = ("a script of flint calibrate",)

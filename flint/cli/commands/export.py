@@ -73,7 +73,8 @@ def export(
     from flint.cli.inputs import load_workload, program_of_rank
 
     if benchmark is not None:
-        _write_benchmark(path, output, quiet=quiet)
+        given = {"--format": format_ is not Format.JSON, "--rank": rank, "--force": force}
+        _write_benchmark(path, output, {**given, "--json": json_}, quiet=quiet)
         return
     _refuse(output, format_, json_=json_, force=force)
     workload = load_workload(path)
@@ -117,14 +118,20 @@ def _refuse(output: Path | None, format_: Format, *, json_: bool, force: bool) -
         )
 
 
-def _write_benchmark(path: Path, output: Path | None, *, quiet: bool) -> None:
-    """A benchmark of the step in a directory. Raises FlintError FL218 without one, FL881 without a tool."""
+def _write_benchmark(
+    path: Path, output: Path | None, others: dict[str, object], *, quiet: bool
+) -> None:
+    """A benchmark of the step in a directory. Raises FlintError FL218 without one and for options that it does
+    not have, FL881 without a tool.
+    """
     from flint.cli.inputs import load_workload
     from flint.errors import FlintError
     from flint.plugins import API, load
 
     if output is None:
         raise FlintError("FL218", "--benchmark needs a directory", help="add -o DIR")
+    for flag in (flag for flag, is_given in others.items() if is_given):
+        raise FlintError("FL218", f"{flag} does not apply to --benchmark", help=f"omit {flag}")
     found = load(API, "export.benchmark")(load_workload(path), output)
     for name, steps in found.items():
         print_note(f"{output}: {steps:,} kernels and messages of {name}", quiet=quiet)

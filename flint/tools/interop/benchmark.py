@@ -14,7 +14,7 @@ from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.simulate.layers import untimed_nodes
 from flint.errors import FlintError
-from flint.io.files import cannot_write, write_atomically
+from flint.io.outputs import OutputKind, refuse_to_replace, write_output
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind, Program
 from flint.ir.workload import Workload
@@ -22,6 +22,8 @@ from flint.tools.interop import torch_benchmark
 
 #: What a folder of a benchmark holds, beside `class_N.json`.
 _SCRIPT, _WORLD = "benchmark.py", "world.json"
+#: The first entry of each of its documents, by which Flint knows them again.
+_SCHEMA = {"schema": "flint.benchmark/1"}
 #: Steps of one rank above which nobody waits for the file to be read.
 MOST_STEPS = 2_000_000
 
@@ -29,8 +31,8 @@ MOST_STEPS = 2_000_000
 def write_benchmark(workload: Workload, folder: Path) -> Mapping[str, int]:
     """Write a benchmark of a step to a folder; by name the numbers of what a rank of each class runs.
 
-    Raises FlintError FL958 (the folder holds something else), FL959 (a step without kernels, or one too
-    long to be run) and FL502 (cannot write).
+    Raises FlintError FL958 (the folder holds something else), FL508 (somebody else's file of the name of a
+    part), FL959 (a step without kernels, or one too long to be run) and FL502 (cannot write).
     """
     nodes = untimed_nodes(workload, "kernel")
     plans = [_plan(nodes, number) for number in range(len(nodes.classes))]
@@ -39,7 +41,7 @@ def write_benchmark(workload: Workload, folder: Path) -> Mapping[str, int]:
         for message in plan["messages"]:
             groups |= dict.fromkeys(tuple(ranks) for ranks in message["groups"] if len(ranks) > 1)
     world = {
-        "schema": "flint.benchmark/1",
+        **_SCHEMA,
         "name": str(workload.metadata.get("name") or "program"),
         "ranks": workload.mesh.size,
         "class_of_rank": nodes.class_of_ranks().tolist(),
@@ -48,12 +50,10 @@ def write_benchmark(workload: Workload, folder: Path) -> Mapping[str, int]:
     files = {f"class_{n}.json": json.dumps(plan) for n, plan in enumerate(plans)}
     files |= {_WORLD: json.dumps(world), _SCRIPT: Path(torch_benchmark.__file__).read_text()}
     _refuse_folder(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
+    for name in files:
+        refuse_to_replace(folder / name, OutputKind.BENCHMARK)
     for name, text in files.items():
-        write_atomically(folder / name, text.encode())
+        write_output(folder / name, text.encode(), OutputKind.BENCHMARK)
     return {c.name: len(p["steps"]) for c, p in zip(nodes.classes, plans, strict=True)}
 
 
@@ -102,7 +102,8 @@ def _plan(workload: Workload, number: int) -> dict[str, Any]:
             steps.append(["kernel", kernel_of[row], int(program.stream[row]), sorted(waits)])
         else:
             steps.append(["message", message_of[row], int(program.stream[row]), sorted(waits)])
-    return {"kernels": kernels, "messages": messages, "streams": program.streams, "steps": steps}
+    tables = {"kernels": kernels, "messages": messages, "streams": program.streams}
+    return {**_SCHEMA, **tables, "steps": steps}
 
 
 def _kernels(program: Program) -> tuple[list[dict[str, Any]], dict[int, int]]:

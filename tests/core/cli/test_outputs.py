@@ -41,7 +41,6 @@ OTHER_WRITERS = {
     "flint/tools/change/project/cache.py",
     "flint/tools/change/project/traces.py",
     "flint/tools/change/project/verify.py",
-    "flint/tools/interop/benchmark.py",  # into a folder that is empty, or its own
     "passes/compilers/cache.py",
 }
 #: Words of a metavar that say that a path may stand there.
@@ -129,6 +128,7 @@ def test_no_option_of_any_command_replaces_a_foreign_file(
 def written(folder: Path) -> dict[OutputKind, list[Path]]:
     """A file of each kind that has a mark, as Flint writes it."""
     from flint.tools.explore.result import Result
+    from flint.tools.interop.benchmark import write_benchmark
     from flint.tools.serve.serve import REQUEST_COLUMNS
 
     estimate = layers()
@@ -151,6 +151,8 @@ def written(folder: Path) -> dict[OutputKind, list[Path]]:
     file(OutputKind.LEAKS, "leaks.json", '{\n "schema": "flint.leaks/1",\n "survivors": []\n}\n')
     file(OutputKind.LOCK, "flint.lock", Lock().to_bytes())
     file(OutputKind.REQUESTS, "requests.csv", ",".join(REQUEST_COLUMNS) + "\n")
+    write_benchmark(estimate.workload, folder / "b")
+    found[OutputKind.BENCHMARK] = sorted((folder / "b").iterdir())
     file(OutputKind.MODEL, "proposed.py", '"""m.py on 8 devices (written by flint propose).\n"""\n')
     key = "0" * 64
     file(OutputKind.RESULTS, "results.jsonl", f'{{"key": "{key}", "result": {{}}}}\n')

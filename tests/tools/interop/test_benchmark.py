@@ -74,6 +74,12 @@ def test_other_folders_are_left_alone(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
     write_benchmark(workload, tmp_path / "new")
     write_benchmark(workload, tmp_path / "new")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "benchmark.py").write_text("print('mine')")
+    with pytest.raises(FlintError) as caught:
+        write_benchmark(workload, tmp_path / "mine")
+    assert caught.value.code == "FL508"
+    assert [p.read_text() for p in (tmp_path / "mine").iterdir()] == ["print('mine')"]
 
 
 def test_a_step_without_kernels_is_refused(tmp_path: Path) -> None:
