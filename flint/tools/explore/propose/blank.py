@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import re
 from collections import defaultdict
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: The number of a layer in a path: a component of its own, or what ends one.
 _NUMBER = re.compile(r"(?<=[\[._/'])\d+(?=[\]._/']|$)")
+#: A key of a path of `jax.tree_util`: ['wq'], [0], .mu
+_KEY = re.compile(r"\[[^\]]*\]|\.\w+")
 #: A colour that this share of all products' work contains may be the batch.
 _MOST_WORK = 0.9
 
@@ -30,6 +33,7 @@ class Blank:
     program: ClosedJaxpr
     names: tuple[str, ...]
     reading: Reading
+    results: tuple[str, ...] = ()  #: paths in what the step returns
 
     @cached_property
     def digest(self) -> str:
@@ -87,20 +91,31 @@ class Blank:
 
     @cached_property
     def returned(self) -> dict[int, int]:
-        """By number of a result the argument that it replaces: of its type, shape and colours."""
-        jaxpr, left = self.program.jaxpr, list(range(len(self.reading.arguments)))
+        """By number of a result the argument that it replaces: of its type, shape and colours.
+
+        Of several that of the longest common end of both paths: moments are told from weights, in whatever
+        order the step returns them. Where paths say nothing, the order of the arguments counts.
+        """
+        pairs = [
+            (-_common_end(name, self.names[n]), number, n)
+            for number, name in enumerate(self.results)
+            for n in range(len(self.names))
+            if self._is_alike(number, n)
+        ]
         found: dict[int, int] = {}
-        for number, dims in enumerate(self.reading.results):
-            out = jaxpr.outvars[number].aval
-            for n in left if dims else ():
-                aval, mine = jaxpr.invars[n].aval, self.reading.arguments[n]
-                same = getattr(aval, "dtype", None) == getattr(out, "dtype", None)
-                alike = self.reading.colours_of(mine) == self.reading.colours_of(dims)
-                if same and alike and self._shape(mine) == self._shape(dims):
-                    found[number] = n
-                    left.remove(n)
-                    break
+        for _, number, n in sorted(pairs):
+            if number not in found and n not in found.values():
+                found[number] = n
         return found
+
+    def _is_alike(self, result: int, argument: int) -> bool:
+        jaxpr, colours = self.program.jaxpr, self.reading.colours_of
+        out, given = self.reading.results[result], self.reading.arguments[argument]
+        types = [
+            getattr(v.aval, "dtype", None) for v in (jaxpr.outvars[result], jaxpr.invars[argument])
+        ]
+        same = types[0] == types[1] and colours(out) == colours(given)
+        return bool(out) and same and self._shape(out) == self._shape(given)
 
     def _shape(self, dims: Dims) -> tuple[int, ...]:
         return tuple(self.reading.colours.sizes[n] for n in dims)
@@ -181,11 +196,17 @@ class Blank:
         return argument[0] in self.states, argument[0]
 
 
-def blank_of(program: ClosedJaxpr, names: tuple[str, ...]) -> Blank:
+def blank_of(program: ClosedJaxpr, names: tuple[str, ...], results: tuple[str, ...] = ()) -> Blank:
     """Read a traced step; layers that differ in their number alone share their colours."""
     reading = read_program(program)
     _join_layers(reading, names)
-    return Blank(program, names, reading)
+    return Blank(program, names, reading, results)
+
+
+def _common_end(one: str, other: str) -> int:
+    """How many keys two paths of arrays have in common, from their ends."""
+    keys = zip(_KEY.findall(one)[::-1], _KEY.findall(other)[::-1], strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], keys))
 
 
 def _join_layers(reading: Reading, names: tuple[str, ...]) -> None:

@@ -77,7 +77,7 @@ class JaxOrigin:
         from flint.frontends.jax_step.callbacks import callbacks_of
         from flint.frontends.jax_step.equations import equations
 
-        program = self._traced
+        program, results = self._traced
         assert isinstance(program, ClosedJaxpr)
         if self.of.in_shardings is not None or any(map(_is_sharded, self._leaves)):
             raise _has_shardings("an argument")
@@ -88,7 +88,7 @@ class JaxOrigin:
         if said := callbacks_of(program):
             raise FlintError("FL935", f"the program has side effects: {said}",
                              help="remove them for a proposal: they bind a step to one process")  # fmt: skip
-        return blank_of(program, tuple(named_leaves(self.of)))
+        return blank_of(program, tuple(named_leaves(self.of)), results)
 
     @property
     def _leaves(self) -> list[Any]:
@@ -98,7 +98,8 @@ class JaxOrigin:
         return found
 
     @property
-    def _traced(self) -> ClosedJaxpr:
+    def _traced(self) -> tuple[ClosedJaxpr, tuple[str, ...]]:
+        """The traced function, and the paths of its results."""
         import jax
 
         from flint.frontends.jax_step.meshes import abstract_mesh
@@ -110,12 +111,13 @@ class JaxOrigin:
         fixed = step.static_argnums
         with capturing_on(abstract_mesh(Mesh.parse("data=1"))):
             try:
-                found: ClosedJaxpr = jax.make_jaxpr(step.fn, static_argnums=fixed)(
+                found, out = jax.make_jaxpr(step.fn, static_argnums=fixed, return_shape=True)(
                     *step.args, **step.kwargs
                 )
             except Exception as error:
                 raise user_error(error, "tracing the step", definition(step.fn)) from error
-        return found
+        paths, _ = jax.tree_util.tree_flatten_with_path(out)
+        return found, tuple(jax.tree_util.keystr(path) for path, _ in paths)
 
     def keywords(self, plan: ShardingPlan) -> Mapping[str, Any]:
         """Arguments and constraints as `PartitionSpec`s."""

@@ -185,3 +185,24 @@ def test_the_same_answer_every_time():
 def test_results_are_lines_of_json(kept, found):
     for line in kept.read_text().splitlines():
         assert set(json.loads(line)) == {"key", "result"}
+
+
+@pytest.mark.parametrize("moments_first", [False, True])
+def test_results_replace_the_arguments_of_their_paths(moments_first):
+    """Moments are told from weights of one type and shape, in whatever order the step returns them."""
+    from flint.tools.explore.propose.origin import origin_of
+
+    def step(weights, state, x):
+        new_weights, (moments,), value = models.step(
+            [*weights.values()], [*state["m"].values()], x, x
+        )
+        weights = dict(zip(weights, new_weights, strict=True))
+        state = {"m": {"a": moments}}
+        return (state, weights, value) if moments_first else (weights, state, value)
+
+    (layers, _, x, _) = models.args()
+    blank = origin_of(Step(step, ({"a": layers[0]}, {"m": {"a": layers[0]}}, x))).blank
+    names = blank.names
+    told = [names[n] for _, n in sorted(blank.returned.items())]
+    weights, state = [n for n in names if n.startswith("weights")], [n for n in names if "'m'" in n]
+    assert told == (state + weights if moments_first else weights + state)
