@@ -143,3 +143,11 @@ def printable_json(text: str) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def number_in(text: str) -> float:
+    """The number that a text is, nan if it is none: Python would also read 1_000."""
+    try:
+        return math.nan if "_" in text else float(text)
+    except ValueError:
+        return math.nan

@@ -37,7 +37,7 @@ from flint.ir.program import Collective, Int64s, Kind, Program
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
 from flint.requests.estimate import EstimateRequest
-from flint.text import plural
+from flint.text import number_in, plural
 
 if TYPE_CHECKING:
     from flint.backends.cost.replay.table import MeasuredTable
@@ -332,7 +332,7 @@ def ranks_of(option: str, text: str, where: str, placement: NetworkPlacement) ->
 
 
 def _factor(text: str, value: str) -> float:
-    number = _number_in(value.removesuffix("x"))
+    number = number_in(value.removesuffix("x"))
     if not 1 / _MOST <= number <= _MOST:
         raise FlintError(
             "FL940",
@@ -350,7 +350,7 @@ def _share(text: str, tier: str, value: str, cluster: Cluster) -> float:
             f"--slow {text}: no tier is called '{tier}'{nearest(tier, tiers)}",
             help=f"tiers of {cluster.name} are {', '.join(tiers)}",
         )
-    percent = _number_in(value.removesuffix("%")) if value.endswith("%") else math.nan
+    percent = number_in(value.removesuffix("%")) if value.endswith("%") else math.nan
     if percent == 0:
         raise FlintError(
             "FL942",
@@ -364,13 +364,6 @@ def _share(text: str, tier: str, value: str, cluster: Cluster) -> float:
             help="write TIER@WHERE=PERCENT, as in ib@rank:17=50%: half of its bandwidth is left",
         )
     return percent / 100
-
-
-def _number_in(text: str) -> float:
-    try:
-        return math.nan if "_" in text else float(text)
-    except ValueError:
-        return math.nan
 
 
 def _same_family(text: str, other: Cluster, cluster: Cluster) -> Cluster:

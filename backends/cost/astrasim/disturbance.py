@@ -15,6 +15,7 @@ from flint.backends.chakra.reading.reader import TraceNode
 from flint.backends.chakra.schema import NodeType
 from flint.backends.chakra.writing.simulator_files import whole_micros
 from flint.errors import FlintError
+from flint.text import number_in
 
 #: Factors above this are typing errors.
 _MOST = 1e6
@@ -104,7 +105,7 @@ def read_disturbance(stragglers: Sequence[str], jitter: str | None, seed: int) -
     late: dict[int, float] = {}
     for text in stragglers:
         match = _STRAGGLER.fullmatch(text)
-        factor = _number(match["factor"]) if match else math.nan
+        factor = number_in(match["factor"]) if match else math.nan
         if match is None or not 0 < factor <= _MOST:
             raise _refuse("--straggler", text, "give RANK:FACTOR, such as 5:1.1 for 10% longer")
         if int(match["rank"]) in late:
@@ -113,19 +114,12 @@ def read_disturbance(stragglers: Sequence[str], jitter: str | None, seed: int) -
     percent = 0.0
     if jitter is not None:
         match = _JITTER.fullmatch(jitter)
-        percent = _number(match["percent"]) if match else math.nan
+        percent = number_in(match["percent"]) if match else math.nan
         if not 0 <= percent < 100:
             raise _refuse("--jitter", jitter, "give a percentage from 0 to below 100, such as 5%")
     if seed < 0:
         raise _refuse("--seed", str(seed), "give a number from 0 on")
     return Disturbance(tuple(sorted(late.items())), percent / 100, seed)
-
-
-def _number(text: str) -> float:
-    try:
-        return math.nan if "_" in text else float(text)
-    except ValueError:
-        return math.nan
 
 
 def _refuse(option: str, text: str, help_: str) -> FlintError:
