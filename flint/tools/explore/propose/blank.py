@@ -39,7 +39,7 @@ class Blank:
     def digest(self) -> str:
         """The same for the same program."""
         text = re.sub(r"0x[0-9a-f]+", "", str(self.program))
-        return hashlib.sha256("\n".join((*self.names, text)).encode()).hexdigest()
+        return hashlib.sha256("\n".join((*self.names, *self.results, text)).encode()).hexdigest()
 
     @cached_property
     def flops(self) -> Mapping[int, float]:
