@@ -28,10 +28,10 @@ def test_defaults_bases_and_own_keys(tmp_path: Path) -> None:
         budgets = { step-time = "+2%", memory = "+1%" }
         [capture.base]
         model = "model.py"
-        set = { layers = 2, seq = 128 }
+        set = { layers = 2, seq = 128, value = 3 }
         [capture.long]
         extends = "base"
-        set = { seq = 32768 }
+        set = { seq = 32768, value = 4 }
         budgets = { memory = "+1GiB" }
         clusters = ["v5p", "net/ours.toml"]
         """,
@@ -39,7 +39,8 @@ def test_defaults_bases_and_own_keys(tmp_path: Path) -> None:
     )
     base, long = project.captures["base"], project.captures["long"]
     assert (base.clusters, long.clusters) == (("h100-dgx",), ("v5p", "net/ours.toml"))
-    assert long.model == "model.py" and long.set == {"layers": 2, "seq": 32768}
+    assert long.model == "model.py"
+    assert long.set == {"layers": 2, "seq": 32768, "value": 4}
     assert base.budgets == {"step-time": "+2%", "memory": "+1%"}
     assert long.budgets == {"step-time": "+2%", "memory": "+1GiB"}
     assert project.cluster("v5p") == "v5p"

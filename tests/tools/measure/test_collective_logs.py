@@ -187,6 +187,35 @@ def test_osu(tmp_path: Path) -> None:
         osu.read(OSU.split("\n", 1)[1], "osu.txt")
 
 
+@pytest.mark.parametrize(
+    ("command", "members"),
+    [
+        ("mpiexec -n 16 -ppn 8", (16, 2)),
+        ("mpirun -np 16 -N 8", (16, 2)),
+        ("srun -N 4 -n 16", (16, 4)),
+        ("srun --nodes=4 --ntasks-per-node=8", (32, 4)),
+        ("mpirun -np 8", (8, 0)),
+    ],
+)
+def test_launchers_say_ranks_and_nodes(command: str, members: tuple[int, int]) -> None:
+    text = f"$ {command} ./osu_allreduce\n# OSU MPI-CUDA Allreduce Latency Test v7.3\n8 5.0\n"
+    (row,) = osu.read(text, "osu.txt").collectives
+    assert (row.ranks, row.nodes) == members
+
+
+def test_an_osu_all_to_all_sends_its_size_to_each_peer() -> None:
+    title = "# OSU MPI-CUDA All-to-All Personalized Exchange Latency Test v7.3"
+    (row,) = osu.read(f"$ mpirun -np 8 ./osu_alltoall\n{title}\n1024 5.0\n", "x").collectives
+    assert (row.collective, row.comm_bytes, row.ranks) == (Collective.ALL_TO_ALL, 8 * 1024, 8)
+
+
+@pytest.mark.parametrize("gpus", ["-t 8 -g 1", "-g 8", "-g16", "--ngpus 8", "--nthreads=8", ""])
+def test_ranks_are_those_of_bus_bandwidths_where_processes_have_several_gpus(gpus: str) -> None:
+    row = " 134217728 33554432 float sum -1 1000.0 134.22 251.66 0\n"
+    (found,) = rows_of(f"mpirun -np 2 ./build/all_reduce_perf {gpus}\n" + HEADER + row)
+    assert found.ranks == 16
+
+
 @given(st.text(max_size=400))
 def test_any_text_is_read_or_refused(text: str) -> None:
     for read in (nccl_tests.read, osu.read):

@@ -71,6 +71,21 @@ copy;f16;;;;;;;;;;1000;;3
     assert (add.read_bytes, add.arrays, copy.read_bytes) == (4000, 3, 2000)
 
 
+def test_attention_says_which_pass_and_mask_it_is(tmp_path: Path) -> None:
+    text = """kind,batch,heads,queries,keys,head_dim,dtype,causal,compile_time_us,time_us
+attention_bwd,1,8,64,64,64,bf16,1.0,9000,100
+attention_fwd,1,8,64,64,64,bf16,0.0,9000,100
+attention_varlen,1,8,64,64,64,bf16,0,9000,100
+attention,1,8,64,64,64,bf16,perhaps,9000,100
+"""
+    found = read(tmp_path, text)
+    assert [(r.op, r.causal, r.measured_ns) for r in found.kernels] == [
+        (OpClass.ATTENTION_BACKWARD, True, 100_000),
+        (OpClass.ATTENTION, False, 100_000),
+    ]
+    assert "without a yes or no for causal" in found.left_out and len(found.left_out) == 2
+
+
 def test_collectives(tmp_path: Path) -> None:
     text = "collective,bytes,ranks,nodes,time_us\nall_reduce,1024,8,1,20\nsendrecv,64,2,2,9\nnone,1,2,1,1\n"
     found = read(tmp_path, text)
@@ -108,6 +123,7 @@ def test_rows_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
         ("m,n,k,time_us\n1,1,1,1\n", "FL844"),
         ("kind,dtype,time_us\nsoftmax,f32,1\n", "FL844"),
         ("m,n,k,dtype,time_us,time_ms\n1,1,1,bf16,1,1\n", "FL845"),
+        ("m,n,k,dtype,compile_time_us,run_time_us\n1,1,1,bf16,9,1\n", "FL845"),
         ("m,n,k,dtype,time_us\n", "FL848"),
         ("m,n,k,dtype,time_us\n1,1,1,bf16,0\n", "FL848"),
         ("a line\nand another\n", "FL854"),

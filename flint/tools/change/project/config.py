@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from flint.cluster.errors import help_of, said_of, where_of
-from flint.cluster.load import key_lines, line_of, merged
+from flint.cluster.load import key_lines, line_of
 from flint.errors import FlintError, nearest
 from flint.io.bounded import FileKind, is_directory, is_file, read_bounded
 from flint.requests.capture import CaptureRequest
@@ -320,9 +320,16 @@ def _extended(
                 help="the captures are " + ", ".join(captures),
             )
         below = of(base, (*inside, name))
-        return merged(below, own) if isinstance(below, dict) else own
+        return _on_top(below, own)
 
     return {**document, "capture": {name: of(name, ()) for name in captures}}
+
+
+def _on_top(base: Any, own: Any) -> Any:
+    """A capture, or a value of it, on top of the one it extends: tables key by key."""
+    if not isinstance(base, dict) or not isinstance(own, dict):
+        return own
+    return {**base, **{key: _on_top(base.get(key), value) for key, value in own.items()}}
 
 
 def _wrong(error: ValidationError, path: Path, text: str, prefix: tuple[str, ...]) -> FlintError:

@@ -31,9 +31,14 @@ _RUN = re.compile(r"\bnThread\s+\d+\s+nGpus\s+\d+\s+minBytes")
 _HEADER = re.compile(r"^#?\s*(?:size|bytes)\s+(?:count|N)\s+type\b.*\btime\b")
 _UNIT = re.compile(r"\((us|ms|ns|s)\)")
 #: How many processes a launcher was told to start, and on how many nodes, or how many on each.
-_PROCESSES = re.compile(r"(?:\s-np|\s-n|--ntasks|\s--np)[= ]+(\d{1,7})\b")
-_NODES = re.compile(r"--nodes[= ]+(\d{1,6})\b")
-_PER_NODE = re.compile(r"(?:--ntasks-per-node|-npernode|--npernode|-ppn)[= ]+(\d{1,4})\b")
+_PROCESSES = re.compile(r"\s(?:-np|-n|--ntasks|--np)[= ]*(\d{1,7})\b")
+_NODES = re.compile(r"\s--nodes[= ]+(\d{1,6})\b|\bsrun\b.*\s-N[= ]*(\d{1,6})\b")
+_PER_NODE = re.compile(
+    r"\s(?:--ntasks-per-node|-npernode|--npernode|-ppn)[= ]+(\d{1,4})\b"
+    r"|\bmpi(?:run|exec)\b.*\s-N[= ]*(\d{1,4})\b"
+)
+#: Threads, or GPUs of a thread, more than one: the ranks of a process are then their product.
+_GPUS_EACH = re.compile(r"\s(?:-t|-g|--nthreads|--ngpus)[= ]*(?!1\b)\d")
 TYPES = {
     "int8": "i8", "char": "i8", "uint8": "ui8", "int32": "i32", "int": "i32", "uint32": "ui32",
     "int64": "i64", "uint64": "ui64", "half": "f16", "float16": "f16", "float": "f32",
@@ -157,12 +162,12 @@ def _understand(line: str, run: _Run) -> None:
         run.unit = unit[1]
     else:
         run.test = _program_of(line) or run.test
-        run.launched = _launched(line) or run.launched
+        run.launched = launched(line) or run.launched
 
 
-def _launched(line: str) -> tuple[int, int] | None:
-    """Ranks and nodes that the command of a launcher asks for, one GPU each."""
-    if not re.search(r"\b(?:srun|mpirun|mpiexec)", line) or re.search(r"\s-g\s*[2-9]", line):
+def launched(line: str) -> tuple[int, int] | None:
+    """Ranks and nodes that the command of a launcher asks for, one GPU each; None for other lines."""
+    if not re.search(r"\b(?:srun|mpirun|mpiexec)", line) or _GPUS_EACH.search(line):
         return None
     processes, nodes, each = (_count(p, line) for p in (_PROCESSES, _NODES, _PER_NODE))
     if nodes and each:
@@ -172,7 +177,7 @@ def _launched(line: str) -> tuple[int, int] | None:
 
 def _count(pattern: re.Pattern[str], line: str) -> int:
     found = pattern.search(line)
-    return int(found[1]) if found else 0
+    return int(next(g for g in found.groups() if g)) if found else 0
 
 
 def _row_of(tokens: Sequence[str], run: _Run) -> _Row | None:
@@ -216,7 +221,8 @@ def take(run: _Run, found: CollectedRows) -> None:
             help="keep the line that names all_reduce_perf, or name the file all_gather.log",
         )
     ranks, nodes = run.members
-    if ranks < 2 and any(row.busbw > 0 for row in run.rows):
+    is_told = ranks > 1 and (run.ranks or not _contradicts(run, test, ranks))
+    if not is_told and any(row.busbw > 0 for row in run.rows):
         ranks, nodes = _ranks_of(run, test, found), 0
     unit = _unit_of(run, found.name)
     for row in run.rows:
@@ -260,6 +266,15 @@ def _unit_of(run: _Run, name: str) -> str:
             help="times of these tests are in microseconds, and bandwidths in 1e9 bytes per second",
         )
     return unit
+
+
+def _contradicts(run: _Run, test: str, ranks: int) -> bool:
+    """Whether bus bandwidths are not those of so many ranks, as where each process had several GPUs."""
+    if test in ("sendrecv", "broadcast"):
+        return False
+    expected = (2 if test == "all_reduce" else 1) * (ranks - 1) / ranks
+    telling = [r for r in run.rows if r.algbw >= _TELLING and math.isfinite(r.busbw)]
+    return any(abs(r.busbw - expected * r.algbw) > 0.02 + 0.01 * r.busbw for r in telling)
 
 
 def _ranks_of(run: _Run, test: str, found: CollectedRows) -> int:

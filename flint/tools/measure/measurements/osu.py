@@ -14,14 +14,12 @@ from dataclasses import dataclass
 
 from flint.errors import FlintError
 from flint.ir.op_class import Collective
+from flint.tools.measure.measurements.nccl_tests import launched
 from flint.tools.measure.measurements.rows import CollectedRows, CollectiveTime, Measurements
 
 FORMAT = "OSU micro-benchmarks"
 _TITLE = re.compile(r"#\s*OSU\s+\S+\s+(.*?)(?:\s+v?[\d.]+)?\s*$")
-_RANKS = re.compile(
-    r"(?:-np|-n|--ntasks|--ntasks=|-N?n)[ =](\d+)\b|(\d+)[ _-]?ranks", re.IGNORECASE
-)
-_NODES = re.compile(r"(?:--nodes[ =]|-ppn |-N )(\d+)")
+_RANKS = re.compile(r"(\d{1,7})[ _-]?ranks", re.IGNORECASE)
 _COLLECTIVES = {
     "allreduce": Collective.ALL_REDUCE,
     "allgather": Collective.ALL_GATHER,
@@ -51,7 +49,7 @@ def recognizes(text: str) -> bool:
 def read(text: str, name: str) -> Measurements:
     """All tables of a log. Raises FlintError FL842 for collectives of no one knows how many ranks."""
     found = CollectedRows(name, FORMAT)
-    table, ranks, nodes = _Table("", 0, 0), _count(_RANKS, name), 0
+    table, (ranks, nodes) = _Table("", 0, 0), (_named(name), 0)
     for line in text.splitlines():
         line = line[:500]
         if title := _TITLE.match(line.strip()):
@@ -61,14 +59,13 @@ def read(text: str, name: str) -> Measurements:
         elif row := re.match(r"\s*(\d+)\s+(\S+)", line):
             _take(table, int(row[1]), row[2], found)
         else:
-            ranks, nodes = _count(_RANKS, line) or ranks, _count(_NODES, line) or nodes
+            ranks, nodes = launched(line) or (_named(line) or ranks, nodes)
     return found.done()
 
 
-def _count(pattern: re.Pattern[str], text: str) -> int:
-    found = pattern.search(text)
-    digits = next((g for g in found.groups() if g), "0") if found else "0"
-    return int(digits) if len(digits) < 8 else 0
+def _named(text: str) -> int:
+    found = _RANKS.search(text)
+    return int(found[1]) if found else 0
 
 
 def _take(table: _Table, size: int, value: str, found: CollectedRows) -> None:
@@ -88,6 +85,8 @@ def _take(table: _Table, size: int, value: str, found: CollectedRows) -> None:
                 f"{found.name}: it does not say how many ranks ran '{table.title}'",
                 help="keep the command (mpirun -np 16 ...), or name the file osu_16ranks.txt",
             )
+        # The size of an all-to-all goes to each peer, that of others is the input of a rank.
+        size *= table.ranks if collective is Collective.ALL_TO_ALL else 1
         found.add(CollectiveTime(collective, size, table.ranks, table.nodes, "i8", number * 1e3))
     elif _is_of_messages(table.title):
         found.add(CollectiveTime(Collective.NONE, size, 2, 0, "i8", number * 1e3))

@@ -60,6 +60,14 @@ _BY_ELEMENTS = {
     "mul": OpClass.MULTIPLY,
     "copy": OpClass.COPY,
 }
+#: Kinds of attention, and whether each is backward.
+_ATTENTION = {
+    "attention": False,
+    "attention_fwd": False,
+    "attention_forward": False,
+    "attention_bwd": True,
+    "attention_backward": True,
+}
 _MESSAGES = ("send", "sendrecv", "p2p")
 #: Characters of a cell that a message shows.
 _SHOWN = 30
@@ -165,12 +173,14 @@ def _time_of(names: Sequence[str], name: str) -> TimeOf:
 def _one_of(columns: Mapping[str, re.Match[str]], name: str) -> tuple[str, str]:
     """The column of times that is taken, and its unit."""
     for word in _PREFERRED:
-        some = [c for c in columns if word in c]
+        plain = [c for c in columns if columns[c]["what"] == word]
+        some = plain or [c for c in columns if word in c]
         units = {columns[c]["unit"] for c in some}
-        if len(units) > 1:
+        if len(some) > 1:
+            units_of = "several units" if len(units) > 1 else "several columns"
             raise FlintError(
                 "FL845",
-                f"{name} has times in several units: {', '.join(some)}",
+                f"{name} has times in {units_of}: {', '.join(some)}",
                 help="keep one of these columns",
             )
         if some:
@@ -204,7 +214,7 @@ def _kernel(row: Row, names: set[str], kind: str, name: str) -> KernelTime:
         _need(names, name, "elements")
         reads = _int(row, "reads", 1)
         return make.by_elements(_BY_ELEMENTS[kind], _int(row, "elements"), reads, dtype, 1.0)
-    if kind.startswith("attention") or (not kind and _is_attention(names)):
+    if kind in _ATTENTION or (not kind and _is_attention(names)):
         return _attention(row, names, kind, dtype, name)
     if kind in ("", "gemm", "matmul", "linear", "mm", "bmm"):
         _need(names, name, "m", "n", "k")
@@ -232,9 +242,19 @@ def _attention(row: Row, names: set[str], kind: str, dtype: str, name: str) -> K
         _int(row, "head_dim"),
         dtype,
         1.0,
-        causal=row.get("causal", "").strip().lower() in ("1", "true", "yes", "causal"),
-        backward="backward" in kind,
+        causal=_is_causal(row.get("causal", "")),
+        backward=_ATTENTION.get(kind, False),
     )
+
+
+def _is_causal(cell: str) -> bool:
+    """Whether a cell says so. pandas writes 1.0 where a column of flags has had an empty cell."""
+    said = cell.strip().lower()
+    if said in ("1", "1.0", "true", "yes", "causal"):
+        return True
+    if said in ("", "0", "0.0", "false", "no", "none", "full"):
+        return False
+    raise _Unusable("without a yes or no for causal")
 
 
 def _collective(row: Row, kind: str, time_ns: float, name: str) -> CollectiveTime:
