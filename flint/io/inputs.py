@@ -223,6 +223,7 @@ def _packages() -> Iterable[str]:
 def _elsewhere() -> Iterable[str]:
     """Where the system's and temporary files lie."""
     named = {tempfile.gettempdir(), os.path.expanduser("~/.cache"), *_SYSTEM}
+    named |= {os.environ[name] for name in ("FLINT_CACHE_DIR",) if os.environ.get(name)}
     return (os.path.join(os.path.abspath(path), "") for path in named)
 
 

@@ -90,7 +90,8 @@ class ServeSummary:
     """Between the first and the last token of a request, over its tokens but one."""
     itl_ns: IfAny[TimeSpread | None]  #: Between two tokens of a request, over all of them.
     latency_ns: TimeSpread  #: From arrival to the last token.
-    queue_ns: TimeSpread  #: From arrival to the first pass.
+    queue_ns: TimeSpread
+    """From arrival to the first pass, and from the transfer to the first pass of a pool that decodes."""
     requests_per_s: Millionths  #: Over the duration.
     input_tokens_per_s: Thousandths  #: Over the duration.
     output_tokens_per_s: Thousandths  #: Over the duration.
@@ -103,6 +104,7 @@ class ServeSummary:
 def request_times(found: Replay) -> dict[str, Floats]:
     """By quantity, nanoseconds of each request; NaN for those that never end, and TPOT of one token."""
     times = found.times
+    moved = np.nan_to_num(times.resumed - times.first)
     more = found.requests.output_tokens - 1
     with np.errstate(invalid="ignore", divide="ignore"):
         tpot = np.where(more > 0, (times.last - times.first) / more, np.nan)
@@ -110,7 +112,7 @@ def request_times(found: Replay) -> dict[str, Floats]:
         "ttft": times.first - times.queued,
         "tpot": tpot,
         "latency": times.last - times.queued,
-        "queue": times.scheduled - times.queued,
+        "queue": times.scheduled - times.queued + moved,
     }
 
 
@@ -213,7 +215,8 @@ def _overload(found: Replay, queue_ns: Floats, duration_s: float) -> Overload | 
     requests, times = found.requests, found.times
     if requests.concurrency is not None or not requests.span_s:
         return None
-    late = np.nanmean(times.scheduled > requests.arrival_s[-1] * 1e9)
+    started = np.fmax(times.scheduled, times.resumed)
+    late = np.nanmean(started > requests.arrival_s[-1] * 1e9)
     waits = queue_ns[~np.isnan(queue_ns)]
     third = max(1, len(waits) // 3)
     if (

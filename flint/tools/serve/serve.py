@@ -33,9 +33,14 @@ class Served:
     replay: Replay
     surfaces: tuple[Surface, ...]  #: of each pool
     limits: tuple[Limit, ...]
-    devices: int
+    pool_devices: tuple[int, ...]  #: of all engines of each pool
     ends: tuple[ServeSummary, ...] = ()
     """If all passes are as short, and as long, as estimates say they may be four times of five."""
+
+    @property
+    def devices(self) -> int:
+        """Of all pools."""
+        return sum(self.pool_devices)
 
     @cached_property
     def summary(self) -> ServeSummary:
@@ -97,7 +102,7 @@ def serve(
         found = replayed(0)
         ends = tuple(summarize(replayed(power), limits) for power in (-1, 1)) if sure else ()
     sizes = (surface.setting.workload.mesh.size for surface in served)
-    devices = sum(kind.engines * size for kind, size in zip(kinds, sizes, strict=True))
+    devices = tuple(kind.engines * size for kind, size in zip(kinds, sizes, strict=True))
     return Served(found, tuple(served), limits, devices, ends)
 
 

@@ -14,6 +14,8 @@ from flint.requests.estimate import EstimateRequest
 from flint.tools.explore.api import Answer
 from flint.tools.explore.point import Point
 from flint.tools.explore.result import Result, Status
+from flint.tools.explore.study.fingerprint import Fingerprints, files_of, shared_by_points
+from flint.tools.explore.subject import Subject
 from flint.tools.serve.asked import served_as
 from flint.tools.serve.serve import serve
 from tests.tools.serve.test_surface import MODEL
@@ -74,6 +76,53 @@ def test_a_study_is_resumed_and_read(study: tuple[Path, Path, Answer]) -> None:
     loaded = Answer.load(kept, objective="ttft_p99", where="rate != '20000/s'")
     assert loaded.best is not None
     assert all(dict(r.point.serve)["rate"] != "20000/s" for r in loaded.ranking.results)
+
+
+def _number(value: float) -> str:
+    return f'{{ value = {value}, kind = "assumed", source = "a test" }}'
+
+
+def test_pools_cost_what_their_machines_cost(study: tuple[Path, Path, Answer]) -> None:
+    model, _, _ = study
+    for name, price in (("cheap", 1), ("dear", 100)):
+        (model.parent / f"{name}.toml").write_text(
+            f'base = "h100-dgx"\nname = "{name}"\ntitle = "{name}"\nprice_per_hour = {_number(price)}\n'
+        )
+    dear = model.parent / "dear.toml"
+    found = flint.explore(
+        f"{model}:engine",
+        devices=[1],
+        clusters=str(model.parent / "cheap.toml"),
+        mesh="model=1",
+        serve=[f"rate=2/s n=50 input=64 output=8 decode_replicas=3 decode_cluster={dear}"],
+        objective="cost_per_mtoken",
+        jobs=1,
+    )
+    best = found.best
+    assert best is not None and best.devices == 4
+    assert best.price_per_hour * best.devices == pytest.approx(1 + 3 * 100)
+
+
+def test_a_point_is_of_the_files_in_its_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    base, own, log = (tmp_path / name for name in ("base.toml", "own.toml", "log.csv"))
+    log.write_text("input_tokens,output_tokens\n1,2\n")
+    base.write_text(f'base = "h100-dgx"\nname = "base"\ntitle = "base"\nderate = {_number(0.5)}\n')
+    own.write_text('base = "base.toml"\nname = "own"\ntitle = "own"\n')
+    options = ("requests", "trace:log.csv,n=1"), ("decode_cluster", "own.toml")
+    point = Point("model=1", "h100-dgx", serve=options)
+    before = Fingerprints().of(point)
+    assert set(files_of(point)) == {str(log), str(own)}
+    log.write_text("input_tokens,output_tokens\n1,3\n")
+    between = Fingerprints().of(point)
+    base.write_text(f'base = "h100-dgx"\nname = "base"\ntitle = "base"\nderate = {_number(0.4)}\n')
+    assert len({before, between, Fingerprints().of(point)}) == 3
+    subject = Subject("m.py", estimate=(("replace", ("gemm=log.csv",)),))
+    told = shared_by_points(subject)
+    log.write_text("input_tokens,output_tokens\n1,4\n")
+    assert shared_by_points(subject) != told
 
 
 def test_keys_of_points_that_serve_nothing_stay() -> None:

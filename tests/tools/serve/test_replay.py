@@ -286,6 +286,15 @@ def test_a_rate_that_is_too_high_names_what_ends_it(
     assert low.overload is None and low.ended == 100
 
 
+def test_a_pool_that_decodes_too_slowly_is_overloaded() -> None:
+    requests, chip = requests_of("poisson:20/s,input=512,output=256,n=400"), Roofline(400_000)
+    prefill, few = Pool(chip, rules_of("vllm")), rules_of("vllm:max_num_seqs=8")
+    slow = summarize(replay(requests, prefill, Pool(chip, few)))
+    assert slow.overload and slow.overload.resource == "sequences"
+    assert slow.queue_ns.p99 > 1e9
+    assert summarize(replay(requests, prefill, Pool(chip, few, 200))).overload is None
+
+
 def test_a_closed_loop_keeps_its_number_of_requests() -> None:
     times = served("concurrency:8,input=50,output=30,n=64", engines=2).times
     starts, ends = np.sort(times.queued), np.sort(times.last)

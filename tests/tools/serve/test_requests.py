@@ -83,6 +83,8 @@ def test_full_blocks_of_mooncake_have_hashes(tmp_path: Path) -> None:
         ('{"input_tokens": 1, "output_tokens": 2, "hash_ids": "a"}', "FL886", "hash_ids"),
         ('{"input_tokens": 1, "output_tokens": true}', "FL886", "not a number"),
         ("input_tokens,output_tokens\n0,2\n", "FL887", "without input tokens"),
+        ("input_tokens,output_tokens,input_tokens\n1,2,9\n", "FL886", "two columns"),
+        ("input_tokens,output_tokens,timestamp\n1,2,1700000000123\n", "FL886", "arrival_ms"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(
@@ -102,6 +104,9 @@ def test_what_is_wrong_is_said_with_its_place(
         ("poisson:10/s,lengths=sharegpt,sed=3", "did you mean 'seed'"),
         ("constant:5/s,input=0,output=4", "lognormal(mean,sigma)"),
         ("constant:5/s,input=uniform(4,1),output=4", "uniform(64,256)"),
+        ("constant:5/s,input=uniform(4,9,-5),output=4", "uniform(64,256)"),
+        ("constant:5/s,input=uniform(4.5,9.5),output=4", "uniform(64,256)"),
+        ("constant:5/s,input=4,output=lognormal(161,1.2,1e12)", "lognormal(mean,sigma)"),
         ("poisson:5/s,input=4,output=4,burstiness=2", "no option 'burstiness'"),
         ("concurrency:0,input=4,output=4", "greater than or equal to 1"),
         ("trace:", "nothing behind"),
@@ -134,6 +139,7 @@ def test_generated_requests_are_as_asked() -> None:
     closed = requests_of("concurrency:16,input=uniform(3,5),output=9,n=160,prefix=40")
     assert closed.concurrency == 16 and closed.prefixes is not None
     assert set(closed.input_tokens.tolist()) == {41} and closed.prefixes.of(5) == [0, 1]
+    assert closed.notes == ("160 of 160 prompts are as long as prefix=40 and one token",)
 
 
 def test_a_log_is_taken_in_part_faster_and_strictly(tmp_path: Path) -> None:

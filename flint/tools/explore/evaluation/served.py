@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Sequence
 
 from flint.cluster.named import load_cluster
+from flint.cluster.tables import Quantity
 from flint.errors import FlintError
 from flint.text import format_count
 from flint.tools.explore.machine.cluster_changes import changed
@@ -53,8 +54,17 @@ class ServedEvaluator:
         return _result(point, found)
 
 
+def _a_device(found: Served, values: Sequence[Quantity | None]) -> float:
+    """The mean over the devices of all pools; 0 where a pool has no value."""
+    if any(value is None for value in values):
+        return 0.0
+    pools = zip(found.pool_devices, values, strict=True)
+    return sum(count * value.value for count, value in pools if value) / found.devices
+
+
 def _result(point: Point, found: Served) -> Result:
     s, surface = found.summary, found.surfaces[0]
+    fullest = max(found.surfaces, key=lambda f: f.memory_bytes / f.memory.capacity_bytes)
     if s.overload or s.not_ended:
         why = (
             f"the queue grows: {format_count(round(s.overload.asked_tokens_per_s))} tokens/s arrive, "
@@ -70,18 +80,17 @@ def _result(point: Point, found: Served) -> Result:
         for p in PERCENTILES
     }
     goodput = s.goodput.requests_per_s if s.goodput else s.requests_per_s
-    cluster = surface.setting.cluster
     return Result(
         point,
         Status.FITS,
         found.devices,
         ttft_ns=s.ttft_ns.mean,
         tpot_ns=s.tpot_ns.mean if isinstance(s.tpot_ns, TimeSpread) else 0.0,
-        memory_bytes=surface.memory_bytes,
-        capacity_bytes=surface.memory.capacity_bytes,
+        memory_bytes=fullest.memory_bytes,
+        capacity_bytes=fullest.memory.capacity_bytes,
         taken={"stack": surface.setting.stack.name, "profile": surface.setting.profile},
-        price_per_hour=cluster.price_per_hour.value if cluster.price_per_hour else 0.0,
-        power_w=cluster.chip.power_w.value if cluster.chip.power_w else 0.0,
+        price_per_hour=_a_device(found, [s.setting.cluster.price_per_hour for s in found.surfaces]),
+        power_w=_a_device(found, [s.setting.cluster.chip.power_w for s in found.surfaces]),
         notes=found.notes,
         served={
             **served,

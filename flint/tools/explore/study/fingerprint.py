@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -42,7 +43,8 @@ class Fingerprints:
             self._stack(chosen.get("stack", "")),
             *(self._file(chosen.get(name, "")) for name in _MAY_BE_FILES),
             *(self._cluster(value) for path, value in point.changes if path in PARTS),
-            *(self._file(value) for _, value in point.serve),
+            *(self._file(value) for name, value in point.serve if name != "decode_cluster"),
+            self._cluster(dict(point.serve).get("decode_cluster", "")),
         )
         return digest("\n".join(found).encode())
 
@@ -60,8 +62,16 @@ def _stack(name: str) -> str:
 
 
 def _file(text: str) -> str:
-    """The digest of a file of that name; "" for a text that names none."""
-    return digest_of(ReadInputKind.FILE, text) if text and os.path.isfile(text) else ""
+    """The digests of the files that a text names; "" for a text that names none."""
+    return "".join(digest_of(ReadInputKind.FILE, path) for path in _files_in(text))
+
+
+def _files_in(text: str) -> Iterator[str]:
+    """A file that a text is, or those in it: `gemm=fast.toml`, `trace:log.csv,n=40`."""
+    if text and os.path.isfile(text):
+        yield text
+    else:
+        yield from (part for part in re.split("[=:,]", text) if part and os.path.isfile(part))
 
 
 def files_of(point: Point) -> tuple[str, ...]:
@@ -71,7 +81,7 @@ def files_of(point: Point) -> tuple[str, ...]:
         *(value for _, value in point.estimate),
         *(value for _, value in (*point.changes, *point.serve)),
     )
-    return tuple(os.path.abspath(text) for text in named if text and os.path.isfile(text))
+    return tuple(os.path.abspath(path) for text in named for path in _files_in(text))
 
 
 def identity_of(subject: Subject) -> dict[str, Any]:
@@ -83,6 +93,8 @@ def identity_of(subject: Subject) -> dict[str, Any]:
 def shared_by_points(subject: Subject) -> dict[str, str]:
     """What a generation of a study depends on, beside files: by name as a text."""
     how = {"--tokens": subject.tokens, "--keep-infeasible": str(subject.keep_infeasible)}
+    files = "".join(_file(text) for _, texts in subject.estimate for text in texts)
+    how |= {"files of options": files} if files else {}
     return {**environment_of(()), **how}
 
 

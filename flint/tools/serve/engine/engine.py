@@ -326,7 +326,7 @@ class Engine:
                 return
             heapq.heappop(self._waiting)
             self._allot(sequence, self.cache.blocks_of(tokens if whole else sequence.computed))
-            self._note_start(sequence, 0)
+            self._log.resumed[sequence.request] = self.clock
             self._join(sequence)
 
     # --- sequences --------------------------------------------------------------------------------

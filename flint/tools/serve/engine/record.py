@@ -38,6 +38,7 @@ class RequestTimes:
     def __init__(self, requests: int) -> None:
         self.queued: Floats
         self.queued, self.scheduled, self.first, self.last = np.full((4, requests), np.nan)
+        self.resumed: Floats = np.full(requests, np.nan)  #: first pass in a pool that decodes
         self.preemptions: Ints = np.zeros(requests, np.int64)
         self.cached: Ints = np.zeros(requests, np.int64)
         self.replica: Ints = np.full(requests, -1)

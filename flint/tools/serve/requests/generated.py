@@ -108,7 +108,10 @@ def _generated(load: GeneratedLoad, spec: Spec) -> Requests:
     if input is None or output is None:
         raise FlintError("FL889", f"'{spec.text}' does not say how long requests are",
                          help="add lengths=sharegpt, or input=1024,output=128")  # fmt: skip
-    inputs: Ints = np.maximum(input(random, load.n), load.prefix + 1)
+    drawn = input(random, load.n)
+    inputs: Ints = np.maximum(drawn, load.prefix + 1)
+    if longer := int(np.count_nonzero(drawn < inputs)):
+        notes += (f"{longer:,} of {load.n:,} prompts are as long as prefix={load.prefix} and one token",)
     outputs = output(random, load.n)
     zeros = np.zeros(load.n, np.int64)
     prefixes = _prefixes(load.n, load.prefix // _PREFIX_BLOCK)

@@ -50,7 +50,7 @@ def _length(text: object) -> Draw | None:
         numbers = [float(part) for part in rest.split(",")] if rest else [float(name)]
     except ValueError:
         numbers = []
-    made = _made(name if rest else "", [n for n in numbers if 0 <= n < 2**31])
+    made = _made(name if rest else "", numbers) if all(0 <= n < 2**31 for n in numbers) else None
     if made is None:
         raise ValueError("should be tokens: 128, uniform(64,256) or lognormal(mean,sigma)")
     return made
@@ -60,7 +60,7 @@ def _made(name: str, numbers: list[float]) -> Draw | None:
     match name, numbers:
         case "", [n] if n >= 1 and n.is_integer():
             return fixed(int(n))
-        case "uniform", [low, high] if 1 <= low <= high and (low + high).is_integer():
+        case "uniform", [low, high] if 1 <= low <= high and low.is_integer() and high.is_integer():
             return uniform(int(low), int(high))
         case "lognormal", [mean, sigma] if mean >= 1:
             return lognormal(mean, sigma)

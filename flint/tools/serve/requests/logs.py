@@ -23,6 +23,8 @@ _MOST_TOKENS = 2**31
 #: Characters of a token where a text has no count of tokens: OpenAI's rule of thumb for English,
 #: help.openai.com "What are tokens and how to count them?".
 CHARACTERS_A_TOKEN = 4
+#: Seconds since 1970 reach this in the year 5138: it is a time in milliseconds or nanoseconds.
+_NO_SECONDS = 1e11
 _Hashes = list[int] | None
 _AT_ONCE = "the file says no times of arrival: all requests arrive at once"
 
@@ -201,7 +203,10 @@ def _number(value: object, name: str) -> float:
 def _seconds(value: object, unit_s: float | None, name: str) -> float:
     """A time of arrival in seconds; a date counts in UTC where it says no zone."""
     if unit_s is not None or "-" not in str(value)[1:]:
-        return _number(value, name) * (unit_s or 1.0)
+        number = _number(value, name)
+        if unit_s is None and number > _NO_SECONDS:
+            raise Malformed(f"{name} is no time in seconds: name it arrival_ms or arrival_time_ns")
+        return number * (unit_s or 1.0)
     try:
         found = datetime.fromisoformat(str(value).strip())
     except ValueError:

@@ -72,6 +72,8 @@ def _lines(text: io.TextIOWrapper, start: str) -> Iterator[str]:
 def _table(lines: Iterator[str]) -> Iterator[LogRecord]:
     reader = csv.reader(lines)
     names = [name.strip() for name in next(reader)]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise Malformed(f"two columns are called '{twice[:40]}'")
     for cells in reader:
         if len(cells) == len(names):
             yield LogRecord(reader.line_num, dict(zip(names, cells, strict=True)))
