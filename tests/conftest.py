@@ -25,7 +25,7 @@ _GOLDEN = Path(__file__).parent / "golden"
 # No limits of time: a loaded machine must not fail a test. No database: a test must not depend on
 # what failed in this checkout before.
 _COMMON = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("fixed", _COMMON, derandomize=True, max_examples=50)
+settings.register_profile("fixed", _COMMON, derandomize=True, max_examples=30)
 settings.register_profile("explore", _COMMON, print_blob=True)
 settings.load_profile("fixed")
 
@@ -57,7 +57,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    marked = any(item.get_closest_marker(name) for name in ("cold", "long"))
+    marked = any(item.get_closest_marker(name) for name in ("cold",))
     warm.forks().on = not marked  # before module fixtures, which start children as well
 
 

@@ -95,13 +95,6 @@ def test_traces_in_a_simulator(captured: Path, tmp_path: Path) -> None:
     assert [len(r["end_ns"]) for r in found["runs"]] == [4, 4]
 
 
-def test_requests_on_an_engine() -> None:
-    model = Path(__file__).parents[3] / "examples" / "serve_jax.py"
-    run = ("serve", model, "-m", "1", "--set", "num_layers=1", "-c", "h100-dgx", "--json")
-    load = ("--requests", "concurrency:2,input=64,output=8,n=4", "--goodput", "ttft<=1s")
-    assert valid(flint(*run, *load), "flint.serve/1")["summary"]["ended"] == 4
-
-
 def test_findings(captured: Path, tmp_path: Path) -> None:
     shutil.copytree(captured / "jax", tmp_path / "trace")
     path = tmp_path / "trace" / "trace.1.et"

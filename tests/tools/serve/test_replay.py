@@ -73,7 +73,7 @@ def _columns(found: Replay) -> bytes:
 
 
 @given(some_requests(), some_engines(), st.sampled_from([520, 520, 700, 3000]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_the_engine_schedules_as_a_plain_scheduler(
     requests: Requests, engine: str, cache: int
 ) -> None:
@@ -93,7 +93,7 @@ def test_the_engine_schedules_as_a_plain_scheduler(
 @given(
     some_requests(), some_engines(), st.integers(1, 3), st.sampled_from([*Router]), st.booleans()
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_what_every_replay_keeps(
     requests: Requests, engine: str, engines: int, router: Router, pools: bool
 ) -> None:
@@ -138,7 +138,7 @@ def test_first_come_first_served_and_none_starves(engine: str) -> None:
 
 
 @given(st.sampled_from([*ENGINES]), st.integers(1, 8000), st.integers(1, 30), st.integers(0, 500))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_at_a_low_rate_the_first_token_takes_one_prefill(
     engine: str, tokens: int, output: int, host: int
 ) -> None:
@@ -148,7 +148,7 @@ def test_at_a_low_rate_the_first_token_takes_one_prefill(
 
 
 @given(st.sampled_from([8, 64, 200]), st.integers(1, 400), st.integers(600, 1200))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_all_at_once_the_throughput_is_that_of_full_passes(
     sequences: int, tokens: int, output: int
 ) -> None:
@@ -162,7 +162,7 @@ def test_all_at_once_the_throughput_is_that_of_full_passes(
 
 
 @given(st.sampled_from([*ENGINES]), st.integers(0, 2**32), st.integers(1, 3))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_waits_do_not_fall_when_the_rate_rises(engine: str, seed: int, engines: int) -> None:
     loads = [f"poisson:{rate}/s,lengths=sharegpt,n=400,seed={seed}" for rate in (2, 8, 32, 128)]
     ttft = [summarize(served(load, engine, engines)).ttft_ns.p99 for load in loads]
@@ -171,7 +171,7 @@ def test_waits_do_not_fall_when_the_rate_rises(engine: str, seed: int, engines: 
 
 
 @given(st.sampled_from([*ENGINES]), st.integers(1, 8), st.floats(0, 1), st.floats(0, 0.5))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_drafts_give_the_tokens_of_their_passes(
     engine: str, drafted: int, accepted: float, share: float
 ) -> None:
