@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ _BACKLOG = 0.05
 _GROWTH = 2.0
 #: Fewer that wait are chance.
 _FEWEST = 10
+#: Arrivals that end within so many times of a request show no steady state: a judgment, as the number to show one.
+_STEADY, _LONG = 3, 10
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,7 @@ def _use(pool: Pool, engines: Sequence[Passes], start_ns: float, duration_s: flo
 
 
 def _overload(found: Replay, queue_ns: Floats, duration_s: float) -> Overload | None:
-    """Whether the queue of an open loop grows, and what ends its growth."""
+    """Whether requests of an open loop come faster than they are served, and what ends that."""
     requests, times = found.requests, found.times
     if requests.concurrency is not None or not requests.span_s:
         return None
@@ -219,18 +222,49 @@ def _overload(found: Replay, queue_ns: Floats, duration_s: float) -> Overload | 
     late = np.nanmean(started > requests.arrival_s[-1] * 1e9)
     waits = queue_ns[~np.isnan(queue_ns)]
     third = max(1, len(waits) // 3)
+    held = sum((p.held_back for pool in found.passes for p in pool), Counter[Held]())
     if (
         late < _BACKLOG
         or late * len(waits) < _FEWEST
         or waits[-third:].mean() < _GROWTH * waits[:third].mean()
     ):
+        held = _crowded(found, times.last - started)
+    if not held:
         return None
     ended = ~np.isnan(times.last)
     tokens = float((requests.input_tokens + requests.output_tokens)[ended].sum())
-    held = sum((p.held_back for pool in found.passes for p in pool), Counter[Held]())
     worst = max(Held, key=lambda reason: held[reason])
     return Overload(
         tokens / requests.span_s,
         tokens / duration_s,
         "time" if worst is Held.TOKENS else worst.value,
     )
+
+
+def _crowded(found: Replay, stays_ns: Floats) -> Counter[Held]:
+    """What is too small for the sequences that the rate keeps under way, by how many times, if anything is.
+
+    By Little's law these are the rate times their stay. In the last pool, which few requests do not fill: more
+    would stay longer still, so what is too much now is too much for any number of requests.
+    """
+    requests, pool = found.requests, found.pools[-1]
+    tokens = 0 if requests.prefixes else requests.input_tokens + requests.output_tokens / 2
+    all_ns = pool.engines * requests.span_s * 1e9
+    needed = {
+        Held.SEQUENCES: float(np.nansum(stays_ns) / all_ns) / pool.rules.max_sequences,
+        Held.CACHE: float(np.nansum(stays_ns * tokens) / all_ns) / pool.times.cache_tokens,
+    }
+    some = len(requests) >= _FEWEST
+    return Counter(
+        {reason: int(100 * part) for reason, part in needed.items() if some and part > 1}
+    )
+
+
+def unsteady(found: Replay, summary: ServeSummary) -> tuple[str, ...]:
+    """A note if the requests of an open loop end before as many are under way as their rate will keep."""
+    span_s, latency_s = found.requests.span_s, summary.latency_ns.mean / 1e9
+    if found.requests.concurrency or summary.overload or not 0 < span_s < _STEADY * latency_s:
+        return ()
+    enough = math.ceil(_LONG * latency_s * len(found.requests) / span_s)
+    text = f"arrivals end after {span_s:.3g} s, and a request takes {latency_s:.3g} s: too few for a steady state"
+    return (f"{text}, in which more are under way, and slower: n={enough} would show it",)

@@ -21,7 +21,7 @@ from flint.tools.serve.replay import Pool, Replay, Router, replay
 from flint.tools.serve.request import ServeRequest
 from flint.tools.serve.requests.generated import requests_of
 from flint.tools.serve.requests.table import Requests
-from flint.tools.serve.result import ServeSummary, summarize
+from flint.tools.serve.result import ServeSummary, summarize, unsteady
 from flint.tools.serve.surface.captured import PassCaptures
 from flint.tools.serve.surface.surface import Surface, passes_of, surface_on
 
@@ -51,7 +51,7 @@ class Served:
     def notes(self) -> tuple[str, ...]:
         """What was assumed, of requests and of passes, a sentence each."""
         texts = [*self.replay.requests.notes, *(n for s in self.surfaces for n in s.notes)]
-        return tuple(dict.fromkeys(texts))
+        return tuple(dict.fromkeys((*texts, *unsteady(self.replay, self.summary))))
 
 
 def serve(

@@ -39,7 +39,7 @@ def _head(served: Served) -> Iterator[str]:
     if s.overload:
         o = s.overload
         yield (
-            f"TOO MANY the queue grows: {o.asked_tokens_per_s:,.0f} tokens/s arrive, "
+            f"TOO MANY requests come faster than they are served: {o.asked_tokens_per_s:,.0f} tokens/s arrive, "
             f"{o.served_tokens_per_s:,.0f} are served; what ends first: {o.resource}"
         )
 

@@ -17,7 +17,7 @@ from flint.tools.serve.limits import limits_of
 from flint.tools.serve.replay import Pool, Replay, Router, Unserved, replay
 from flint.tools.serve.requests.generated import requests_of
 from flint.tools.serve.requests.table import Prefixes, Requests
-from flint.tools.serve.result import request_times, summarize
+from flint.tools.serve.result import request_times, summarize, unsteady
 from flint.tools.serve.step_times import PromptChunk
 from tests.tools.serve.plain import Plain
 from tests.tools.serve.roofline import Roofline
@@ -284,6 +284,25 @@ def test_a_rate_that_is_too_high_names_what_ends_it(
     assert high.asked_tokens_per_s > high.served_tokens_per_s
     low = summarize(served(f"poisson:0.2/s,{lengths},n=100", engine, cache=cache))
     assert low.overload is None and low.ended == 100
+
+
+@pytest.mark.parametrize(
+    ("engine", "cache", "resource"),
+    [("vllm:max_num_seqs=300", 400_000, "sequences"), ("vllm", 40_000, "cache")],
+)
+def test_a_rate_is_too_high_however_few_requests_show_it(
+    engine: str, cache: int, resource: str
+) -> None:
+    """None of them ever waits: they are fewer than the engine has places for."""
+    lengths = "input=16,output=300"
+    for n in (90, 40):
+        few = summarize(served(f"poisson:100/s,{lengths},n={n}", engine, cache=cache))
+        assert few.queue_ns.p99 < 1e8
+        assert few.overload and few.overload.resource == resource
+    slow = served(f"poisson:5/s,{lengths},n=40", engine, cache=cache)
+    assert "n=" in unsteady(slow, summarize(slow))[0]
+    long = served(f"poisson:5/s,{lengths},n=100", engine, cache=cache)
+    assert not summarize(long).overload and not unsteady(long, summarize(long))
 
 
 def test_a_pool_that_decodes_too_slowly_is_overloaded() -> None:

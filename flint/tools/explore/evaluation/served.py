@@ -67,7 +67,7 @@ def _result(point: Point, found: Served) -> Result:
     fullest = max(found.surfaces, key=lambda f: f.memory_bytes / f.memory.capacity_bytes)
     if s.overload or s.not_ended:
         why = (
-            f"the queue grows: {format_count(round(s.overload.asked_tokens_per_s))} tokens/s arrive, "
+            f"requests come faster than they are served: {format_count(round(s.overload.asked_tokens_per_s))} tokens/s arrive, "
             f"{format_count(round(s.overload.served_tokens_per_s))} are served; what ends first: {s.overload.resource}"
             if s.overload
             else f"{s.not_ended[0].requests:,} requests never end: {s.not_ended[0].reason}"

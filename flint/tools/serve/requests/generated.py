@@ -111,7 +111,9 @@ def _generated(load: GeneratedLoad, spec: Spec) -> Requests:
     drawn = input(random, load.n)
     inputs: Ints = np.maximum(drawn, load.prefix + 1)
     if longer := int(np.count_nonzero(drawn < inputs)):
-        notes += (f"{longer:,} of {load.n:,} prompts are as long as prefix={load.prefix} and one token",)
+        notes += (
+            f"{longer:,} of {load.n:,} prompts are as long as prefix={load.prefix} and one token",
+        )
     outputs = output(random, load.n)
     zeros = np.zeros(load.n, np.int64)
     prefixes = _prefixes(load.n, load.prefix // _PREFIX_BLOCK)
