@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.ir.op_class import Collective
 from flint.tools.measure.calibration.data import read_measurements
+from flint.tools.measure.fitting.networks import measured_calls
 from flint.tools.measure.measurements import nccl_tests, osu
 from flint.tools.measure.measurements.rows import CollectiveTime
 
@@ -201,6 +203,19 @@ def test_launchers_say_ranks_and_nodes(command: str, members: tuple[int, int]) -
     text = f"$ {command} ./osu_allreduce\n# OSU MPI-CUDA Allreduce Latency Test v7.3\n8 5.0\n"
     (row,) = osu.read(text, "osu.txt").collectives
     assert (row.ranks, row.nodes) == members
+
+
+@pytest.mark.parametrize(
+    ("command", "tier"), [("srun -N 2 -n 2", 1), ("srun -N 1 -n 2", 0), ("mpirun -np 2", 0)]
+)
+@pytest.mark.parametrize(("test", "row"), [("Bandwidth", "1048576 24000"), ("Latency", "8 5.5")])
+def test_messages_between_nodes_are_not_of_the_tier_inside(
+    command: str, tier: int, test: str, row: str
+) -> None:
+    text = f"$ {command} ./osu_bw -d cuda D D\n# OSU MPI-CUDA {test} Test v7.3\n{row}\n"
+    found = osu.read(text, "osu.txt")
+    assert list(measured_calls(found.collectives, Cluster.load("h100-dgx"))[0]) == [tier]
+    assert bool(found.notes) == ("mpirun" in command)
 
 
 def test_an_osu_all_to_all_sends_its_size_to_each_peer() -> None:

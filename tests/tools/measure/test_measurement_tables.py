@@ -206,6 +206,10 @@ def test_torch_benchmark(tmp_path: Path) -> None:
     assert [(r.op.name, r.measured_ns) for r in found.kernels] == [
         *[("MATMUL", 10_500), ("SOFTMAX", 4_250)],
     ]
+    later = COMPARE.replace("microseconds (us)", "milliseconds (ms)")
+    both = read(tmp_path, COMPARE + later + COMPARE.split("\nTimes")[0], "appended.txt")
+    assert [r.measured_ns for r in both.kernels] == [10_500, 4_250, 10_500_000, 4_250_000]
+    assert both.left_out["of a table without its unit (Times are in ...)"] == 4
     spec = {"label": "gemm", "sub_label": "m=8 n=8 k=8 dtype=f32", "description": "torch"}
     one = {"number_per_run": 10, "raw_times": [2e-5, 1e-5, 3e-5], "task_spec": spec}
     (row,) = read(tmp_path, json.dumps([one]), "m.json").kernels

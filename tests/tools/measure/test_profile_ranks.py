@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from flint.cli import app
+from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind
 from flint.ir.workload import Workload
+from flint.tools.measure.fitting.networks import call_of, measured_calls
+from flint.tools.measure.fitting.traces import trace_rows
 from flint.tools.measure.profiles.build import workload_of
 from flint.tracing import Trace
 from tests.rank_profiles import Collective, Item, Job, Kernel, partition, run
@@ -230,3 +233,18 @@ def test_traces_of_all_ranks_pass_their_check(tmp_path: Path) -> None:
     Trace(workload_of(job.profiles)).save(tmp_path / "traces")
     result = CliRunner().invoke(app, ["check", str(tmp_path / "traces")])
     assert result.exit_code == 0, result.output
+
+
+def test_collectives_between_nodes_are_measurements_of_the_tier_between_nodes() -> None:
+    """Two nodes of 8: groups of neighbors are inside one, groups of equal places are of two ranks."""
+    items: list[Item] = [Collective(partition(16, 8, 1)), Collective(partition(16, 2, 8))]
+    job = run(16, items, [0.0] * 16, profiled=list(range(16)))
+    cluster = Cluster.load("h100-dgx")
+    rows = trace_rows(workload_of(list(job.profiles)), cluster.chip).collectives
+    calls, left_out = measured_calls(rows, cluster)
+    assert not left_out and {t: {c.size for c in m.calls} for t, m in calls.items()} == {
+        0: {8},
+        1: {2},
+    }
+    uneven = replace(rows[0], members=tuple(range(3, 14)), ranks=11)
+    assert isinstance(call_of(uneven, cluster), str)

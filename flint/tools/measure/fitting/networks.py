@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ RANGES = {
 }
 #: The start of a collective is that of the innermost tier.
 _INNER_ONLY = ("a0_ns",)
+_UNEVEN = "of ranks that are not spread evenly over nodes"
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,15 +77,21 @@ def measured_calls(
 def call_of(row: CollectiveTime, cluster: Cluster) -> CollectiveCall | str:
     """Where the ranks of a row lie on a cluster: inside its inner tier as far as that holds them.
 
-    Where nothing says how many hosts there were, domains are filled. A text says why it cannot be.
+    Where nothing says how many hosts there were, domains are filled; with ranks that are known, the ranks of a
+    job lie in their order. A text says why it cannot be.
     """
-    inner = cluster.network[0].size
-    if row.ranks <= inner and (row.nodes <= 1 or inner > 8):
+    inner = cluster.network[0].size or 1 << 40
+    if row.members:
+        shares = {*Counter(rank // inner for rank in row.members).values()}
+        inside = shares.pop()
+        if shares:
+            return _UNEVEN
+    elif row.ranks <= inner and (row.nodes <= 1 or inner > 8):
         inside = row.ranks
     else:
         nodes = row.nodes or -(-row.ranks // inner)
         if row.ranks % nodes:
-            return "of ranks that are not spread evenly over nodes"
+            return _UNEVEN
         inside = row.ranks // nodes
     if inside > inner:
         name = cluster.network[0].name

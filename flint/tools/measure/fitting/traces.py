@@ -8,7 +8,6 @@ constants.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -117,24 +116,24 @@ def operator_ns(program: Program) -> Float64s:
 
 def _take_collectives(program: Program, workload: Workload, found: TraceRows) -> None:
     alone = len(workload.programs) < 2
-    for row, ranks in _groups(program):
-        if alone:
-            found.left_out["collectives of one rank's profile: their times hold waiting"] += 1
-        else:
-            found.collectives.append(
-                CollectiveTime(
-                    Collective(int(program.collective[row])),
-                    int(program.comm_bytes[row]),
-                    ranks,
-                    0,
-                    program.dtypes[int(program.dtype[row])],
-                    float(program.measured_ns[row]),
-                )
-            )
-
-
-def _groups(program: Program) -> Iterator[tuple[int, int]]:
+    known: dict[int, tuple[int, ...]] = {}
     for row in np.flatnonzero(program.kind == Kind.COLLECTIVE).tolist():
         group = int(program.group[row])
-        if group >= 0 and program.measured_ns[row] > 0:
-            yield row, program.groups[group].size(program.mesh)
+        if group < 0 or program.measured_ns[row] <= 0:
+            continue
+        if alone:
+            found.left_out["collectives of one rank's profile: their times hold waiting"] += 1
+            continue
+        if group not in known:
+            known[group] = tuple(program.groups[group].members(program.mesh)[0].tolist())
+        found.collectives.append(
+            CollectiveTime(
+                Collective(int(program.collective[row])),
+                int(program.comm_bytes[row]),
+                len(known[group]),
+                0,
+                program.dtypes[int(program.dtype[row])],
+                float(program.measured_ns[row]),
+                known[group],
+            )
+        )

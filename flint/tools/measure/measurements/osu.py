@@ -30,6 +30,7 @@ _COLLECTIVES = {
     "broadcast": Collective.BROADCAST,
     "bcast": Collective.BROADCAST,
 }
+_ONE_NODE = "no command says on how many nodes the two ranks of messages were (srun -N 2 -n 2): one is assumed"
 #: Bytes from which a bandwidth says the time of a message.
 _STREAMED = 1 << 20
 
@@ -89,7 +90,7 @@ def _take(table: _Table, size: int, value: str, found: CollectedRows) -> None:
         size *= table.ranks if collective is Collective.ALL_TO_ALL else 1
         found.add(CollectiveTime(collective, size, table.ranks, table.nodes, "i8", number * 1e3))
     elif _is_of_messages(table.title):
-        found.add(CollectiveTime(Collective.NONE, size, 2, 0, "i8", number * 1e3))
+        _take_message(table, size, number * 1e3, found)
     else:
         found.leave_out("of a benchmark that is not known")
 
@@ -104,7 +105,13 @@ def _take_bandwidth(table: _Table, size: int, number: float, found: CollectedRow
     elif size < _STREAMED:
         found.leave_out("of bandwidths of many small messages at once")
     elif number > 0:
-        found.add(CollectiveTime(Collective.NONE, size, 2, 0, "i8", size / number * 1e3))
+        _take_message(table, size, size / number * 1e3, found)
+
+
+def _take_message(table: _Table, size: int, time_ns: float, found: CollectedRows) -> None:
+    found.add(CollectiveTime(Collective.NONE, size, 2, min(table.nodes, 2), "i8", time_ns))
+    if not table.nodes and _ONE_NODE not in found.notes:
+        found.notes.append(_ONE_NODE)
 
 
 def _collective_of(title: str) -> Collective | None:

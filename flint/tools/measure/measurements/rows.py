@@ -70,6 +70,7 @@ class CollectiveTime:
 
     `comm_bytes` is the input of each rank (of an all-gather its shard). `nodes` is 0 where nothing
     says how many hosts the ranks were on. `collective` NONE is a message between two ranks.
+    `members` are the numbers of the ranks in their job, where they are known.
     """
 
     collective: Collective
@@ -78,6 +79,7 @@ class CollectiveTime:
     nodes: int
     dtype: str
     measured_ns: float
+    members: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -28,22 +28,23 @@ def recognizes(text: str) -> bool:
 
 
 def read(text: str, name: str) -> Measurements:
-    """The tables of a text. Raises FlintError FL844 and FL848 as `tables.read` does."""
+    """The tables of a text, whose units are below them. Raises FlintError FL844 and FL848 as `tables.read` does."""
     found = CollectedRows(name, FORMAT)
     columns: list[str] = []
-    unit = _UNIT.search(text)
-    scale = _IN_NS[unit[2]] if unit else 1.0
+    table: list[tuple[str, str, float]] = []
     for line in text.splitlines():
         cells = [c.strip() for c in line[:2000].split("|")]
-        if len(cells) < 2:
-            continue
-        if not cells[0]:
+        if unit := _UNIT.match(line):
+            for label, column, number in table:
+                _take(label, column, number * _IN_NS[unit[2]], found)
+            table = []
+        elif len(cells) > 1 and not cells[0]:
             columns = cells[1:]
-        elif len(cells) == len(columns) + 1:
-            for column, cell in zip(columns, cells[1:], strict=True):
-                if not cell:
-                    continue
-                _take(f"{cells[0]} {column}", column, _number(cell) * scale, found)
+        elif len(cells) > 1 and len(cells) == len(columns) + 1:
+            rows = zip(columns, cells[1:], strict=True)
+            table += [(f"{cells[0]} {name}", name, _number(cell)) for name, cell in rows if cell]
+    if table:
+        found.leave_out("of a table without its unit (Times are in ...)", len(table))
     return found.done()
 
 
