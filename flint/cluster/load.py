@@ -13,7 +13,7 @@ from flint.cluster.kernel_times import read_table
 from flint.errors import FlintError, nearest
 from flint.io.bounded import FileKind, is_file, read_bounded
 
-_TEXT = "docs/clusters.md has whole files to start from; they are UTF-8 without a byte order mark"
+_TEXT = "docs/clusters.md has whole files to start from; they are UTF-8"
 PRESETS = Path(__file__).resolve().parent / "presets"
 #: Files in one chain of bases.
 MOST_BASES = 16
@@ -88,7 +88,7 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     help_ = f"give a TOML file, or a preset: {', '.join(preset_names())}"
     data = read_bounded(path, FileKind.CLUSTER, "FL701", help_)
     try:
-        text = data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except ValueError as error:
         raise FlintError(
             "FL701", f"{path.name} is not a TOML file: {error}", place=str(path), help=_TEXT

@@ -98,10 +98,10 @@ class Request:
         found: dict[str, Any] = {}
         for name, one in cls.options().items():
             value = written.get(name)
-            if one.form is Form.PAIRS and isinstance(value, Mapping):
-                found[name] = tuple(f"{key}={each}" for key, each in value.items())
-            elif one.form in (Form.TEXTS, Form.PAIRS):
-                found[name] = tuple(map(str, value or ()))
+            if one.form in (Form.TEXTS, Form.PAIRS):
+                if isinstance(value, Mapping):
+                    value = [f"{key}={each}" for key, each in value.items()]
+                found[name] = (value,) if isinstance(value, str) else tuple(map(str, value or ()))
             elif one.form is Form.SWITCH:
                 found[name] = bool(value)
             elif one.is_required and value is None:

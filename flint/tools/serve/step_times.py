@@ -7,10 +7,12 @@ from typing import NamedTuple, Protocol
 
 
 class PromptChunk(NamedTuple):
-    """New tokens of one prompt in one pass, and the tokens of the same sequence that the cache holds before."""
+    """New tokens of one prompt in one pass, the tokens of the same sequence that the cache holds before, and of
+    how many of the new ones the model says what comes next."""
 
     new: int
     context: int
+    logits: int = 1
 
 
 class EngineTimes(Protocol):

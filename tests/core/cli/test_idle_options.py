@@ -38,6 +38,14 @@ def idle(options: dict[str, Any], trace: Trace | None = None) -> list[str]:
     return [n.partition(" changes nothing")[0] for n in notes if "changes nothing" in n]
 
 
+def test_one_text_is_a_list_of_one() -> None:
+    """In Python, where a text has letters and a table has keys: as on the command line."""
+    for written in ("gemm=2x", ["gemm=2x"], {"gemm": "2x"}):
+        asked = EstimateRequest.of({"cluster": "h100-dgx", "scale": written})
+        assert asked.scale == ("gemm=2x",)
+    assert EstimateRequest.of({"cluster": "h100-dgx", "slow": "rank:0=2"}).slow == ("rank:0=2",)
+
+
 def test_every_option_is_known() -> None:
     """A new option needs values in the table above."""
     asked = set(inspect.signature(Trace.estimate).parameters) - {"self", "cluster"}

@@ -163,7 +163,7 @@ def test_aliases_name_one_preset_each():
 
 def test_a_file_is_loaded_by_path_and_a_cluster_is_returned(tmp_path):
     path = tmp_path / "mine.toml"
-    path.write_text(SMALL, "utf-8")
+    path.write_text(SMALL, "utf-8-sig")
     cluster = Cluster.load(str(path))
     assert Cluster.load(path) == cluster
     assert Cluster.load(cluster) is cluster

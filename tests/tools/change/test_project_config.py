@@ -17,7 +17,9 @@ PYPROJECT = (
 
 
 def load(text: str, folder: Path, name: str = "flint.toml"):
-    (folder / name).write_text(text)
+    (folder / name).write_text(
+        f"\ufeff{text}", "utf-8"
+    )  # editors of Windows write a byte order mark
     return load_project(folder / name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,9 @@ from flint.errors import FlintError
 from flint.ir.op_class import OpClass
 from flint.tools.measure.profiles import nsight
 from flint.tools.measure.profiles.build import workload_of
+from flint.tools.measure.profiles.comms import input_bytes
 from flint.tools.measure.profiles.formats import read_profiles
+from flint.tools.measure.profiles.nsight.ranges import comm_of
 from flint.tools.measure.profiles.profile import ActivityKind, CallKind, Profile
 from tests.nsys_exports import Export, pid, small_export
 
@@ -95,6 +98,16 @@ def test_collectives_by_their_range_with_bytes_else_by_their_kernel(tmp_path: Pa
         ("allreduce", 1024, "Byte"),
         ("_reduce_scatter_base", -1, ""),
     ]
+
+
+def test_sizes_of_ranges_are_what_nccl_writes_of_each_collective() -> None:
+    def inputs(name: str) -> int:
+        comm = comm_of(name, '{"Message size [bytes]": 1024}')
+        assert comm is not None
+        return input_bytes(replace(comm, group_size=8))
+
+    names = ("ncclAllReduce", "ncclAllGather", "ncclReduceScatter", "ncclAlltoAll")
+    assert [inputs(name) for name in names] == [1024, 1024, 8 * 1024, 0]
 
 
 def test_older_exports_lack_columns_and_have_names_in_place(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from flint.cli import app
 from flint.errors import FlintError
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
+from flint.tools.serve.engine.engines import rules_of
+from flint.tools.serve.engine.speculative import speculating
 from flint.tools.serve.requests.logs import read_log
 from flint.tools.serve.step_times import PromptChunk
 from flint.tools.serve.surface import captured
@@ -189,6 +191,14 @@ def test_a_mixed_pass_is_its_tokens_and_the_attention_of_each_sequence(surface: 
     mixed = surface.step_ns(64, 64_000, [PromptChunk(448, 0)])
     decode = surface.step_ns(64, 64_000)
     assert alone < mixed < alone + decode
+
+
+def test_a_pass_that_checks_drafts_has_logits_of_each_token(surface: Surface) -> None:
+    rules = rules_of("vllm:draft_tokens=3,acceptance_rate=0,draft_share=0,host_us=0")
+    times, _ = speculating(surface, rules)
+    chunks = {n: [PromptChunk(4, 100, n)] * 256 for n in (1, 4)}
+    assert times.step_ns(256, 25_600) == surface.step_ns(0, 0, chunks[4])
+    assert surface.step_ns(0, 0, chunks[1]) < times.step_ns(256, 25_600)
 
 
 def test_the_cache_is_what_weights_and_a_pass_leave(surface: Surface) -> None:

@@ -278,7 +278,7 @@ def _check_budgets(
 def _parsed(path: Path) -> tuple[dict[str, Any], str]:
     data = read_bounded(path, FileKind.PROJECT, "FL722", f"a project has a {NAME}")
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")
         return tomllib.loads(text), text
     except (ValueError, RecursionError) as error:
         line = str(error).partition("at line ")[2].partition(",")[0]

@@ -68,7 +68,7 @@ def propose(
         compiled = replace(judge, compiler=compiler).judge(best, progress)
         judged = (*ranked(compiled), *judged[_COMPILED:])
         _refuse_misfits(judged, capacity)
-    told = tuple(_sensitivities(judge, judged))
+    told = tuple(_sensitivities(judge, judged, devices))
     return Proposal(origin, judged, found.priced, found.too_large, told, _notes(origin))
 
 
@@ -116,10 +116,11 @@ def _refuse_misfits(judged: Sequence[Judged], capacity: int) -> None:
     )
 
 
-def _sensitivities(judge: Judge, judged: Sequence[Judged]) -> list[Sensitivity]:
-    """What is best of the first plans with another bandwidth between nodes, and with more memory."""
+def _sensitivities(judge: Judge, judged: Sequence[Judged], devices: int) -> list[Sensitivity]:
+    """What is best of the first plans with another bandwidth of the outermost tier that they use, and with more memory."""
     fit = [j.plan for j in judged if j.result.status is Status.FITS][:_ASKED]
-    tier = judge.cluster.network[-1].name
+    tiers = judge.cluster.network
+    tier = next((n.name for n in tiers if not n.size or n.size >= devices), tiers[-1].name)
     on = {
         f"{words} the bandwidth of {tier}": changed(judge.cluster, ((f"{tier}.bandwidth", factor),))
         for factor, words in (("2x", "twice"), ("0.5x", "half"))

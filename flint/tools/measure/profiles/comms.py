@@ -46,8 +46,10 @@ def input_bytes(comm: ProfiledComm) -> int:
     """Bytes of the rank's input; 0 where sizes or type are not said."""
     found = element_type(comm.dtype)
     elements = comm.in_elements if comm.in_elements > 0 else comm.out_elements
-    if comm.in_elements <= 0 and collective_of(comm.name) is Collective.ALL_GATHER:
-        elements //= max(comm.group_size, 1)
+    if comm.in_elements <= 0:
+        kind = collective_of(comm.name)
+        elements //= max(comm.group_size, 1) if kind is Collective.ALL_GATHER else 1
+        elements *= comm.group_size if kind is Collective.REDUCE_SCATTER else 1
     return max(elements, 0) * found[1] if found else 0
 
 

@@ -53,7 +53,8 @@ class SpeculativeTimes:
             alone = rules.host_ns * (1 - 1 / rules.tokens_of_pass)
             return self.times.step_ns(0, 0, chunks) + alone
         plain = self.times.step_ns(decodes, decode_context)
-        check = [PromptChunk(1 + rules.draft_tokens, decode_context // decodes)] * decodes
+        new = 1 + rules.draft_tokens
+        check = [PromptChunk(new, decode_context // decodes, new)] * decodes
         drafts = rules.draft_tokens * rules.draft_share * plain
         token = (self.times.step_ns(0, 0, check) + drafts) / rules.tokens_of_pass
         if not chunks:

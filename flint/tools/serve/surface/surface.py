@@ -119,7 +119,7 @@ class Surface:
         new = decodes + sum(chunk.new for chunk in chunks)
         found = self._part("tokens", self.prefill, PassPart.TOKENS, (0, 1)).ns(new)
         last = self._part("sequences", self.prefill, PassPart.SEQUENCES, (1, 0))
-        found += last.ns(decodes + len(chunks))
+        found += last.ns(decodes + sum(chunk.logits for chunk in chunks))
         found += attention + self._chunks_ns(chunks)
         return found * self.late[1] + self.sequence_ns * (decodes + len(chunks))
 

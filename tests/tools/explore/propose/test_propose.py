@@ -50,7 +50,7 @@ def test_text_says_the_plans_the_runner_up_and_what_would_change_it(found):
     text = found.to_text()
     assert text.count("\n1. ") == 1
     assert "the second takes" in text
-    assert "bandwidth of ib" in text
+    assert "bandwidth of nvlink" in text and "bandwidth of ib" not in text
     assert "jax.make_mesh" in text
 
 

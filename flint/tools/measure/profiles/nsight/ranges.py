@@ -74,10 +74,16 @@ def _signature(rest: str) -> Signature | None:
 
 
 def comm_of(text: str, payload: str) -> ProfiledComm | None:
-    """The collective of a range of NCCL's, with the bytes that its payload says, as elements of 1."""
+    """The collective of a range of NCCL's, with the bytes that its payload says, as elements of 1.
+
+    NCCL (src/collectives.cc) writes what a rank sends, but of a reduce-scatter what it gets, and of an
+    all-to-all what it sends to one other: no range says how many these are.
+    """
     found = _NCCL.match(text)
     name = _COMMS.get(found[1]) if found else None
-    return ProfiledComm(name, _sent(payload), -1, "Byte") if name else None
+    size = -1 if name == "all_to_all" else _sent(payload)
+    gets = name == "_reduce_scatter_base"
+    return ProfiledComm(name, *((-1, size) if gets else (size, -1)), "Byte") if name else None
 
 
 def comm_of_kernel(name: str) -> ProfiledComm | None:
