@@ -6,8 +6,8 @@ from pathlib import Path
 
 from flint.backends.chakra.writing.simulator_files import SimulatedHardware, SimulatorDimension
 from flint.backends.cost.astrasim.ring import Dimension, Fabric
-from flint.backends.cost.network.placement import AxisPart, NetworkPlacement
-from flint.backends.cost.network.torus import is_torus
+from flint.backends.cost.network.placement import NetworkPlacement
+from flint.backends.cost.network.torus import AxisPart, is_torus
 from flint.cluster.astrasim.files import GB, TOPOLOGIES, read_network
 from flint.cluster.models import Cluster, NetworkKind
 from flint.errors import FlintError

@@ -12,35 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.cost.network.torus import (
+    AxisPart,
     CollectiveCall,
     Line,
     Load,
     Span,
     assign,
     is_torus,
+    joined,
     load_of,
     slice_shape,
+    spread_parts,
     wraps,
 )
 from flint.cluster.models import Cluster, Network
 from flint.errors import FlintError, nearest
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Program
-
-
-@dataclass(frozen=True, slots=True)
-class AxisPart:
-    """A mesh axis, or the part (`pre_size`, `size`) of it as in `AxisRef`, that lies in one tier.
-
-    `stride` is the distance of its members in chips of the tier. On a torus it is one `line`.
-    """
-
-    axis: str
-    pre_size: int
-    size: int
-    tier: int
-    stride: int = 1
-    line: Line | None = None
 
 
 class PlacementRow(NamedTuple):
@@ -62,7 +50,8 @@ class NetworkPlacement:
     FlintError FL703 for an unknown axis or tier, or what does not fit.
 
     `parts` are in mesh order, the fastest varying last. `shapes` holds, by tier, the sizes of the
-    block of chips that is used of a torus, and nothing for other networks.
+    block of chips that is used of a torus, and nothing for other networks. `spread` has the parts of axes that
+    no number divides well (see `spread_parts`), which groups over all of it span.
     """
 
     mesh: Mesh
@@ -70,6 +59,7 @@ class NetworkPlacement:
     mapping: Mapping[str, str] | str | None = None
     parts: tuple[AxisPart, ...] = field(init=False)
     shapes: tuple[tuple[int, ...], ...] = field(init=False)
+    spread: Mapping[str, tuple[AxisPart, AxisPart]] = field(init=False)
 
     def __post_init__(self) -> None:
         mapping = tiers_of_axes(self.mapping, self.mesh, self.cluster)
@@ -77,6 +67,7 @@ class NetworkPlacement:
         shapes, parts = _on_tori(self.cluster, parts)
         object.__setattr__(self, "parts", tuple(_strided(parts, shapes)))
         object.__setattr__(self, "shapes", shapes)
+        object.__setattr__(self, "spread", spread_parts(self.parts, self.cluster, mapping))
 
     def spans(self, axes: Iterable[AxisRef]) -> tuple[Span, ...]:
         """The tiers that a group over `axes` crosses, inner first; sub-axes are fine."""
@@ -86,6 +77,12 @@ class NetworkPlacement:
         ]
         if math.prod(p.size for p in chosen) != self.mesh.group_size(canonical):
             return self._most_spread(list(self.mesh.groups(canonical)))  # cuts across domains
+        for name, parts in self.spread.items():
+            if any(
+                r.name == name and self.mesh.axis_size(r) == self.mesh.shape[name]
+                for r in canonical
+            ):
+                chosen = [*parts, *(p for p in chosen if p.axis != name)]
         tiers = sorted({p.tier for p in chosen})
         return tuple(self._span(t, [p for p in chosen if p.tier == t]) for t in tiers)
 
@@ -114,6 +111,12 @@ class NetworkPlacement:
         rows = []
         for name in self.mesh.names:
             mine = [p for p in self.parts if p.axis == name and p.size > 1]
+            if name in self.spread:
+                outer, inner = (p.tier for p in self.spread[name])
+                where = f"{self.cluster.network[inner].name}, {self.cluster.network[outer].name}"
+                where += f" (in {self.spread[name][0].size} domains)"
+                rows.append(PlacementRow(name, str(self.mesh.shape[name]), where))
+                continue
             for tier in sorted({p.tier for p in mine}):
                 parts = [p for p in mine if p.tier == tier]
                 rows.append(self._row(name, tier, parts))
@@ -162,7 +165,7 @@ class NetworkPlacement:
     def _span(self, tier: int, parts: Sequence[AxisPart]) -> Span:
         size = math.prod(p.size for p in parts)
         stride = min(p.stride for p in parts)
-        lines = _joined([p.line for p in parts if p.line is not None])
+        lines = joined([p.line for p in parts if p.line is not None])
         if not lines:
             return Span(tier, size, stride)
         return Span(
@@ -377,24 +380,21 @@ def _strided(parts: Sequence[AxisPart], shapes: Sequence[tuple[int, ...]]) -> li
     return found[::-1]
 
 
-def _joined(lines: Sequence[Line]) -> list[Line]:
-    """Lines of one dimension that follow on each other as one line, by dimension."""
-    found: list[Line] = []
-    for line in sorted(lines, key=lambda x: (x.dimension, x.stride)):
-        last = found[-1] if found else None
-        if last and last.dimension == line.dimension and last.stride * last.size == line.stride:
-            found[-1] = replace(last, size=last.size * line.size)
-        else:
-            found.append(line)
-    return found
-
-
 def call_of(program: Program, row: int, placement: NetworkPlacement) -> CollectiveCall:
-    """What a communication row asks of the network."""
-    collective = Collective(int(program.collective[row]))
-    return CollectiveCall(
-        collective, int(program.comm_bytes[row]), spans_of_row(program, row, placement)
+    """What a communication row asks of the network.
+
+    Members of an all-gather that spans leave out of an axis that is spread unevenly put their bytes to those of the others.
+    """
+    collective, spans = (
+        Collective(int(program.collective[row])),
+        spans_of_row(program, row, placement),
     )
+    call = CollectiveCall(collective, int(program.comm_bytes[row]), spans)
+    group = int(program.group[row])
+    if collective is Collective.ALL_GATHER and placement.spread and group >= 0:
+        size = program.groups[group].size(program.mesh)
+        return replace(call, comm_bytes=call.comm_bytes * size // call.size)
+    return call
 
 
 def spans_of_row(program: Program, row: int, placement: NetworkPlacement) -> tuple[Span, ...]:

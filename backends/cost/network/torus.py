@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from flint.cluster.models import Network, NetworkKind
+from flint.cluster.models import Cluster, Network, NetworkKind
 from flint.ir.arrays import Int64s
 from flint.ir.op_class import Collective
 
@@ -178,6 +178,58 @@ def _most_on_a_link(line: Int64s, first: Int64s, distance: Int64s, size: int) ->
 
 
 # Where the members of a group lie on a cluster's network, as the collective models see it.
+
+
+@dataclass(frozen=True, slots=True)
+class AxisPart:
+    """A mesh axis, or the part (`pre_size`, `size`) of it as in `AxisRef`, that lies in one tier.
+
+    `stride` is the distance of its members in chips of the tier. On a torus it is one `line`.
+    """
+
+    axis: str
+    pre_size: int
+    size: int
+    tier: int
+    stride: int = 1
+    line: Line | None = None
+
+
+def joined(lines: Sequence[Line]) -> list[Line]:
+    """Lines of one dimension that follow on each other as one line, by dimension."""
+    found: list[Line] = []
+    for line in sorted(lines, key=lambda x: (x.dimension, x.stride)):
+        last = found[-1] if found else None
+        if last and last.dimension == line.dimension and last.stride * last.size == line.stride:
+            found[-1] = replace(last, size=last.size * line.size)
+        else:
+            found.append(line)
+    return found
+
+
+def spread_parts(
+    parts: Sequence[AxisPart], cluster: Cluster, mapping: Mapping[str, str]
+) -> dict[str, tuple[AxisPart, AxisPart]]:
+    """By axis that its divisors put on twice the domains that hold it, or more: its parts on as few as hold it.
+
+    11 members on domains of 8 lie in two: five in one, six in the other. They are priced as five in each,
+    which is what the emptier one sends over the outer tier by.
+    """
+    found, reached = {}, 0
+    for name in reversed([n for n in dict.fromkeys(p.axis for p in parts) if n not in mapping]):
+        mine = [p for p in parts if p.axis == name and p.size > 1]
+        tier = mine[0].tier - 1 if mine else -1
+        is_first, reached = tier >= reached, max(reached, tier + 1)
+        inside = [p.tier for p in mine[1:]]
+        if not is_first or inside not in ([], [tier]) or not cluster.members[tier]:
+            continue  # a faster axis has left the domains
+        beside = math.prod(p.size for p in parts if p.tier == tier and p.axis != name)
+        size = math.prod(p.size for p in mine)
+        domains = -(-size // max(cluster.members[tier] // beside, 1))
+        if mine[0].size >= 2 * domains and not any(map(is_torus, cluster.network[tier : tier + 2])):
+            inner = AxisPart(name, domains, size // domains, tier, beside)
+            found[name] = (replace(mine[0], size=domains), inner)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

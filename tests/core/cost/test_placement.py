@@ -2,11 +2,13 @@
 
 import pytest
 
-from flint.backends.cost.network.placement import NetworkPlacement, parse_mapping
+from flint.backends.cost.network.placement import NetworkPlacement, call_of, parse_mapping
 from flint.backends.cost.network.torus import Span, assign, slice_shape
 from flint.cluster.models import Cluster, NetworkKind
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.program import Collective, Kind
+from tests.program_rows import ProgramBuilder
 
 DATA, MODEL = AxisRef("data"), AxisRef("model")
 
@@ -37,7 +39,10 @@ def _rows(placement):
             "data=2,model=12",
             [("data", "2", "ib"), ("model:(2)6", "6", "nvlink"), ("model:(1)2", "2", "ib")],
         ),
-        ("data=2,model=11", [("data", "2", "ib"), ("model", "11", "ib")]),
+        (
+            "data=2,model=11",
+            [("data", "2", "ib"), ("model", "11", "nvlink, ib (in 2 domains)")],
+        ),
         ("data=1,model=2", [("model", "2", "nvlink")]),
     ],
 )
@@ -182,6 +187,38 @@ def test_spans_of_axes_and_sub_axes():
     assert placed.spans([AxisRef("data", 1, 8)]) == (Span(1, 8, stride=4),)
     assert placed.spans([AxisRef("data", 4, 1)]) == ()
     assert placed.spans_of_group(Group((DATA,))) == (inner, outer)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "tiers"),
+    [
+        ("11", [(0, 5, 1), (1, 2, 1)]),
+        ("13", [(0, 6, 1), (1, 2, 1)]),
+        ("22", [(0, 7, 1), (1, 3, 1)]),
+        ("3x11", [(0, 5, 1), (1, 2, 1)]),
+        ("11x2", [(0, 3, 2), (1, 3, 1)]),  # four places a domain
+        # divisors that leave less than half of the domains empty stay
+        ("9", [(0, 3, 1), (1, 3, 1)]),
+        ("20", [(0, 5, 1), (1, 4, 1)]),
+        ("11x4", [(1, 11, 1)]),
+        ("11x8", [(1, 11, 1)]),
+    ],
+)
+def test_an_axis_that_no_number_divides_lies_on_as_few_domains_as_hold_it(mesh, tiers):
+    placed = _placed(mesh)
+    size, axis = max((n, name) for name, n in placed.mesh.shape.items())
+    found = placed.spans([AxisRef(axis)])
+    assert [(s.tier, s.size, s.stride) for s in found] == tiers
+    assert _placed(mesh, mapping={axis: "ib"}).spans([AxisRef(axis)])[-1].size == size
+
+
+def test_all_gathers_over_such_an_axis_bring_the_bytes_of_all_members():
+    program = ProgramBuilder(Mesh.parse("data=11"))
+    for collective in (Collective.ALL_GATHER, Collective.ALL_REDUCE):
+        columns = {"collective": collective, "comm_bytes": 1000, "group": Group((DATA,))}
+        program.add("all", Kind.COLLECTIVE, **columns)
+    calls = [call_of(program.build(), row, _placed("data=11")) for row in (0, 1)]
+    assert [c.comm_bytes * (c.size if c is calls[0] else 1) for c in calls] == [11_000, 1000]
 
 
 def test_sub_axes_that_cut_across_domains():

@@ -320,16 +320,17 @@ def _extended(
                 help="the captures are " + ", ".join(captures),
             )
         below = of(base, (*inside, name))
-        return _on_top(below, own)
+        return _on_top(below, own) if isinstance(below, dict) else own
 
     return {**document, "capture": {name: of(name, ()) for name in captures}}
 
 
-def _on_top(base: Any, own: Any) -> Any:
-    """A capture, or a value of it, on top of the one it extends: tables key by key."""
-    if not isinstance(base, dict) or not isinstance(own, dict):
-        return own
-    return {**base, **{key: _on_top(base.get(key), value) for key, value in own.items()}}
+def _on_top(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """A capture on top of the one it extends: tables key by key."""
+    tables = {
+        n for n, value in own.items() if isinstance(value, dict) and isinstance(base.get(n), dict)
+    }
+    return {**base, **{n: _on_top(base[n], v) if n in tables else v for n, v in own.items()}}
 
 
 def _wrong(error: ValidationError, path: Path, text: str, prefix: tuple[str, ...]) -> FlintError:
