@@ -228,7 +228,7 @@ def _overload(found: Replay, queue_ns: Floats, duration_s: float) -> Overload | 
         or late * len(waits) < _FEWEST
         or waits[-third:].mean() < _GROWTH * waits[:third].mean()
     ):
-        held = _crowded(found, times.last - started)
+        held = _crowded(found, times.last - started) if len(requests) >= _FEWEST else Counter()
     if not held:
         return None
     ended = ~np.isnan(times.last)
@@ -254,10 +254,7 @@ def _crowded(found: Replay, stays_ns: Floats) -> Counter[Held]:
         Held.SEQUENCES: float(np.nansum(stays_ns) / all_ns) / pool.rules.max_sequences,
         Held.CACHE: float(np.nansum(stays_ns * tokens) / all_ns) / pool.times.cache_tokens,
     }
-    some = len(requests) >= _FEWEST
-    return Counter(
-        {reason: int(100 * part) for reason, part in needed.items() if some and part > 1}
-    )
+    return Counter({reason: int(100 * part) for reason, part in needed.items() if part > 1})
 
 
 def unsteady(found: Replay, summary: ServeSummary) -> tuple[str, ...]:

@@ -139,7 +139,7 @@ def test_generated_requests_are_as_asked() -> None:
     closed = requests_of("concurrency:16,input=uniform(3,5),output=9,n=160,prefix=40")
     assert closed.concurrency == 16 and closed.prefixes is not None
     assert set(closed.input_tokens.tolist()) == {41} and closed.prefixes.of(5) == [0, 1]
-    assert closed.notes == ("160 of 160 prompts are as long as prefix=40 and one token",)
+    assert closed.notes == ("160 of 160 prompts are prefix=40 and one token",)
 
 
 def test_a_log_is_taken_in_part_faster_and_strictly(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -195,20 +194,12 @@ def _imported(path: Path) -> Workload | None:
 def _take(read: Measurements, found: Data) -> None:
     found.kernels += read.kernels
     found.collectives += read.collectives
-    found.sources.append(
-        CalibrationFile(
-            read.name,
-            read.format,
-            len(read.kernels),
-            len(read.collectives),
-            dict(read.left_out),
-            read.notes,
-        )
-    )
+    counts = len(read.kernels), len(read.collectives)
+    source = CalibrationFile(read.name, read.format, *counts, dict(read.left_out), read.notes)
+    found.sources.append(source)
 
 
 def _take_trace(name: str, rows: TraceRows, found: Data) -> None:
-    left_out: Counter[str] = rows.left_out
     if not rows.kernels and not rows.collectives:
         raise FlintError(
             "FL848",
@@ -219,13 +210,9 @@ def _take_trace(name: str, rows: TraceRows, found: Data) -> None:
     found.collectives += rows.collectives
     found.launches_ns += rows.launches_ns
     total = rows.known_ns + rows.unknown_ns
-    found.sources.append(
-        CalibrationFile(
-            name,
-            TRACE,
-            len(rows.kernels),
-            len(rows.collectives),
-            dict(sorted(left_out.items())),
-            unknown_share=rows.unknown_ns / total if total else 0.0,
-        )
+    share = rows.unknown_ns / total if total else 0.0
+    counts, left_out = (
+        (len(rows.kernels), len(rows.collectives)),
+        dict(sorted(rows.left_out.items())),
     )
+    found.sources.append(CalibrationFile(name, TRACE, *counts, left_out, unknown_share=share))

@@ -78,21 +78,12 @@ def _take_kernels(program: Program, chip: Chip, found: TraceRows) -> None:
     usable = ~np.isin(kernels.kind, _WITHOUT) & (times[rows] > 0)
     for at in np.flatnonzero(usable).tolist():
         kind = KernelKind(int(kernels.kind[at]))
-        found.kernels.append(
-            KernelTime(
-                CLASS_OF[kind],
-                tuple(kernels.dims[at].tolist()),
-                kernels.dtypes[kernels.dtype[at]],
-                float(times[rows[at]]),
-                int(kernels.flops[at]),
-                int(kernels.read_bytes[at]),
-                int(kernels.written_bytes[at]),
-                int(kernels.elements[at]),
-                int(kernels.arrays[at]),
-                bool(kernels.causal[at]),
-                indexed=bool(kernels.indexed_elements[at]),
-            )
-        )
+        found.kernels.append(KernelTime(
+            CLASS_OF[kind], tuple(kernels.dims[at].tolist()), kernels.dtypes[kernels.dtype[at]],
+            float(times[rows[at]]), int(kernels.flops[at]), int(kernels.read_bytes[at]),
+            int(kernels.written_bytes[at]), int(kernels.elements[at]), int(kernels.arrays[at]),
+            bool(kernels.causal[at]), indexed=bool(kernels.indexed_elements[at]),
+        ))  # fmt: skip
     known = float(times[rows[usable]].sum())
     found.known_ns += known
     found.unknown_ns += max(total - known, 0.0)
@@ -126,14 +117,7 @@ def _take_collectives(program: Program, workload: Workload, found: TraceRows) ->
             continue
         if group not in known:
             known[group] = tuple(program.groups[group].members(program.mesh)[0].tolist())
-        found.collectives.append(
-            CollectiveTime(
-                Collective(int(program.collective[row])),
-                int(program.comm_bytes[row]),
-                len(known[group]),
-                0,
-                program.dtypes[int(program.dtype[row])],
-                float(program.measured_ns[row]),
-                known[group],
-            )
-        )
+        found.collectives.append(CollectiveTime(
+            Collective(int(program.collective[row])), int(program.comm_bytes[row]), len(known[group]), 0,
+            program.dtypes[int(program.dtype[row])], float(program.measured_ns[row]), known[group],
+        ))  # fmt: skip

@@ -31,6 +31,7 @@ _COLLECTIVES = {
     "bcast": Collective.BROADCAST,
 }
 _ONE_NODE = "no command says on how many nodes the two ranks of messages were (srun -N 2 -n 2): one is assumed"
+_MESSAGES = ("latency", "multi-threaded latency", "multi latency")
 #: Bytes from which a bandwidth says the time of a message.
 _STREAMED = 1 << 20
 
@@ -89,14 +90,10 @@ def _take(table: _Table, size: int, value: str, found: CollectedRows) -> None:
         # The size of an all-to-all goes to each peer, that of others is the input of a rank.
         size *= table.ranks if collective is Collective.ALL_TO_ALL else 1
         found.add(CollectiveTime(collective, size, table.ranks, table.nodes, "i8", number * 1e3))
-    elif _is_of_messages(table.title):
+    elif table.title.replace(" test", "") in _MESSAGES:
         _take_message(table, size, number * 1e3, found)
     else:
         found.leave_out("of a benchmark that is not known")
-
-
-def _is_of_messages(title: str) -> bool:
-    return title.replace(" test", "") in ("latency", "multi-threaded latency", "multi latency")
 
 
 def _take_bandwidth(table: _Table, size: int, number: float, found: CollectedRows) -> None:

@@ -77,9 +77,8 @@ def read_json(document: list[Mapping[str, Any]], name: str) -> Measurements:
     found = CollectedRows(name, FORMAT)
     for one in document:
         try:
-            times = (
-                list(map(_second, one["raw_times"])) if isinstance(one["raw_times"], list) else []
-            )
+            raw = one["raw_times"] if isinstance(one["raw_times"], list) else []
+            times = [number_of({"time": value}, "time") for value in raw]
             runs, spec = size_of(one, "number_per_run"), one["task_spec"]
             if runs < 1 or not times or not isinstance(spec, dict):
                 raise Malformed("it has no times, or no task")
@@ -90,7 +89,3 @@ def read_json(document: list[Mapping[str, Any]], name: str) -> Measurements:
         seconds = statistics.median(times) / runs
         _take(label, str(spec.get("label") or ""), seconds * 1e9, found)
     return found.done()
-
-
-def _second(value: object) -> float:
-    return number_of({"time": value}, "time")

@@ -18,8 +18,6 @@ from flint.tools.serve.spec import Above0, AtLeast1, Natural, Rate, Spec, fill, 
 
 #: Tokens of a block of a prefix that generated prompts share.
 _PREFIX_BLOCK = 16
-
-
 #: So many requests still fit into memory.
 Most = Annotated[int, Field(ge=1, le=100_000_000)]
 #: Times in nanoseconds keep their last digit for so long.
@@ -111,9 +109,7 @@ def _generated(load: GeneratedLoad, spec: Spec) -> Requests:
     drawn = input(random, load.n)
     inputs: Ints = np.maximum(drawn, load.prefix + 1)
     if longer := int(np.count_nonzero(drawn < inputs)):
-        notes += (
-            f"{longer:,} of {load.n:,} prompts are as long as prefix={load.prefix} and one token",
-        )
+        notes += (f"{longer:,} of {load.n:,} prompts are prefix={load.prefix} and one token",)
     outputs = output(random, load.n)
     zeros = np.zeros(load.n, np.int64)
     prefixes = _prefixes(load.n, load.prefix // _PREFIX_BLOCK)
