@@ -2,20 +2,27 @@
 
 A script that trains writes over what its last run left: logs, states, configurations; trainers delete
 old checkpoints. A capture is not a run, so that what the program does to an older file happens to a copy
-that is thrown away, and is said. What it makes anew is written. Subprocesses and C++ are not seen.
+that is thrown away, and is said. What it makes anew is written. A change that comes by a way that no
+function here stands for is refused, as Python tells of each (`sys.addaudithook`). Subprocesses and C++
+are not seen, except where they are told to `path_for`.
 """
 
 from __future__ import annotations
 
 import builtins
-import io
+import contextlib
 import os
 import shutil
+import stat
+import sys
 import sysconfig
 import time
+import types
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import Any
+from urllib.parse import unquote
 
 from flint.errors import FlintError
 from flint.io.scratch import locked_folder
@@ -32,6 +39,8 @@ _CACHES = tuple(
         *(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib")),
     )
 )
+#: Flags of `os.open` with which a file may change.
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND
 #: Any function of the standard library's.
 _Function = Callable[..., Any]
 
@@ -40,80 +49,136 @@ class KeptFiles:
     """Which files are older than a recording, and the copies that stand for them.
 
     `warn` gets a sentence about each. `began` is when the recording did, in seconds since the epoch.
-    `moved` is asked first when a file is renamed: it says whether it did that itself.
     """
 
-    def __init__(
-        self,
-        warn: Callable[[str], None],
-        began: float,
-        moved: Callable[[object, object], bool] = lambda source, target: False,
-    ) -> None:
-        self._warn, self._began, self._moved = warn, began, moved
+    def __init__(self, warn: Callable[[str], None], began: float) -> None:
+        self._warn, self._began = warn, began
         self._copies: dict[str, str] = {}
+        self._gone: set[str] = set()  # what the program takes to be deleted
         self._folder = ""
         self._lock: int | None = None
+        self._guards = False
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
         """Inside, what Python does to older files happens to copies."""
+        with contextlib.suppress(ImportError):  # Python may be built without
+            import sqlite3  # noqa: F401 - its functions are found by their modules
+        instead = {id(original): stand_in for original, stand_in in self._stand_ins()}
         with ExitStack() as stack:
             stack.callback(self._forget)
-            for owner, name, replacement in (
-                (builtins, "open", self._open),
-                (io, "open", self._open),
-                (os, "remove", self._remove),
-                (os, "unlink", self._remove),
-                (os, "rename", self._rename),
-                (os, "replace", self._rename),
-                (shutil, "rmtree", self._remove_tree),
-            ):
-                original = getattr(owner, name)
-                stack.callback(setattr, owner, name, original)
-                setattr(owner, name, replacement(original))
+            self._guards = True
+            sys.addaudithook(self._refuse)
+            for module in list(sys.modules.values()):
+                # Modules may have bound a function to a name of their own.
+                for name, value in _names_in(module):
+                    if id(value) in instead:
+                        stack.callback(vars(module).__setitem__, name, value)
+                        vars(module)[name] = instead[id(value)]
             yield
+
+    def _stand_ins(self) -> Iterator[tuple[_Function, _Function]]:
+        changed, read = self._on_copy(lambda *_, **__: "+"), self._on_copy(lambda *_, **__: "")
+        attributes = self._on_copy(lambda *_, **__: "a")
+        for original, make in (
+            (builtins.open, self._on_copy(_mode, "file")),
+            (os.open, self._on_copy(_mode_of_flags)),
+            (os.truncate, changed),
+            (os.utime, attributes),
+            (os.chmod, attributes),
+            (os.stat, read),
+            (os.access, read),
+            (os.remove, self._remove),
+            (os.unlink, self._remove),
+            (os.rename, self._rename),
+            (os.replace, self._rename),
+            (os.mkdir, self._make(0)),
+            (os.symlink, self._make(1)),
+            (os.link, self._make(1)),
+            (os.listdir, self._listed),
+            (os.scandir, self._scanned),
+            (shutil.rmtree, self._remove_tree),
+        ):
+            yield original, make(original)
+        if "sqlite3" in sys.modules:
+            yield sys.modules["sqlite3"].connect, self._connect(sys.modules["sqlite3"].connect)
+
+    def path_for(self, file: Any, how: str = "w") -> Any:
+        """The path to use in the place of a file's: of its copy, if it has one or needs one.
+
+        `how`: "w" empties it, "+" changes it, "x" makes it, "a" changes its attributes, "" reads it.
+        Raises FlintError FL235 if it is too large to copy.
+        """
+        path = _path(file)
+        if path is None:
+            return file
+        copy = self._copies.get(_place(path)) or self._copies.get(os.path.realpath(path))
+        if copy is None and how and (how != "x" or _place(path) in self._gone):
+            if how == "a" and self._is_old(path):
+                self._say(path, "changed")
+                copy = self._in_scratch("attributes")
+                open(copy, "wb").close()
+                return copy
+            if self._is_old(path):
+                copy = self._copied(path, os.path.realpath(path), with_content=how == "+")
+        return copy or file
+
+    def unwritten(self, path: str, content: bytes | None) -> str:
+        """A file, or with None a folder, that the program wrote and finds again, but that is not there.
+
+        Returns where it is instead.
+        """
+        copy = self._copies[os.path.realpath(path)] = self._in_scratch(os.path.basename(path))
+        if content is None:
+            os.mkdir(copy)
+        with open(os.path.join(copy, ".metadata") if content is None else copy, "wb") as file:
+            file.write(content or b"")
+        return copy
 
     # --- which files ----------------------------------------------------------------------------
 
-    def _is_old(self, path: str) -> bool:
-        """Whether it is a file from before the recording, outside caches."""
-        real = os.path.realpath(path)
-        if real in self._copies:
-            return True
-        if real.startswith(_CACHES) or "__pycache__" in real:
+    def _is_old(self, path: str, *, itself: bool = False) -> bool:
+        """Whether a file is from before the recording, outside caches; of a link `itself`, or its target."""
+        real = _place(path) if itself else os.path.realpath(path)
+        if not self._guards or real.startswith(_CACHES):
             return False
-        if not os.path.isfile(real):
+        if "__pycache__" in real or real.endswith(".pyc"):
+            return False
+        try:
+            found = os.lstat(real)
+        except (OSError, ValueError):
             return False
         # What is of the future was written before the clock was set back.
-        return not self._began <= os.stat(real).st_mtime <= time.time() + _CLOCK_SECONDS
+        new = self._began <= found.st_mtime <= time.time() + _CLOCK_SECONDS
+        return not new and (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode))
 
     def _holds_old(self, folder: str) -> bool:
-        return any(
-            self._is_old(os.path.join(above, name))
-            for above, _, names in os.walk(folder)
-            for name in names
+        return not os.path.islink(folder) and any(
+            self._is_old(os.path.join(above, name), itself=True)
+            for above, folders, names in os.walk(folder)
+            for name in (*names, *folders)
         )
 
-    def _copy_of(self, path: str) -> str | None:
-        return self._copies.get(os.path.realpath(path)) if self._copies else None
-
-    def _copied(self, path: str, with_content: bool) -> str:
-        """A copy that the program may change. Raises FlintError FL235 if it is too large for one."""
+    def _in_scratch(self, name: str) -> str:
         if not self._folder:
             self._folder, self._lock = locked_folder()  # who kills this process removes it
-        real = os.path.realpath(path)
-        copy = os.path.join(self._folder, f"{len(self._copies)}-{os.path.basename(real)}")
-        size = os.path.getsize(real)
-        if with_content and size > _COPIED_BYTES:
+        folder = os.path.join(self._folder, str(len(os.listdir(self._folder))))
+        os.mkdir(folder)
+        return os.path.join(folder, name)
+
+    def _copied(self, path: str, key: str, with_content: bool) -> str:
+        """A copy that the program may change. Raises FlintError FL235 if it is too large for one."""
+        if with_content and (size := os.lstat(key).st_size) > _COPIED_BYTES:
             raise FlintError(
                 "FL235",
-                f"{os.path.basename(real)} is older than this capture, so it is kept unchanged, "
+                f"{os.path.basename(key)} is older than this capture, so it is kept unchanged, "
                 f"and too large to copy ({size:,} bytes)",
                 help="open it for reading, or let the program write another file",
             )
+        copy = self._in_scratch(os.path.basename(key))
         if with_content:
-            shutil.copyfile(real, copy)
-        self._copies[real] = copy
+            shutil.copyfile(key, copy)
+        self._copies[key] = copy
         self._say(path, "changed")
         return copy
 
@@ -122,6 +187,7 @@ class KeptFiles:
         self._warn(f"{name} was not {done}, because it is older than this capture")
 
     def _forget(self) -> None:
+        self._guards = False
         self._copies.clear()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -130,25 +196,38 @@ class KeptFiles:
 
     # --- what takes the place of Python's functions ---------------------------------------------
 
-    def _open(self, original: _Function) -> _Function:
-        def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            path = _path(file)
-            if path is not None:
-                copy = self._copy_of(path)
-                writes = any(letter in mode for letter in "wa+")
-                if copy is None and writes and self._is_old(path):
-                    copy = self._copied(path, with_content="w" not in mode)
-                file = copy or file
-            return original(file, mode, *args, **kwargs)
+    def _on_copy(
+        self, how: Callable[..., str], first: str = "path"
+    ) -> Callable[[_Function], _Function]:
+        """Functions of a path, which may have the name `first`; `how` says of the rest what they do."""
 
-        return opened
+        def make(original: _Function) -> _Function:
+            def replaced(*args: Any, **kwargs: Any) -> Any:
+                if kwargs.get("dir_fd") is None:
+                    file, *rest = args or (kwargs.pop(first),)
+                    args = (self.path_for(file, how(*rest, **kwargs)), *rest)
+                return original(*args, **kwargs)
+
+            return replaced
+
+        return make
+
+    def _connect(self, original: _Function) -> _Function:
+        """A database may be the path of a file, or a URI."""
+
+        def connected(database: Any, *args: Any, **kwargs: Any) -> Any:
+            copy = self.path_for(_of_uri(database), "" if _only_reads(database) else "+")
+            return original(database if copy == _of_uri(database) else copy, *args, **kwargs)
+
+        return connected
 
     def _remove(self, original: _Function) -> _Function:
         def removed(path: Any, *, dir_fd: int | None = None) -> None:
-            named = _path(path)
-            if dir_fd is None and named is not None and self._is_old(named):
+            named = _path(path) if dir_fd is None else None
+            if named is not None and self._is_old(named, itself=True):
                 self._say(named, "deleted")
-            else:
+                self._gone.add(_place(named))
+            elif named is None or self._copies.pop(_place(named), None) is None:
                 original(path, dir_fd=dir_fd)
 
         return removed
@@ -156,27 +235,177 @@ class KeptFiles:
     def _remove_tree(self, original: _Function) -> _Function:
         def removed(path: Any, *args: Any, **kwargs: Any) -> None:
             named = _path(path)
-            if named is not None and os.path.isdir(named) and self._holds_old(named):
+            if named is not None and self._holds_old(named):
                 self._say(named, "deleted")
-            else:
+                self._gone.add(_place(named))
+            elif named is None or not self._move(_place(named), None):
                 original(path, *args, **kwargs)
 
         return removed
 
+    def _make(self, at: int) -> Callable[[_Function], _Function]:
+        """What is made where the program takes an older one to be deleted is there already."""
+
+        def make(original: _Function) -> _Function:
+            def made(*args: Any, **kwargs: Any) -> None:
+                path = _path(args[at]) if len(args) > at else None
+                if path is None or _place(path) not in self._gone:
+                    original(*args, **kwargs)
+                else:
+                    self._gone.remove(_place(path))
+
+            return made
+
+        return make
+
     def _rename(self, original: _Function) -> _Function:
         def rename(src: Any, dst: Any, **kwargs: Any) -> None:
             source, target = _path(src), _path(dst)
-            if self._moved(src, dst):
-                return
-            if source is not None and (self._is_old(source) or self._holds_old(source)):
-                self._say(source, "renamed")
-            elif target is not None and self._is_old(target):
-                copy = self._copy_of(target) or self._copied(target, with_content=False)
-                original(src, copy, **kwargs)
-            else:
+            if kwargs or source is None or target is None:
                 original(src, dst, **kwargs)
+            elif self._is_old(source, itself=True) or self._holds_old(source):
+                self._say(source, "renamed")
+            elif _place(source) in self._copies:
+                self._move(_place(source), _place(target))
+            else:
+                place = _place(target)
+                if self._is_old(target, itself=True):
+                    dst = self._copies.get(place) or self._copied(target, place, with_content=False)
+                original(src, dst)
+                self._move(_place(source), place)
 
         return rename
+
+    def _move(self, source: str, target: str | None) -> bool:
+        """Give the copies at a place and below it another one, or none; whether one is at it."""
+        found = source in self._copies
+        for place in [p for p in self._copies if p == source or p.startswith(source + os.sep)]:
+            copy = self._copies.pop(place)
+            if target is not None:
+                self._copies[target + place[len(source) :]] = copy
+        return found
+
+    def _unwritten_in(self, folder: Any) -> list[str]:
+        """The copies in a folder of files that are not there."""
+        path = _path(folder) if self._copies else None
+        if path is None:
+            return []
+        real = os.path.realpath(path)
+        return [
+            copy
+            for place, copy in self._copies.items()
+            if os.path.dirname(place) == real and not os.path.lexists(place)
+        ]
+
+    def _listed(self, original: _Function) -> _Function:
+        def listed(path: Any = ".") -> list[Any]:
+            found: list[Any] = original(self.path_for(path, ""))
+            names = [os.path.basename(copy) for copy in self._unwritten_in(path)]
+            return found + (list(map(os.fsencode, names)) if isinstance(path, bytes) else names)
+
+        return listed
+
+    def _scanned(self, original: _Function) -> _Function:
+        def scanned(path: Any = ".") -> Any:
+            copies = self._unwritten_in(path)
+            scans = [original(os.path.dirname(copy)) for copy in copies]
+            found = original(self.path_for(path, ""))
+            return _Entries([found, *scans]) if scans else found
+
+        return scanned
+
+    def _refuse(self, event: str, args: tuple[Any, ...]) -> None:
+        """Python is about to change files. Raises FlintError FL235 if one is old."""
+        changes = _CHANGES.get(event) if self._guards else None
+        for path in filter(None, map(_path, changes(args))) if changes else ():
+            if self._is_old(path, itself=event != "open"):
+                self._say(path, "changed")
+                raise FlintError(
+                    "FL235",
+                    f"{os.path.basename(path)} is older than this capture, so it is kept unchanged, and "
+                    "what would change it cannot be given a copy",
+                    help="use open(), os.open(), os.remove() or os.replace(), or another file",
+                )
+
+
+class _Entries:
+    """What `os.scandir` returns, of several folders."""
+
+    def __init__(self, scans: list[Any]) -> None:
+        self._scans, self._entries = scans, chain(*scans)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._entries
+
+    def __next__(self) -> Any:
+        return next(self._entries)
+
+    def __enter__(self) -> _Entries:  # noqa: PYI034 - it is not made to be subclassed
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all of them."""
+        for scan in self._scans:
+            scan.close()
+
+
+#: What Python says before it changes files, and which paths that concerns.
+_CHANGES: dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {
+    # What makes a file only if none is there changes none.
+    "open": lambda args: args[:1] if args[2] & _WRITES and not args[2] & os.O_EXCL else (),
+    "os.truncate": lambda args: args[:1],
+    "os.remove": lambda args: (_in_folder(*args),),
+    "os.rename": lambda args: (_in_folder(args[0], args[2]), _in_folder(args[1], args[3])),
+    "sqlite3.connect": lambda args: () if _only_reads(args[0]) else (_of_uri(args[0]),),
+}
+
+
+def _mode(mode: str = "r", *rest: object, **options: object) -> str:
+    """What `open` does, as in `path_for`."""
+    return next((how for letter, how in zip("wxa+", "wx++", strict=True) if letter in mode), "")
+
+
+def _mode_of_flags(flags: int, *rest: object, **options: object) -> str:
+    """As `_mode`, of `os.open`."""
+    if flags & os.O_EXCL and flags & os.O_CREAT:
+        return "x"
+    return "w" if flags & os.O_TRUNC else "+" if flags & _WRITES else ""
+
+
+def _of_uri(database: Any) -> Any:
+    """The path of a database of sqlite."""
+    if isinstance(database, str) and database.startswith("file:"):
+        return unquote(database[5:].partition("?")[0])
+    return database
+
+
+def _only_reads(database: Any) -> bool:
+    return isinstance(database, str) and database.startswith("file:") and "mode=ro" in database
+
+
+def _names_in(module: object) -> list[tuple[str, Any]]:
+    """What a module of Python's language holds, and `builtins`; lazy ones are not loaded by that."""
+    if not isinstance(module, types.ModuleType):
+        return []
+    names = object.__getattribute__(module, "__dict__")
+    if module is not builtins and names.get("__name__") in sys.builtin_module_names:
+        return []
+    return list(names.items())
+
+
+def _place(path: str) -> str:
+    """Where an entry of a folder is, which may be a link."""
+    folder, name = os.path.split(os.path.abspath(path))
+    return os.path.join(os.path.realpath(folder), name)
+
+
+def _in_folder(path: Any, folder: int) -> Any:
+    """A path that may be relative to an open folder, where Linux tells its name."""
+    named = _path(path)
+    return path if named is None or folder < 0 else os.path.join(f"/proc/self/fd/{folder}", named)
 
 
 def _path(file: Any) -> str | None:

@@ -99,6 +99,13 @@ assert pathlib.Path("state.json").read_text() == "newer"
 os.remove("state.json")
 os.remove("old.txt")
 open("made.txt", "w").write("by the program")
+with torch.package.PackageExporter("package.pt") as package:
+    package.save_text("a", "b", "c")
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    torch.ones(2)
+profile.export_chrome_trace("trace.json")
+torch.save({"a": 1}, "model.pt")
+assert os.path.getsize("model.pt") and [*pathlib.Path().glob("mo*.pt")] == [pathlib.Path("model.pt")]
 model = torch.nn.Linear(4, 4).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(2):
@@ -108,7 +115,7 @@ for _ in range(2):
 
 
 def test_files_of_earlier_runs_stay_as_they_are(tmp_path: Path) -> None:
-    names = ("out/state.pt", "log.txt", "state.json", "old.txt")
+    names = ("out/state.pt", "log.txt", "state.json", "old.txt", "package.pt", "trace.json")
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("of a real run ")
@@ -116,7 +123,8 @@ def test_files_of_earlier_runs_stay_as_they_are(tmp_path: Path) -> None:
     program.write_text(HOUSEKEEPING)
     done = captured(program, mesh="2", folder=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert [(tmp_path / name).read_text() for name in names] == ["of a real run "] * 4
+    assert [(tmp_path / name).read_text() for name in names] == ["of a real run "] * 6
     assert (tmp_path / "made.txt").read_text() == "by the program"
+    assert not (tmp_path / "model.pt").exists()
     for said in ("out was not deleted", "log.txt was not changed", "old.txt was not deleted"):
         assert f"warning: {said}, because it is older than this capture" in done.stderr

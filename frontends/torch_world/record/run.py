@@ -174,7 +174,8 @@ def run(job: Job, known: KnownResults | None = None) -> Recording:
     recorder = Recorder(session)
     states = States(recorder, session.modules, session.device_meshes)
     _connect(session, recorder, states, job, Fakes(session.fake_mode, known=known))
-    kept = KeptFiles(session.warnings.setdefault, job.began, session.files.moved)
+    kept = KeptFiles(session.warnings.setdefault, job.began)
+    session.files = UnwrittenFiles(session.warnings.setdefault, kept)
     with variables_set(_environment(job)), kept.guarded(), _world(session, recorder):
         _until_done(session, lambda: _program(job))
         return _recording(job, session, recorder, states)
@@ -193,7 +194,6 @@ def _session(job: Job, timeline: DeviceTimeline) -> Session:
         handover=handover,
         objects=Objects(handover),
     )
-    session.files = UnwrittenFiles(session.warnings.setdefault)
     return session
 
 

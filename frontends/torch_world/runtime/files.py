@@ -22,37 +22,53 @@ from flint.frontends.torch_world.device.device import Device
 from flint.frontends.torch_world.device.tensors import unpickled
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.patching import Function, Patches
+from flint.io.kept_files import KeptFiles
 
 FILES = Patches()
 
 
 class UnwrittenFiles:
-    """What files would hold, by their absolute path."""
+    """What files would hold, by the copy that stands for each."""
 
-    def __init__(self, warn: Callable[[str], None]) -> None:
+    def __init__(self, warn: Callable[[str], None], kept: KeptFiles) -> None:
         self._held: dict[str, Any] = {}
-        self._warn = warn
+        self._warn, self._kept = warn, kept
 
-    def put(self, path: str | os.PathLike[str], content: object) -> None:
-        """Keep the content of a file, and say that it was not written."""
-        self._held[os.path.abspath(path)] = content
+    def put(self, path: str | os.PathLike[str], content: object, written: bytes | None) -> None:
+        """Keep the content of a file, and say that it was not written; `written` is None of a folder."""
+        self._held[self._kept.unwritten(os.fspath(path), written)] = content
         name = Path(path).name
         self._warn(f"{name} was not written: its tensors have no data")
 
     def get(self, path: object) -> Any:
         """What would be in a file, None if the program did not write it."""
-        if not isinstance(path, (str, os.PathLike)):
-            return None
-        return self._held.get(os.path.abspath(os.fspath(path)))
+        return (
+            self._held.get(self.path_for(path, "")) if isinstance(path, (str, PathLike)) else None
+        )
 
-    def moved(self, source: object, target: object) -> bool:
-        """Rename a file that was not written; false if it is none of those."""
-        content = self.get(source)
-        if content is None:
-            return False
-        del self._held[os.path.abspath(os.fspath(source))]  # type: ignore[call-overload]
-        self._held[os.path.abspath(os.fspath(target))] = content  # type: ignore[call-overload]
-        return True
+    def path_for(self, path: object, how: str = "w") -> Any:
+        """The path where a file is read or written in the place of `path`."""
+        return self._kept.path_for(path, how)
+
+
+@FILES.replaces(
+    "torch:_C.PyTorchFileWriter.__init__",
+    "torch:_C.ScriptModule.save",
+    "torch:_C._autograd._ProfilerResult.save",
+)
+def written_by_torch(session: Session, original: Function) -> Function:
+    """C++ opens these by itself: what an older file holds would be lost."""
+
+    def write(made: object, file: object = None, *args: object, **kwargs: object) -> None:
+        original(made, session.files.path_for(file), *args, **kwargs)
+
+    return write
+
+
+@FILES.replaces("torch.profiler.profiler:_add_execution_trace_observer")
+def execution_trace(session: Session, original: Function) -> Function:
+    """As above."""
+    return lambda file: original(session.files.path_for(file))
 
 
 @FILES.replaces("torch:save", "torch.serialization:save")
@@ -65,7 +81,7 @@ def save(session: Session, original: Function) -> Function:
             return
         held = io.BytesIO()
         original(obj, held, *args, **kwargs)
-        session.files.put(f, held.getvalue())
+        session.files.put(f, held.getvalue(), held.getvalue())
 
     return save_
 
@@ -130,7 +146,8 @@ def save_file(session: Session, original: object) -> Function:
     def saved(
         tensors: dict[str, torch.Tensor], filename: Any, metadata: Any = None, **unused: object
     ) -> None:
-        session.files.put(filename, SafeTensors.header_of(tensors, metadata))
+        header = SafeTensors.header_of(tensors, metadata)
+        session.files.put(filename, header, json.dumps(header).encode())
 
     return saved
 
@@ -148,7 +165,8 @@ def checkpoint_save(session: Session, original: object) -> Function:
     def save_(state_dict: Any, *, checkpoint_id: Any = None, **kwargs: Any) -> object:
         from torch.distributed.checkpoint.metadata import Metadata
 
-        session.files.put(_checkpoint(checkpoint_id, kwargs, "storage_writer"), dict(state_dict))
+        path = _checkpoint(checkpoint_id, kwargs, "storage_writer")
+        session.files.put(path, dict(state_dict), None)
         return Metadata({})
 
     return save_
@@ -162,7 +180,8 @@ def checkpoint_async_save(session: Session, original: object) -> Function:
     from concurrent.futures import Future
 
     def save_(state_dict: Any, *, checkpoint_id: Any = None, **kwargs: Any) -> Future[object]:
-        session.files.put(_checkpoint(checkpoint_id, kwargs, "storage_writer"), dict(state_dict))
+        path = _checkpoint(checkpoint_id, kwargs, "storage_writer")
+        session.files.put(path, dict(state_dict), None)
         done: Future[object] = Future()
         done.set_result(None)
         return done

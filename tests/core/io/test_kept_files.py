@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import io
 import os
 import shutil
+import sqlite3
+import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +30,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).write_text(OLD)
         os.utime(tmp_path / name, (time.time() - 3600,) * 2)
     monkeypatch.chdir(tmp_path)
+    os.symlink("out/step-1", "latest")
+    os.utime("latest", (time.time() - 3600,) * 2, follow_symlinks=False)
+    connection = sqlite3.connect("runs.db")
+    connection.execute("create table runs as select 1 as id")
+    connection.commit()
+    connection.close()
+    os.utime("runs.db", (time.time() - 3600,) * 2)
     return tmp_path
+
+
+def unharmed(folder: Path) -> bool:
+    """Whether all is as the last run left it."""
+    with contextlib.closing(sqlite3.connect(folder / "runs.db")) as connection:
+        rows = connection.execute("select * from runs").fetchall()
+    texts = {(folder / name).read_text() for name in ("log.txt", "out/step-1/state.json")}
+    return texts == {OLD} and rows == [(1,)] and os.readlink(folder / "latest") == "out/step-1"
 
 
 def append() -> None:
@@ -67,6 +85,44 @@ def overwrite_and_replace() -> None:
     replace()
 
 
+def change_by_descriptor() -> None:
+    handle = os.open("log.txt", os.O_WRONLY | os.O_TRUNC | os.O_CREAT)
+    os.write(handle, b"new")
+    os.close(handle)
+    assert Path("log.txt").read_text() == "new" and os.path.getsize("log.txt") == 3
+
+
+def link_to_another() -> None:
+    os.unlink("latest")
+    os.symlink("out", "latest")
+
+
+def replace_link() -> None:
+    os.symlink("out", "latest.tmp")
+    os.replace("latest.tmp", "latest")
+
+
+def delete_from_database() -> None:
+    connection = sqlite3.connect("runs.db")
+    connection.execute("delete from runs")
+    connection.commit()
+    connection.close()
+
+
+def delete_and_make_again() -> None:
+    shutil.rmtree("out")
+    os.makedirs("out")
+    os.remove("log.txt")
+    with open("log.txt", "x") as file:
+        file.write("new")
+    assert Path("log.txt").read_text() == "new"
+
+
+def touch_and_overwrite() -> None:
+    Path("log.txt").touch()
+    overwrite()
+
+
 ACTIONS: dict[Callable[[], object], str] = {
     append: "log.txt was not changed",
     overwrite: "log.txt was not changed",
@@ -74,6 +130,14 @@ ACTIONS: dict[Callable[[], object], str] = {
     replace: "log.txt was not changed",
     overwrite_and_delete: "log.txt was not deleted",
     overwrite_and_replace: "log.txt was not changed",
+    change_by_descriptor: "log.txt was not changed",
+    link_to_another: "latest was not deleted",
+    replace_link: "latest was not changed",
+    delete_from_database: "runs.db was not changed",
+    delete_and_make_again: "out was not deleted",
+    touch_and_overwrite: "log.txt was not changed",
+    lambda: tarfile.open("log.txt", "w").close(): "log.txt was not changed",
+    lambda: os.truncate("log.txt", 0): "log.txt was not changed",
     lambda: os.remove("log.txt"): "log.txt was not deleted",
     lambda: shutil.copyfile("out/step-1/state.json", "log.txt"): "log.txt was not changed",
     lambda: shutil.move("log.txt", "log.1"): "log.txt was not renamed",
@@ -86,14 +150,12 @@ ACTIONS: dict[Callable[[], object], str] = {
 @pytest.mark.parametrize("action", ACTIONS)
 def test_an_older_file_stays_and_is_named(folder: Path, action: Callable[[], object]) -> None:
     said: list[str] = []
-    before = builtins.open, io.open, os.remove, os.unlink, os.rename, os.replace, shutil.rmtree
+    before = vars(builtins) | vars(io) | vars(os) | vars(shutil)
     with KeptFiles(said.append, time.time()).guarded():
         action()
     assert f"{ACTIONS[action]}, because it is older than this capture" in said
-    assert (folder / "log.txt").read_text() == OLD
-    assert (folder / "out" / "step-1" / "state.json").read_text() == OLD
-    after = builtins.open, io.open, os.remove, os.unlink, os.rename, os.replace, shutil.rmtree
-    assert after == before
+    assert unharmed(folder)
+    assert vars(builtins) | vars(io) | vars(os) | vars(shutil) == before
 
 
 def test_a_file_from_before_the_clock_was_set_back_stays(folder: Path) -> None:
@@ -128,3 +190,41 @@ def test_a_file_that_is_too_large_to_copy_is_an_error(
     ):
         open("log.txt", "r+")  # noqa: SIM115
     assert (folder / "log.txt").read_text() == OLD
+
+
+def test_a_change_that_nothing_stands_for_is_refused(folder: Path) -> None:
+    said: list[str] = []
+    handle = os.open("out/step-1", os.O_RDONLY)
+    with KeptFiles(said.append, time.time()).guarded():
+        for change in (
+            lambda: io.FileIO("log.txt", "w"),
+            lambda: sqlite3.Connection("runs.db"),
+            lambda: os.unlink("state.json", dir_fd=handle),
+            lambda: os.rename("state.json", "lost", src_dir_fd=handle),
+        ):
+            with pytest.raises(FlintError, match=r"is older than this capture.*cannot be given"):
+                change()
+        with open("log.txt") as file, io.FileIO("made", "w"):
+            assert file.read() == OLD
+    os.close(handle)
+    assert unharmed(folder) and len(said) == 4 and (folder / "made").exists()
+
+
+def test_a_file_that_is_not_written_is_found(folder: Path) -> None:
+    kept = KeptFiles(lambda said: None, time.time() - 60)
+    before = sorted(os.listdir())
+    with kept.guarded():
+        os.mkdir("run")
+        kept.unwritten("run/model.pt", b"123")
+        kept.unwritten("sharded", None)
+        assert os.path.exists("run/model.pt") and os.path.getsize("run/model.pt") == 3
+        assert os.listdir("run") == ["model.pt"] == [p.name for p in Path("run").glob("*.pt")]
+        assert os.listdir("sharded") == [".metadata"] and "sharded" in os.listdir()
+        os.rename("run", "step")
+        assert Path("step/model.pt").read_bytes() == b"123" and not os.path.exists("run/model.pt")
+        os.replace("step/model.pt", "best.pt")
+        assert os.listdir("step") == [] and os.path.isfile("best.pt")
+        os.remove("best.pt")
+        shutil.rmtree("sharded")
+        assert not os.path.exists("best.pt") and not os.path.exists("sharded")
+    assert sorted(os.listdir()) == sorted([*before, "step"])
