@@ -12,6 +12,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 
@@ -47,6 +48,8 @@ _RANKS = re.compile(r"(?<=rank )\d+|(?<=ranks )\d+ and \d+|(?<=recorded \()[\d, 
 MOST_RECORDED = 8
 #: Up to so many of a larger class.
 MOST_SAMPLED = 64
+#: Up to so many are recorded to see whether they differ.
+MOST_WITNESSES = 16
 #: A rank of up to so many operators is recorded again without a reason: that takes less than PyTorch's import.
 CHEAP_EVENTS = 10_000
 
@@ -69,9 +72,12 @@ class Ranks:
         witnesses = self._recorded_witnesses(mask, expected, asked)
         different = next((r for r in witnesses if compared(r, self.mesh) != deeds), None)
         if different is None:
+            self._tell_alike(mask, expected, witnesses, asked)
             yield mask, expected
             return
-        stands_for = _representatives(mask, self.mesh, self.local_world_size)
+        stands_for = _representatives(mask, self.mesh, self.local_world_size, _numbers(expected))
+        ran = [r.rank for r in witnesses]
+        stands_for[ran] = ran
         recorded = np.unique(stands_for[mask]).tolist()
         alike: dict[tuple[Deed, ...], list[Recording]] = {}
         for recording in self.of(recorded):
@@ -81,6 +87,15 @@ class Ranks:
         self._tell(f"{what}: {plural(len(alike), 'program')}; {how}")
         for members in alike.values():
             yield mask & np.isin(stands_for, [r.rank for r in members]), members[0]
+
+    def _tell_alike(
+        self, mask: Mask, expected: Recording, witnesses: Sequence[Recording], asked: set[str]
+    ) -> None:
+        """Say which ranks did the same where the program asks which one it is, if not all ran."""
+        ran = sorted({expected.rank, *(r.rank for r in witnesses)})
+        if asked and expected.asks and len(ran) < mask.sum():
+            how = _how_recorded(int(mask.sum()), ran, "to do what they do")
+            self._tell(f"{expected.asks[0].place} asks which rank it runs as: {how}")
 
     def _tell(self, warning: str) -> None:
         """Warn once of what several classes have: their warnings differ in numbers of ranks alone."""
@@ -107,7 +122,8 @@ class Ranks:
             return ()
 
     def _witnesses(self, mask: Mask, expected: Recording, asked: set[str]) -> list[int]:
-        """The second, the middle and the last rank along the axes about which the program asks.
+        """The second, the middle and the last rank along the axes about which the program asks, and
+        those of the numbers that it holds ranks against, each with the next one.
 
         The last rank of all where it asks nothing that was seen, if that costs little.
         """
@@ -118,8 +134,16 @@ class Ranks:
         fixed = [i for i, name in enumerate(self.mesh.names) if name not in asked]
         along = ranks[(places[fixed] == places[fixed, :1]).all(axis=0)]
         found = dict.fromkeys(along[[min(1, len(along) - 1), len(along) // 2, -1]].tolist())
+        numbers = [n + more for n in _numbers(expected) for more in (0, 1)]
+        for number, axis in product(numbers, (-1, *range(len(self.mesh.sizes)))):
+            place = places[:, 0].copy()
+            place[axis] = number
+            if axis < 0 and number < mask.size:
+                found[number] = None
+            elif axis >= 0 and number < self.mesh.sizes[axis]:
+                found[int(np.ravel_multi_index(tuple(place), self.mesh.sizes))] = None
         found.pop(expected.rank, None)
-        return list(found)
+        return [rank for rank in found if mask[rank]][:MOST_WITNESSES]
 
     def _axes_asked(self, recording: Recording) -> set[str]:
         """Axes along which ranks may differ: all of them where an exchange is uneven."""
@@ -128,13 +152,25 @@ class Ranks:
         return every if uneven or not named <= every else named
 
 
-def _representatives(mask: Mask, mesh: Mesh, local_world_size: int) -> Int64s:
+def _numbers(recording: Recording) -> list[int]:
+    """Numbers that the program holds ranks against."""
+    return sorted({number for question in recording.asks for number in question.numbers})
+
+
+def _representatives(
+    mask: Mask, mesh: Mesh, local_world_size: int, numbers: Sequence[int] = ()
+) -> Int64s:
     ranks = np.arange(mesh.size, dtype=np.int64)
     if mask.sum() <= MOST_RECORDED:
         return ranks
     sizes = _with_nodes(mesh.sizes, local_world_size)
-    for count in (4, 3, 2, 1):
-        nearest = [_nearest(size, count) for size in sizes]
+    named = [n + more for n in numbers for more in (0, 1)]
+    inner = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+    for count, used in ((4, named), (3, named), (2, named), (4, ()), (3, ()), (2, ()), (1, ())):
+        nearest = [
+            _nearest(size, count, {*used, *(n // step % size for n in used)})
+            for size, step in zip(sizes, inner, strict=True)
+        ]
         if math.prod(len(np.unique(n)) for n in nearest) <= MOST_SAMPLED:
             break
     places = np.unravel_index(ranks, sizes)
@@ -159,22 +195,23 @@ def _with_nodes(sizes: Sequence[int], local_world_size: int) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def _nearest(size: int, count: int) -> Int64s:
-    """For each place of `size` the last one of up to `count` samples that is not behind it."""
-    samples = np.unique([0, 1, size - 1, size // 2][:count])
+def _nearest(size: int, count: int, named: Iterable[int] = ()) -> Int64s:
+    """For each place of `size` the last one of up to `count` samples, or named, that is not behind it."""
+    samples = np.unique([*[0, 1, size - 1, size // 2][:count], *named])
     samples = samples[samples < size]
     at = np.searchsorted(samples, np.arange(size), side="right") - 1
     return np.asarray(samples[at], dtype=np.int64)
 
 
-def _how_recorded(total: int, recorded: Sequence[int]) -> str:
+def _how_recorded(
+    total: int,
+    recorded: Sequence[int],
+    assumed: str = "to be like the recorded one before it on each axis",
+) -> str:
     if total == len(recorded):
         return f"all {total} ranks were recorded"
     shown = ", ".join(map(str, recorded[:12])) + (", ..." if len(recorded) > 12 else "")
-    return (
-        f"{len(recorded)} of {total} ranks were recorded ({shown}); each other rank is assumed "
-        "to be like the recorded one before it on each axis"
-    )
+    return f"{len(recorded)} of {total} ranks were recorded ({shown}); each other rank is assumed {assumed}"
 
 
 #: Records the given ranks, each in its own process.

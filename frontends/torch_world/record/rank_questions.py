@@ -12,88 +12,30 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from flint.frontends.torch_world.record.job import Job
+from flint.frontends.torch_world.record.rank_words import (
+    CALCULATES,
+    DEVICE_ARGUMENTS,
+    DRAWS,
+    DRAWS_TENSORS,
+    QUIET,
+    RANK_NAME,
+    READS_DRAWN,
+    SAYS,
+    SEEDS,
+    TAKES_RANK,
+    VARIABLES,
+)
 from flint.frontends.torch_world.record.recording import RankQuestion
 from flint.io.user_places import is_users
 
-# Words by which the text of a program is searched for what depends on the number of its rank.
-
-#: Variables that say which rank a process is.
-VARIABLES = frozenset(
-    ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "ROLE_RANK", "SLURM_PROCID", "SLURM_LOCALID")
-    + ("SLURM_NODEID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "HOSTNAME")
-)
-#: Names of variables, attributes and functions that hold or give a rank, or say whether it is the first.
-RANK_NAME = re.compile(
-    r"(?:.*_)?(?:rank|rank_id|process_index|current_device|get_coordinate|process_group_ranks)$"
-    r"|gethostname$|NON_GROUP_MEMBER$"
-    r"|is_(?:local_)?(?:main|master|first|last|world|global|rank|pipeline).*"
-    r"|(?:.*_)?(?:master|main)_process$"
-)
-#: What seeds a generator. Of one that is seeded with a rank every rank draws other numbers.
-SEEDS = frozenset(
-    ("manual_seed", "manual_seed_all", "seed", "default_rng", "Random", "RandomState")
-)
-#: What draws a number on the host, of Python's or NumPy's generators.
-DRAWS = frozenset(
-    ("randint", "randrange", "choice", "choices", "sample", "random", "uniform", "integers")
-    + ("gauss", "normal", "normalvariate", "rand", "randn", "poisson", "geometric", "binomial")
-    + ("getrandbits", "triangular", "betavariate", "expovariate", "lognormvariate", "exponential")
-)
-#: What reads a number that PyTorch drew.
-READS_DRAWN = frozenset(("item", "tolist", "int"))
-#: What of PyTorch draws, beside `DRAWS`.
-DRAWS_TENSORS = frozenset(
-    ("randperm", "multinomial", "bernoulli", "normal_", "uniform_", "random_")
-)
-#: What takes a rank and does the same work on each.
-TAKES_RANK = frozenset(
-    ("set_device", "set_device_index", "device", "cuda", "to", "device_count")
-    + ("fork_rng", "init_process_group", "DistributedSampler")
-    + ("StatefulDistributedSampler", "DistributedDataParallel", "DDP", "barrier", "Generator")
-    + ("get_device_name", "get_device_properties", "synchronize", "destroy_process_group")
-    + ("set_epoch", "device_index", "device_mesh", "device_module", "mem_get_info", *SEEDS)
-)
-#: Arguments that say on which device, or seed, of whatever function.
-DEVICE_ARGUMENTS = frozenset(
-    ("device", "device_id", "device_ids", "output_device", "map_location", "seed")
-)
-#: What says or writes something: what it returns does not matter.
-SAYS = frozenset(
-    ("print", "pprint", "info", "debug", "warning", "warn", "error", "log", "critical", "exception")
-    + ("write", "flush", "close", "makedirs", "mkdir", "set_description", "set_postfix", "setLevel")
-    + ("add_scalar", "append", "basicConfig", "getLogger", "reset_peak_memory_stats")
-)
-#: What calculates on the host, or asks for a number: a rank may do it alone. Of a rank it makes
-#: something that depends on the rank.
-CALCULATES = frozenset(
-    ("format", "join", "len", "str", "int", "float", "bool", "round", "range", "enumerate", "zip")
-    + ("repr", "get", "getenv", "pop", "max", "min", "divmod", "abs", "sum", "isinstance", "sorted")
-    + ("time", "perf_counter", "strftime", "now", "items", "keys", "values", "hasattr", "getattr")
-    + ("strip", "split", "replace", "rjust", "ljust", "lower", "upper", "startswith", "endswith")
-    + ("open", "exists", "isdir", "isfile", "dirname", "basename", "Path", "tqdm", "numel", "size")
-    + (
-        "parameters",
-        "named_parameters",
-        "get_last_lr",
-        "get_rank",
-        "get_world_size",
-        "memory_stats",
-    )
-    + ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
-)
-#: What reads a loss: work of the device, but too little to matter.
-READS = frozenset(
-    ("item", "detach", "cpu", "numpy", "tolist", "mean", "stack", "elapsed_time", "clone")
-)
-QUIET = SAYS | CALCULATES | READS | {"get_device_name", "mem_get_info", "get_device_properties"}
-
-
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+#: Operators after which some ranks are like each other.
+_CHOOSING = (ast.Mod, ast.FloorDiv, ast.BitAnd, ast.RShift)
 _QUIET_STATEMENTS = (ast.Pass, ast.Import, ast.ImportFrom)
 _EXPRESSIONS = (
     *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.JoinedStr, ast.FormattedValue),
@@ -141,7 +83,10 @@ def rank_questions(sources: dict[str, str]) -> tuple[RankQuestion, ...]:
     while changes != shared.changes:
         changes = shared.changes
         found = {question for text in texts for question in text.questions(shared)}
-    return tuple(sorted(found, key=lambda q: (q.place, q.axis)))
+    numbers = tuple(sorted(shared.numbers))
+    return tuple(
+        replace(q, numbers=numbers) for q in sorted(found, key=lambda q: (q.place, q.axis))
+    )
 
 
 @dataclass
@@ -149,12 +94,13 @@ class _Shared:
     """What is known of all files: names that hold or give a rank, and along which axis.
 
     A variable's name has its file before it. `is_seeded`: numbers are drawn by the rank. `functions` are those that the program defines once,
-    by name, with the file they are in.
+    by name, with the file they are in. `numbers` are those that ranks are held against.
     """
 
     axes: dict[str, str] = field(default_factory=dict)
     functions: dict[str, tuple[str, _Function] | None] = field(default_factory=dict)
     is_seeded: bool = False
+    numbers: set[int] = field(default_factory=set)
     changes: int = 0
 
     def seed(self) -> None:
@@ -192,6 +138,39 @@ class _Text:
         """Names of variables that the file assigns: what they hold is seen there."""
         names = (n for n in ast.walk(self.tree) if isinstance(n, ast.Name))
         return frozenset(n.id for n in names if isinstance(n.ctx, ast.Store))
+
+    @cached_property
+    def literals(self) -> dict[str, ast.expr]:
+        """What the variables hold that the file assigns numbers, or lists of them."""
+        kinds = (ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict)
+        assigned = (n for n in ast.walk(self.tree) if isinstance(n, ast.Assign))
+        return {
+            target.id: node.value
+            for node in assigned
+            for target in node.targets
+            if isinstance(target, ast.Name) and isinstance(node.value, kinds)
+        }
+
+    def numbers_beside(self, node: ast.AST, rank: ast.AST) -> Iterator[int]:
+        """Numbers, in figures or by name, that an expression holds a rank against.
+
+        Of a list that a rank chooses from, the places at which what stands there changes.
+        """
+        if isinstance(node, ast.Subscript) and node.slice is rank:
+            table = self.literals.get(ast.unparse(node.value), node.value)
+            if isinstance(table, (ast.List, ast.Tuple)):
+                said = [ast.unparse(entry) for entry in table.elts]
+                yield from (i for i in range(1, len(said)) if said[i] != said[i - 1])
+            elif isinstance(table, ast.Dict):
+                yield from (n for key in table.keys if key for n in _numbers(key))
+        elif isinstance(node, (ast.Compare, ast.Match)) or (
+            isinstance(node, ast.BinOp) and isinstance(node.op, _CHOOSING)
+        ):
+            inside = node.cases if isinstance(node, ast.Match) else [node]
+            for each in (n for one in inside for n in ast.walk(getattr(one, "pattern", one))):
+                yield from _numbers(each)
+                if isinstance(each, ast.Name) and each.id in self.literals:
+                    yield from (n for e in ast.walk(self.literals[each.id]) for n in _numbers(e))
 
     def define(self, shared: _Shared) -> None:
         """Note the functions of the file, and classes under their constructors."""
@@ -261,6 +240,8 @@ class _Walk:
         parents = self.text.parents
         while True:
             parent = parents.get(node)
+            if parent is not None:
+                self.shared.numbers.update(self.text.numbers_beside(parent, node))
             name: str | None = None
             if isinstance(parent, ast.keyword):
                 name = parent.arg
@@ -434,6 +415,12 @@ def _is_quiet_call(call: ast.Call, shared: _Shared, inside: tuple[str, ...] = ()
     if defined is None or name in inside:
         return False
     return all(_is_quiet(s, shared, (*inside, name)) for s in defined[1].body)
+
+
+def _numbers(node: ast.AST) -> Iterator[int]:
+    """The number that a constant is, of environment variables in a text."""
+    if isinstance(node, ast.Constant) and re.fullmatch("[1-9][0-9]*", str(node.value)):
+        yield int(node.value)
 
 
 def _called(call: ast.Call) -> str:

@@ -204,10 +204,12 @@ class GroupInfo:
 @dataclass(frozen=True, slots=True)
 class RankQuestion:
     """A line of the program that asks which rank it runs as. `axis` is the dimension of a device
-    mesh along which it asks, "" if that is not told."""
+    mesh along which it asks, "" if that is not told. `numbers` are those that the program holds ranks
+    against: ranks of these numbers may do something else than all others."""
 
     place: str
     axis: str = ""
+    numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

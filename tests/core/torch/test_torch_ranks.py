@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -20,7 +21,12 @@ from flint.frontends.torch_world.program.deeds import difference
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.process import RankProcesses, Relay
 from flint.frontends.torch_world.record.rank_questions import rank_questions
-from flint.frontends.torch_world.record.recording import Event, Recording, TensorInfo
+from flint.frontends.torch_world.record.recording import (
+    Event,
+    RankQuestion,
+    Recording,
+    TensorInfo,
+)
 from flint.ir.made_by import StoodIn
 from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
@@ -359,6 +365,52 @@ def test_questions_by_the_text(name: str) -> None:
     first = START.count("\n")
     found = rank_questions({"train.py": START + text})
     assert [q.place for q in found] == ([f"train.py:{first + line}"] if line else [])
+
+
+#: Numbers that a text holds ranks against.
+NUMBERS = {
+    "if r == 5: model(r0)": [5],
+    "leads = r == 5\nif leads: model(r0)": [5],
+    "if 2 <= r < 4: model(r0)": [2, 4],
+    "if r in (3, 9) or os.environ['RANK'] == '7': model(r0)": [3, 7, 9],
+    "LEADER = 6\nif LEADER == r: model(r0)": [6],
+    "if not r % 4: model(r0)": [4],
+    "match r:\n    case 5 | 6: model(r0)": [5, 6],
+    "model(torch.ones([8, 8, 8, 9, 8, 8][r]))": [3, 4],
+    "sizes = {0: 8, 5: 9}\nmodel(torch.ones(sizes[r]))": [5],
+    "model(torch.ones(8 + 4 * r))": [],
+}
+
+
+@pytest.mark.parametrize("text", NUMBERS)
+def test_numbers_that_a_rank_is_held_against(text: str) -> None:
+    found = rank_questions({"train.py": START + text})
+    assert found and {q.numbers for q in found} == {tuple(NUMBERS[text])}
+
+
+@pytest.mark.parametrize("axis", ["", "model", "unknown"])
+def test_ranks_of_these_numbers_are_held_against_the_others(axis: str) -> None:
+    mesh = Mesh(("data", "model"), (4, 16))
+    ran: list[int] = []
+
+    def of(rank: int) -> Recording:
+        ran.append(rank)
+        asks = (RankQuestion("train.py:3", axis, (5,)),)
+        events = (event((8 + (rank % 16 == 5),)),)
+        return cast("Recording", SimpleNamespace(rank=rank, events=events, asks=asks))
+
+    ranks = Ranks(mesh, 8, lambda asked: [of(rank) for rank in asked])
+    like_first, like_fifth = (mask for mask, _ in ranks.parts(np.ones(64, dtype=bool), of(0)))
+    assert (
+        np.flatnonzero(like_fifth).tolist() == [5, 21, 37, 53]
+        and not (like_first & like_fifth).any()
+    )
+    assert "ranks 0 and 5 differ" in ranks.warnings[0] and len(ran) <= 64
+
+    alike = np.arange(64) % 16 != 5
+    ran.clear()
+    ((mask, _),) = ranks.parts(alike, of(0))
+    assert mask is alike and "train.py:3 asks which rank it runs as: " in ranks.warnings[-1]
 
 
 def event(*shapes: tuple[int, ...]) -> Event:
