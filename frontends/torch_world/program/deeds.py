@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
 from flint.frontends.torch_world.program.groups import group_of
 from flint.frontends.torch_world.program.names import opcode_of
 from flint.frontends.torch_world.program.op_classes import class_of
-from flint.frontends.torch_world.program.operands import does_nothing, is_view
+from flint.frontends.torch_world.program.operands import does_nothing, is_meeting, is_view
 from flint.frontends.torch_world.record.recording import (
     Comm,
     Event,
@@ -57,9 +57,19 @@ def heavy_deeds_of(recording: Recording, mesh: Mesh) -> list[Deed]:
     return [d for d, event in pairs if d.network or class_of(event.op) in PRODUCT | ATTENTION]
 
 
-def working(recording: Recording) -> Iterator[Event]:
-    """The events that do something."""
-    return (e for e in recording.events if not does_nothing(e) and not is_view(e))
+def working(recording: Recording) -> list[Event]:
+    """The events that do something. A barrier follows the communication before it, as what ranks
+    calculate in between may be before it or behind it."""
+    found: list[Event] = []
+    behind = 0
+    for event in recording.events:
+        if is_meeting(event):
+            found.insert(behind, event)
+            behind += 1
+        elif not does_nothing(event) and not is_view(event):
+            found.append(event)
+            behind = len(found) if event.comm else behind
+    return found
 
 
 def _sizes(tensors: Sequence[TensorInfo]) -> Sizes:

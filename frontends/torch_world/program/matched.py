@@ -16,6 +16,7 @@ from flint.errors import FlintError
 from flint.frontends.torch_world.program.deeds import working
 from flint.frontends.torch_world.program.groups import group_of
 from flint.frontends.torch_world.program.names import opcode_of
+from flint.frontends.torch_world.program.operands import is_meeting
 from flint.frontends.torch_world.record.recording import Comm, CommKind, Event, Recording
 from flint.ir.arrays import Mask
 from flint.ir.mesh import Group, Mesh
@@ -51,11 +52,31 @@ def matched(classes: Sequence[tuple[Mask, Recording]], mesh: Mesh) -> Matched:
             fault = _first_fault(together, [found[n] for n in members])
             if fault is not None:
                 faults[fault.sentence(group)] = None
+                _show_meetings(members, together, found)
             else:
                 _widen(members, together, wider)
     for recording in found:
         faults.update(dict.fromkeys(_unanswered(recording, found, class_of)))
     return Matched(_widened(found, wider), tuple(faults))
+
+
+def _show_meetings(
+    members: Sequence[int],
+    together: Sequence[Sequence[tuple[int, Event]]],
+    found: list[Recording],
+) -> None:
+    """Where members of a group do not do the same, traces hold its barriers: NCCL's, which reduce."""
+    for number, calls in zip(members, together, strict=True):
+        events = list(found[number].events)
+        for index, event in calls:
+            if is_meeting(event) and event.comm:
+                comm = replace(event.comm, collective=Collective.ALL_REDUCE, input_bytes=_BARRIER)
+                events[index] = replace(event, comm=comm)
+        found[number] = replace(found[number], events=tuple(events))
+
+
+#: NCCL's barrier reduces one element.
+_BARRIER = 4
 
 
 def _issued(recording: Recording, mesh: Mesh) -> dict[Group, list[tuple[int, Event]]]:
@@ -169,6 +190,8 @@ def _fit(one: Event, other: Event) -> bool:
     mine, theirs = one.comm, other.comm
     assert mine is not None and theirs is not None, "both are collectives"
     alike = ("collective", "reduction", "root")
+    if is_meeting(one) and one.op != other.op:
+        return False
     if any(getattr(mine, name) != getattr(theirs, name) for name in alike):
         return False
     types = [{t.dtype for t in (*e.inputs, *e.outputs)} for e in (one, other)]
@@ -183,11 +206,10 @@ def _is_uneven(comm: Comm) -> bool:
 def _described(event: Event | None) -> str:
     if event is None:
         return "issues nothing more"
-    tensor = (event.inputs or event.outputs)[0]
     root = f" with root {event.comm.root}" if event.comm and event.comm.root >= 0 else ""
     at = f" at {event.location}" if event.location else ""
-    size = ",".join(map(str, tensor.shape))
-    return f"issues {opcode_of(event)} of {tensor.dtype}[{size}]{root}{at}"
+    shown = [f" of {t.dtype}[{','.join(map(str, t.shape))}]" for t in event.inputs or event.outputs]
+    return f"issues {opcode_of(event)}{''.join(shown[:1])}{root}{at}"
 
 
 def _widen(

@@ -80,6 +80,11 @@ def corrected(event: Event) -> Event:
     return replace(event, inputs=given, outputs=first, writes=writes, is_view=False)
 
 
+def is_meeting(event: Event) -> bool:
+    """Whether it is a barrier, or a collective of objects: no tensor of the device is in it."""
+    return event.comm is not None and not event.inputs and not event.outputs
+
+
 def does_nothing(event: Event) -> bool:
     """Whether the operator neither makes nor changes a tensor: questions, such as `prim.device`."""
     return event.comm is None and not event.outputs and not event.writes

@@ -36,7 +36,7 @@ from flint.frontends.torch_world.record.modules import Places
 from flint.frontends.torch_world.record.recording import Comm, CommKind, Event, HostCopy, TensorInfo
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.record.storages import Storages
-from flint.ir.program import Phase
+from flint.ir.program import Collective, Phase
 from flint.passes.work.work import Work
 
 #: Operators that only allocate: their result gets its number when something uses it.
@@ -123,6 +123,17 @@ class Recorder(TorchDispatchMode):
         found = self._works.get(id(work))
         if found is not None:
             self.session.timeline.current.wait_for(found[1], found[2])
+
+    def meets(self, name: str, group: Any, root: int) -> None:
+        """A barrier, or a collective of objects: all members of the group have to call it.
+
+        `root` is a place in the group, or -1.
+        """
+        session = self.session
+        if session.phases.recording and not session.paused and session.graph is None:
+            key, _ = self.groups.of(group)
+            comm = Comm(CommKind.COLLECTIVE, Collective.NONE, key, 0, root=root)
+            self._add(f"c10d.{name}", (), (), (), False, {}, comm)
 
     def will_move(self, tensor: torch.Tensor, phase: Phase) -> None:
         """A pipeline sends or receives this next, in that phase."""

@@ -208,6 +208,7 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job, fak
     session.phases.on_done = states.settle
     session.phases.on_optimizer = states.optimizer_steps
     session.on_work = recorder.waited
+    session.on_meeting = recorder.meets
     session.on_message = recorder.will_move
     session.values = Values(
         job.hints,

@@ -44,6 +44,7 @@ class Session:
     #: Events of the CUDA graph that is captured now, if one is.
     graph: list[Any] | None = None
     on_work: Callable[[Any], None] = lambda work: None
+    on_meeting: Callable[[str, Any, int], None] = lambda name, group, root: None
     on_message: Callable[[Any, Phase], None] = lambda tensor, phase: None
     on_replay: Callable[[Any], None] = lambda event: None
     on_emptied: Callable[[Any], None] = lambda storage: None

@@ -3,14 +3,15 @@
 Fake tensors cannot carry a pickle, so `Objects` answers them. Every rank runs the same program, so
 what the others contribute to a gather is a copy of this rank's object. What a rank sends to all
 (`broadcast_object_list`, `scatter_object_list`) is known where that rank is this one, or was
-recorded before. They set a program up or log, and are not recorded.
+recorded before. They set a program up or log: only that the group's members meet in them is recorded.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ import torch.distributed as dist
 
 from flint.errors import FlintError
 from flint.frontends.torch_world.record.handover import Handover
+from flint.frontends.torch_world.record.session import Session
+from flint.frontends.torch_world.runtime.patching import Function, Patches
 
 #: Functions of `torch.distributed` that `Objects` has replacements for, under the same names.
 OBJECT_COLLECTIVES = (
@@ -143,3 +146,53 @@ def _global(rank: int | None, group_rank: int | None, group: dist.ProcessGroup |
     if group_rank is not None:
         return int(dist.get_global_rank(group or dist.group.WORLD, group_rank))
     return rank or 0
+
+
+# who meets in them ------------------------------------------------------------------------------
+
+MEETINGS = Patches()
+_BOTH = ("torch.distributed", "torch.distributed.distributed_c10d")
+
+
+@MEETINGS.replaces(*(f"{module}:barrier" for module in _BOTH))
+def barrier(session: Session, original: object) -> Function:
+    """Host synchronization moves no data."""
+
+    def meet(group: dist.ProcessGroup | None = None, *args: object, **kwargs: object) -> None:
+        _meets(session, "barrier", {"group": group})
+
+    return meet
+
+
+def _object_collective(name: str) -> Function:
+    @MEETINGS.replaces(*(f"{module}:{name}" for module in _BOTH))
+    def collective(session: Session, original: object) -> object:
+        """Fake tensors carry no pickles."""
+        answer = getattr(session.objects, name)
+        arguments = inspect.signature(answer)
+
+        def collect(*args: object, **kwargs: object) -> object:
+            given = arguments.bind(*args, **kwargs).arguments
+            if name not in ("send_object_list", "recv_object_list"):
+                _meets(session, name, {**given, **given.get("kwargs", {})})
+            return answer(*args, **kwargs)
+
+        return collect
+
+    return collective
+
+
+def _meets(session: Session, name: str, given: Mapping[str, Any]) -> None:
+    """Note that a group meets; the root, if the arguments say one, by its place in the group."""
+    group = given.get("group") or dist.group.WORLD
+    if group is None or group is dist.GroupMember.NON_GROUP_MEMBER:
+        return
+    root = given.get("group_src", given.get("group_dst"))
+    ranks = dist.get_process_group_ranks(group)
+    if root is None and (of_world := given.get("src", given.get("dst"))) in ranks:
+        root = ranks.index(of_world)
+    session.on_meeting(name, group, -1 if root is None else int(root))
+
+
+for _name in OBJECT_COLLECTIVES:
+    _object_collective(_name)

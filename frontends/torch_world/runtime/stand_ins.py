@@ -28,7 +28,7 @@ from flint.frontends.torch_world.runtime.coalesced import COALESCED
 from flint.frontends.torch_world.runtime.compilers import COMPILERS
 from flint.frontends.torch_world.runtime.files import FILES, SAFETENSORS
 from flint.frontends.torch_world.runtime.graphs import GRAPHS
-from flint.frontends.torch_world.runtime.objects import OBJECT_COLLECTIVES
+from flint.frontends.torch_world.runtime.objects import MEETINGS
 from flint.frontends.torch_world.runtime.patching import Function, Make, Patch, Patches
 from flint.frontends.torch_world.runtime.recurrent import RECURRENT
 
@@ -65,6 +65,7 @@ def stand_ins() -> list[Patch]:
         *COMPILERS.all,
         *GRAPHS.all,
         *PUBLIC.all,
+        *MEETINGS.all,
     ]
     return [*always, *(patch for patch in (*found, *SAFETENSORS.all) if patch.holds())]
 
@@ -400,25 +401,6 @@ def _backend(asked: object) -> str:
         return _DEFAULT_BACKEND
     of_devices = dict(part.partition(":")[::2] for part in asked.lower().split(","))
     return of_devices.get(SHOWN) or next(iter(of_devices))
-
-
-@PUBLIC.replaces(*(f"{module}:barrier" for module in _BOTH))
-def barrier(session: Session, original: object) -> Function:
-    """Host synchronization moves no data."""
-    return lambda *args, **kwargs: None
-
-
-def _object_collective(name: str) -> Function:
-    @PUBLIC.replaces(*(f"{module}:{name}" for module in _BOTH))
-    def collective(session: Session, original: object) -> object:
-        """Fake tensors carry no pickles."""
-        return getattr(session.objects, name)
-
-    return collective
-
-
-for _name in OBJECT_COLLECTIVES:
-    _object_collective(_name)
 
 
 @PUBLIC.replaces("socket:gethostname", "platform:node")

@@ -129,6 +129,11 @@ FAULTS = {
         ),
     ),
     "no text asks": ("for _ in range(n): dist.all_reduce(x)", "n = int(str(x.device)[-1])"),
+    "one rank's barrier": ("r or dist.barrier(); dist.all_reduce(x)", "r = dist.get_rank()"),
+    "one rank's objects": (
+        "dist.get_rank() or dist.broadcast_object_list([1], 0, half)",
+        "half = dist.new_group([0, 1])",
+    ),
     "a message": ("dist.get_rank() == 1 and dist.send(x, 0)", "pass"),
     "a smaller message": (
         "(dist.send if r == 1 else dist.recv)(x[: 4 + r].clone(), 1 - r) if r < 2 else None",
@@ -266,6 +271,11 @@ ALIKE = {
             "pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]\n"
             "mine = pairs[dist.get_rank() // 2]"
         ),
+        [0, 1, 2, 3],
+    ),
+    "a barrier before or behind": (
+        "r or dist.barrier(); m(x); r and dist.barrier(); dist.all_gather_object([0] * many, 1)",
+        "r = dist.get_rank()",
         [0, 1, 2, 3],
     ),
     "ring": (
