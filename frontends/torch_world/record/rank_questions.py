@@ -210,6 +210,8 @@ class _Text:
         parent = self.parents.get(node)
         if isinstance(parent, ast.Call) and parent.func is node:
             return None
+        if _is_environment(node) and not _asks_one(parent):
+            return ""
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             of_device = node.attr == "index" and ast.unparse(node.value).endswith("device")
             gives = of_device or RANK_NAME.match(node.attr)
@@ -220,10 +222,16 @@ class _Text:
         return None
 
     def _is_asked(self, node: ast.Constant, value: str) -> bool:
-        """Whether a text names a variable that says the rank, or an attribute that is asked for it."""
+        """Whether a text names a variable that says the rank, or an attribute that is asked for it.
+
+        Programs write variables that they copied in small letters as well.
+        """
         call = self.parents.get(node)
-        by_name = isinstance(call, ast.Call) and _called(call) == "getattr"
-        return value in VARIABLES or (by_name and RANK_NAME.match(value) is not None)
+        called = _called(call) if isinstance(call, ast.Call) else ""
+        is_key = called == "get" or (isinstance(call, ast.Subscript) and call.slice is node)
+        if called == "getattr" and RANK_NAME.match(value):
+            return True
+        return value in VARIABLES or (is_key and value.upper() in VARIABLES)
 
 
 @dataclass
@@ -415,6 +423,19 @@ def _is_quiet_call(call: ast.Call, shared: _Shared, inside: tuple[str, ...] = ()
     if defined is None or name in inside:
         return False
     return all(_is_quiet(s, shared, (*inside, name)) for s in defined[1].body)
+
+
+def _is_environment(node: ast.AST) -> bool:
+    """`os.environ`, or `environ` as it was imported."""
+    named = ("os.environ", "environ")
+    return isinstance(node, (ast.Attribute, ast.Name)) and ast.unparse(node) in named
+
+
+def _asks_one(parent: ast.AST | None) -> bool:
+    """Whether what is done with the environment is to name it, or one of its variables."""
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in ("get", "pop", "setdefault", "update", "environ")
+    return isinstance(parent, (ast.Subscript, ast.Compare, ast.Assign, ast.Delete))
 
 
 def _numbers(node: ast.AST) -> Iterator[int]:

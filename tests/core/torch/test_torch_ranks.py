@@ -357,6 +357,10 @@ TEXTS = {
     "a type": ("model(r0.to(torch.bfloat16 if r else torch.float16))", 1),
     "one seed": ("random.seed(7)\nmodel(torch.ones(random.randint(4, 9), 4))", 0),
     "a method of that name": ("random.seed(r)\ndef sample(x): return x\nmodel(sample(r0))", 0),
+    "the whole environment": ("cfg = {k.lower(): v for k, v in os.environ.items()}\nmodel(r0)", 1),
+    "a copy of it": ("model(**dict(os.environ))", 1),
+    "in small letters": ("model(torch.ones(int(cfg['local_rank'])))", 1),
+    "one variable": ("e = os.environ\ne['X'] = '1'\nprint('X' in os.environ, os.environ.get('X'))\nmodel(r0)", 0),
     # Ranks that leave early.
     "returns before it prints": ("def say(x):\n    if r != 0: return\n    print(x)\nsay(1)", 0),
     "returns nothing": ("def say(x):\n    if r: return None\n    print(x); print(x)\nsay(1)", 0),
