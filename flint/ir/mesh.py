@@ -236,12 +236,14 @@ class Mesh:
 class Group:
     """Who takes part in a collective: an axis set, or explicit rank lists where none matches.
 
-    With `positions`, only those (row-major over `axes`) of each group over `axes` take part.
+    With `positions`, only those (row-major over `axes`) of each group over `axes` take part. `copy`
+    numbers communicators of the same ranks: what runs over one does not meet what runs over another.
     """
 
     axes: tuple[AxisRef, ...] = ()
     ranks: tuple[tuple[int, ...], ...] = ()
     positions: tuple[int, ...] = ()
+    copy: int = 0
 
     def __str__(self) -> str:
         if self.ranks:

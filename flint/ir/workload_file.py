@@ -105,6 +105,8 @@ def _manifest(workload: Contents) -> bytes:
 
 def _tables_to_json(program: Program) -> dict[str, Any]:
     def plain(value: Any) -> Any:
+        if isinstance(value, Group) and not value.copy:
+            return {name: given for name, given in asdict(value).items() if name != "copy"}
         return asdict(value) if isinstance(value, Group | Route | Region) else value
 
     return {name: [plain(v) for v in getattr(program, name)] for name in TABLES}

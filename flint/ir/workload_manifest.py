@@ -28,11 +28,12 @@ class AxisEntry(_ManifestEntry):
 
 
 class GroupEntry(_ManifestEntry):
-    """A `Group`. Older files have no `positions`."""
+    """A `Group`. Older files have neither `positions` nor `copy`."""
 
     axes: tuple[AxisEntry, ...]
     ranks: tuple[Counts, ...]
     positions: Counts = ()
+    copy_: Count = Field(0, alias="copy")
 
 
 class RouteEntry(_ManifestEntry):
@@ -81,7 +82,9 @@ class TablesEntry(_ManifestEntry):
             "streams": self.streams,
             "products": self.products,
             "shapes": self.shapes,
-            "groups": tuple(Group(_axes(g.axes), g.ranks, g.positions) for g in self.groups),
+            "groups": tuple(
+                Group(_axes(g.axes), g.ranks, g.positions, g.copy_) for g in self.groups
+            ),
             "routes": tuple(Route(_axes(r.axes), r.offset, r.wrap, r.pairs) for r in self.routes),
             "regions": tuple(Region(**dict(r)) for r in self.regions),
         }

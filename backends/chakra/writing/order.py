@@ -144,7 +144,7 @@ class _Times:
         system = SystemFile.model_validate(json.loads(system_file(hardware)))
         self._collectives = Collectives(self._fabric, system)
         self._names = names
-        self._members = {number: ranks for ranks, number in names.groups.members.items()}
+        self._members = {number: ranks for (ranks, _), number in names.groups.members.items()}
         self._known: dict[tuple[object, ...], int] = {}
 
     def takes(self, program: Program, nodes: LoweredNodes) -> list[int]:

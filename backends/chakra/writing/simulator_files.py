@@ -40,13 +40,13 @@ def involved_dimensions(group: Group, mesh: Mesh) -> tuple[bool, ...] | None:
 
 @dataclass
 class GroupNumbers:
-    """Gives every set of ranks that communicates one number, dense from 1 in order of first use.
+    """Gives every set of ranks that communicates, and each copy of it, one number, dense from 1 in order of first use.
 
     The world has a number too: ASTRA-sim's paper branch knows no other way to name it.
     """
 
     mesh: Mesh
-    members: dict[tuple[int, ...], int] = field(default_factory=dict)
+    members: dict[tuple[tuple[int, ...], int], int] = field(default_factory=dict)
 
     def of_ranks(self, group: Group) -> Int64s:
         """For each rank, the number of the set in which it takes part, or -1.
@@ -56,13 +56,13 @@ class GroupNumbers:
         numbers = np.full(self.mesh.size, -1, dtype=np.int64)
         for ranks in group.members(self.mesh):
             if len(ranks) > 1:
-                key = tuple(ranks.tolist())
+                key = tuple(ranks.tolist()), group.copy
                 numbers[ranks] = self.members.setdefault(key, len(self.members) + 1)
         return numbers
 
     def to_json(self) -> bytes:
         """comm_group.json: decimal number -> ranks in mesh order, which is the ring's order."""
-        return comm_group_json({n: ranks for ranks, n in self.members.items()})
+        return comm_group_json({n: ranks for (ranks, _), n in self.members.items()})
 
 
 def comm_group_json(groups: Mapping[int, Sequence[int]]) -> bytes:

@@ -71,10 +71,11 @@ def members(kind: type[IntEnum | IntFlag]) -> dict[str, int]:
 
 
 def spelled_group(group: Group) -> str:
-    """`{data,model:(2)4}`, with `[0,3]` for positions and `ranks{{0,1},{2,3}}` for lists."""
+    """`{data,model:(2)4}`, with `[0,3]` for positions, `ranks{{0,1},{2,3}}` for lists, `#1` for a copy."""
     some = f"[{','.join(map(str, group.positions))}]" if group.positions else ""
     lists = ",".join("{" + ",".join(map(str, r)) + "}" for r in group.ranks)
-    return _spelled_axes(group.axes) + some + (f"ranks{{{lists}}}" if group.ranks else "")
+    copy = f"#{group.copy}" if group.copy else ""
+    return _spelled_axes(group.axes) + some + (f"ranks{{{lists}}}" if group.ranks else "") + copy
 
 
 def parsed_group(scanner: Scanner) -> Group:
@@ -82,7 +83,8 @@ def parsed_group(scanner: Scanner) -> Group:
     axes = _parsed_axes(scanner)
     positions = _many(scanner, "]", scanner.number) if scanner.takes("[") else []
     ranks = _many(scanner, "}", lambda: _ranks(scanner)) if scanner.takes("ranks{") else []
-    return Group(axes, tuple(ranks), tuple(positions))
+    copy = scanner.number() if scanner.takes("#") else 0
+    return Group(axes, tuple(ranks), tuple(positions), copy)
 
 
 def spelled_route(route: Route) -> str:

@@ -21,7 +21,12 @@ from flint.frontends.torch_world.packages.package import packages_at_work
 from flint.frontends.torch_world.program.build import Built, build_program
 from flint.frontends.torch_world.program.deeds import Deed, deeds_of, difference, heavy_deeds_of
 from flint.frontends.torch_world.program.derive import derive, resized
-from flint.frontends.torch_world.program.groups import Channels, group_of, message_axes
+from flint.frontends.torch_world.program.groups import (
+    Channels,
+    group_of,
+    message_axes,
+    with_numbered_copies,
+)
 from flint.frontends.torch_world.program.matched import check_parts, matched
 from flint.frontends.torch_world.program.shards import Shards
 from flint.frontends.torch_world.record.recording import Comm, CommKind, Recording
@@ -269,7 +274,9 @@ def rank_classes(
         for part in _by_deeds(alike, ranks)
     ]
     check_parts(list(recordings.by_rank.values()))
-    fitted = matched([(part.mask, part.recording) for part in parts], mesh)
+    numbered = with_numbered_copies([part.recording for part in parts], mesh)
+    masks = [part.mask for part in parts]
+    fitted = matched(list(zip(masks, numbered, strict=True)), mesh)
     programs, warnings = _programs(parts, fitted.recordings, mesh)
     return RankClasses(
         tuple(programs),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -86,6 +86,12 @@ def group_of(key: str, recording: Recording, mesh: Mesh) -> Group:
     First an axis with the name that the description gives (`mesh_tp`), then the axes and
     sub-axes that span its ranks, then the rank lists of the program.
     """
+    found = _of_ranks(key, recording, mesh)
+    copy = recording.groups[key].copy
+    return replace(found, copy=copy) if copy and (found.axes or found.ranks) else found
+
+
+def _of_ranks(key: str, recording: Recording, mesh: Mesh) -> Group:
     info = recording.groups[key]
     members = np.unique(np.array(info.ranks, dtype=np.int64))
     if len(members) < 2:
@@ -98,6 +104,30 @@ def group_of(key: str, recording: Recording, mesh: Mesh) -> Group:
     if axes is not None and (made_by_mesh or _asked_for(axes, recording, mesh)):
         return Group(axes=axes)
     return Group(ranks=_siblings(tuple(members.tolist()), recording.world_groups))
+
+
+def used_groups(recording: Recording, mesh: Mesh) -> dict[str, Group]:
+    """The groups through which a rank communicates, by their keys."""
+    keys = dict.fromkeys(e.comm.group for e in recording.events if e.comm)
+    return {key: group_of(key, recording, mesh) for key in keys}
+
+
+def with_numbered_copies(recordings: Sequence[Recording], mesh: Mesh) -> list[Recording]:
+    """Copies of a group numbered among those that are used, on all ranks alike.
+
+    They are one where all ranks run one program: then no two of them can be in another order.
+    """
+    used: dict[Group, set[int]] = {}
+    for group in (g for r in recordings for g in used_groups(r, mesh).values()):
+        used.setdefault(replace(group, copy=0), set()).add(group.copy)
+    found = []
+    for recording in recordings:
+        infos = dict(recording.groups)
+        for key, group in used_groups(recording, mesh).items():
+            number = sorted(used[replace(group, copy=0)]).index(group.copy)
+            infos[key] = replace(infos[key], copy=number if len(recordings) > 1 else 0)
+        found.append(replace(recording, groups=infos))
+    return found
 
 
 def _asked_for(axes: tuple[AxisRef, ...], recording: Recording, mesh: Mesh) -> bool:
@@ -130,8 +160,9 @@ def _siblings(
 class Channels:
     """Numbers of messages, shared by the programs of all rank classes of a workload.
 
-    A message is known by its route, the place that sends it and how many that place sent before:
-    sender and receiver count the same, because messages between two ranks keep their order.
+    A message is known by its group and route, the place that sends it and how many that place sent
+    before: sender and receiver count the same, because a group's messages between two ranks keep
+    their order.
     """
 
     numbers: dict[Hashable, int] = field(default_factory=dict)
@@ -157,9 +188,10 @@ class Messages:
             source, target = target, source
         axes = message_axes(self.rank, comm.peer, group, self.mesh)
         start, stop = positions_along(np.array([source, target]), axes, self.mesh).tolist()
-        turn = self._sent[source, target] = self._sent.get((source, target), -1) + 1
+        pair = source, target, group
+        turn = self._sent[pair] = self._sent.get(pair, -1) + 1
         route = Route(axes=axes, offset=stop - start, wrap=False)
-        return route, self.channels.number((axes, start, stop, turn))
+        return route, self.channels.number((group, axes, start, stop, turn))
 
 
 def message_axes(rank: int, peer: int, group: Group, mesh: Mesh) -> tuple[AxisRef, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from flint.errors import FlintError
 from flint.frontends.torch_world.program.deeds import working
-from flint.frontends.torch_world.program.groups import group_of
+from flint.frontends.torch_world.program.groups import group_of, used_groups
 from flint.frontends.torch_world.program.names import opcode_of
 from flint.frontends.torch_world.program.operands import is_meeting
 from flint.frontends.torch_world.record.recording import Comm, CommKind, Event, Recording
@@ -56,7 +56,7 @@ def matched(classes: Sequence[tuple[Mask, Recording]], mesh: Mesh) -> Matched:
             else:
                 _widen(members, together, wider)
     for recording in found:
-        faults.update(dict.fromkeys(_unanswered(recording, found, class_of)))
+        faults.update(dict.fromkeys(_unanswered(recording, found, class_of, mesh)))
     return Matched(_widened(found, wider), tuple(faults))
 
 
@@ -102,18 +102,19 @@ def _kinds_of_group(group: Group, class_of: Int64s, mesh: Mesh) -> Iterator[tupl
 
 
 def _unanswered(
-    recording: Recording, found: Sequence[Recording], class_of: Int64s
+    recording: Recording, found: Sequence[Recording], class_of: Int64s, mesh: Mesh
 ) -> Iterator[str]:
-    """The first message of a rank to or from each other rank that the other does not know of, or of
+    """The first message of a rank to or from each other rank, in each group, that the other does not know of, or of
     another size. A rank that was not recorded does what its class does, as far away."""
+    groups = used_groups(recording, mesh)
     pairs = dict.fromkeys(
-        (c.kind, c.peer) for e in recording.events if (c := e.comm) and c.peer >= 0
+        (c.kind, c.peer, groups[c.group]) for e in recording.events if (c := e.comm) and c.peer >= 0
     )
-    for kind, peer in pairs:
+    for kind, peer, group in pairs:
         other = found[int(class_of[peer])]
         turned = CommKind.RECV if kind is CommKind.SEND else CommKind.SEND
-        mine = _messages(recording, kind, peer)
-        theirs = _messages(other, turned, other.rank + recording.rank - peer)
+        mine = _messages(recording, kind, peer, group, mesh)
+        theirs = _messages(other, turned, other.rank + recording.rank - peer, group, mesh)
         for one, answer in zip_longest(mine, theirs):
             if one is None or answer is None or _message_bytes(one) != _message_bytes(answer):
                 verb = {CommKind.SEND: "send", CommKind.RECV: "receive"}
@@ -125,8 +126,12 @@ def _unanswered(
                 break
 
 
-def _messages(recording: Recording, kind: CommKind, peer: int) -> list[Event]:
-    return [e for e in recording.events if e.comm and (e.comm.kind, e.comm.peer) == (kind, peer)]
+def _messages(
+    recording: Recording, kind: CommKind, peer: int, group: Group, mesh: Mesh
+) -> list[Event]:
+    keys = {key for key, used in used_groups(recording, mesh).items() if used == group}
+    events = (e for e in recording.events if e.comm and e.comm.group in keys)
+    return [e for e in events if e.comm and (e.comm.kind, e.comm.peer) == (kind, peer)]
 
 
 def _message_bytes(event: Event) -> int:

@@ -195,10 +195,12 @@ class DeviceMeshInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """A process group: the description that PyTorch gives it (`mesh_tp`) and its ranks."""
+    """A process group: the description that PyTorch gives it (`mesh_tp`), its ranks, and how many
+    groups of these ranks the program made before it."""
 
     description: str
     ranks: tuple[int, ...]
+    copy: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -393,7 +393,11 @@ def _recording(job: Job, session: Session, recorder: Recorder, states: States) -
     with without_modes():
         storages = states.named
         groups = {
-            name: GroupInfo(str(group.group_desc), tuple(dist.get_process_group_ranks(group)))
+            name: GroupInfo(
+                str(group.group_desc),
+                tuple(dist.get_process_group_ranks(group)),
+                session.copies.get(name, 0),
+            )
             for name, group in recorder.groups.seen.items()
         }
     recording = Recording(

@@ -39,6 +39,9 @@ class Session:
     warnings: dict[str, None] = field(default_factory=dict)
     #: The backend of each process group, by the group's name.
     backends: dict[str, str] = field(default_factory=dict)
+    #: How many groups of the same ranks were made before each, by its name; and how many there are.
+    copies: dict[str, int] = field(default_factory=dict)
+    made_of: dict[tuple[int, ...], int] = field(default_factory=dict)
     files: Any = None
     paused: int = 0
     #: Events of the CUDA graph that is captured now, if one is.

@@ -305,8 +305,8 @@ def new_group(session: Session, original: Function) -> Function:
 
     @functools.wraps(original)
     def make(ranks: Sequence[int] | None = None, *args: object, **kwargs: object) -> object:
-        members = range(session.world_size) if ranks is None else ranks
-        session.world_groups[tuple(sorted(members))] = None
+        members = tuple(sorted(range(session.world_size) if ranks is None else ranks))
+        session.world_groups[members] = None
         if session.rank not in members:
             return dist.GroupMember.NON_GROUP_MEMBER
         names = ("timeout", "backend", "pg_options", "use_local_synchronization", "group_desc")
@@ -315,6 +315,8 @@ def new_group(session: Session, original: Function) -> Function:
         for name in ("pg_options", "device_id"):
             given.pop(name, None)
         made = original(ranks, **given)
+        copy = session.made_of.get(members, int(len(members) == session.world_size))
+        session.copies[made.group_name], session.made_of[members] = copy, copy + 1
         session.backends[made.group_name] = _backend(backend)
         return made
 

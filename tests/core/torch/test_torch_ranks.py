@@ -162,6 +162,28 @@ def test_parts_of_an_exchange_that_do_not_fit_are_refused(capture: Capture) -> N
         capture("dist.all_to_all_single(x.clone(), x, [5, 1, 1, 1], [5, 1, 1, 1])")
 
 
+def test_messages_of_two_groups_of_the_same_ranks_do_not_meet(capture: Capture) -> None:
+    before = (
+        "a, b = [dist.new_group([0, 1]) for _ in range(2)]; got = torch.empty_like(x); h = x[:4]\n"
+        "def both(move, *of): return [move(t, 1 - dist.get_rank(), group=g) for t, g in of]"
+    )
+    step = (
+        "ws = both(dist.irecv, (h, b), (got, a)) if dist.get_rank() else both(dist.isend, (x, a), (h, b))\n"
+        "    [w.wait() for w in ws]"
+    )
+    found = capture(step, before, Mesh(("data",), (2,)))
+    assert len(found.classes.classes) == 2 and not found.findings
+    assert not [w for w in found.classes.warnings if "hangs" in w]
+
+
+def test_an_order_of_two_groups_of_the_same_ranks_that_hangs_is_found(capture: Capture) -> None:
+    two = Mesh(("data",), (2,))
+    before = "pairs = [dist.new_group([0, 1]), dist.new_group([0, 1])]; r = dist.get_rank()"
+    found = capture("[dist.all_reduce(x, group=g) for g in pairs[:: -1 if r else 1]]", before, two)
+    assert len(found.classes.classes) == 2 and found.findings
+    assert {g.copy for p in found.classes.programs for g in p.groups} >= {1, 2}
+
+
 #: What is wrong and looks alike in traces: step, before it, what is said.
 REFUSED = {
     "type": (
