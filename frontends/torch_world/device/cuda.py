@@ -106,7 +106,7 @@ def _constants() -> dict[str, Any]:
         **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), yes),
         **dict.fromkeys(("is_tf32_supported", "can_device_access_peer"), yes),
         **dict.fromkeys(("_is_in_bad_fork", "_is_compiled", "is_current_stream_capturing"), no),
-        **dict.fromkeys(("synchronize", "init", "_lazy_init", "_sleep", "ipc_collect"), nothing),
+        **dict.fromkeys(("init", "_lazy_init", "_sleep", "ipc_collect"), nothing),
         **dict.fromkeys(("set_sync_debug_mode", "check_error"), nothing),
         **dict.fromkeys(("get_sync_debug_mode", "current_blas_handle"), zero),
         **dict.fromkeys(("utilization", "temperature", "power_draw", "clock_rate"), zero),
@@ -220,6 +220,7 @@ def _stream_functions(timeline: DeviceTimeline) -> dict[str, Any]:
         "stream": stream,
         "StreamContext": stream,
         "set_stream": set_stream,
+        "synchronize": lambda *_, **__: timeline.synchronize(),
         "current_stream": lambda *_, **__: timeline.current,
         "default_stream": lambda *_, **__: timeline.default,
     }

@@ -8,6 +8,7 @@ events note the order that the program asks for, which the recorder reads.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from typing import Any, Self, TypeAlias
 
 import torch
@@ -34,12 +35,16 @@ def virtual_device() -> torch.device:
 class DeviceTimeline:
     """Streams of the device, which one is current, and the order between them.
 
-    Events of the recording are numbers; `next_event` is that of the next one.
+    Events of the recording are numbers; `next_event` is that of the next one. Collectives and messages
+    run on streams that the program does not see: each is a mark of its own, under `~event`. `under_way`
+    are those since the host last waited for the device, `held` the marks that it has waited for.
     """
 
     def __init__(self, index: int = 0) -> None:
         self.shown = torch.device(SHOWN, index)  #: what the program calls the device
         self.streams: list[Stream] = []
+        self.under_way: list[int] = []
+        self.held: dict[int, int] = {}
         self.next_event = 0
         self.current = Stream(self)
         self.default = self.current
@@ -47,14 +52,29 @@ class DeviceTimeline:
     def take_waits(self) -> tuple[int, ...]:
         """The events that the next one waits for; it becomes the last of the current stream."""
         stream = self.current
-        waits = tuple(sorted(stream.pending.values())) if stream.pending else ()
+        waits = tuple(sorted(set(stream.pending.values()))) if stream.pending else ()
         stream.pending.clear()
         stream.last = self.next_event
         self.next_event += 1
         return waits
 
+    def synchronize(self) -> None:
+        """The host waits for all streams: what is launched from now on comes after what they hold."""
+        marks = {~event: event for event in self.under_way}
+        marks.update((s.stream_id, s.last) for s in self.streams if s.last >= 0)
+        self.under_way.clear()
+        self.hold(marks)
+
+    def hold(self, marks: Mapping[int, int]) -> None:
+        """The host has waited for `marks`: the next events of all streams come after them."""
+        self.held.update(marks)
+        for stream in self.streams:
+            stream.wait_for(marks)
+
     def restart(self) -> None:
         self.next_event = 0
+        self.under_way.clear()
+        self.held.clear()
         for stream in self.streams:
             stream.last = -1
             stream.pending.clear()
@@ -74,7 +94,7 @@ class Stream:
         self.priority = priority
         self.last = -1
         self.generation = 0
-        self.pending: dict[int, int] = {}
+        self.pending = dict(timeline.held)
         timeline.streams.append(self)
 
     @property
@@ -95,12 +115,12 @@ class Stream:
 
     def wait_stream(self, other: Stream) -> None:
         """What comes next waits for everything that is on the other stream now."""
-        self._wait(other.marks())
+        self.wait_for(other.marks())
 
     def wait_event(self, event: StreamEvent) -> None:
         """What comes next waits for what was on the event's stream when it was recorded."""
         if event.recorded_on is not None and event.generation == event.recorded_on.generation:
-            self._wait(event.marks)
+            self.wait_for(event.marks)
 
     def record_event(self, event: StreamEvent | None = None) -> StreamEvent:
         event = event or StreamEvent(self.timeline)
@@ -108,7 +128,8 @@ class Stream:
         return event
 
     def synchronize(self) -> None:
-        """The host waits; it takes no time here."""
+        """The host waits for what is on the stream now."""
+        self.timeline.hold(self.marks())
 
     def query(self) -> bool:
         """Everything is always over."""
@@ -124,11 +145,8 @@ class Stream:
             found[self.stream_id] = self.last
         return found
 
-    def wait_for(self, event: int, stream: int) -> None:
-        """What comes next waits for one event of the recording."""
-        self._wait({stream: event})
-
-    def _wait(self, marks: dict[int, int]) -> None:
+    def wait_for(self, marks: Mapping[int, int]) -> None:
+        """What comes next waits for events of other streams."""
         for stream, event in marks.items():
             if stream != self.stream_id and event > self.pending.get(stream, -1):
                 self.pending[stream] = event
@@ -161,7 +179,9 @@ class StreamEvent:
         (stream or self.timeline.current).wait_event(self)
 
     def synchronize(self) -> None:
-        """The host waits; it takes no time here."""
+        """The host waits for what was on the stream when this was recorded."""
+        if self.recorded_on is not None and self.generation == self.recorded_on.generation:
+            self.timeline.hold(self.marks)
 
     def query(self) -> bool:
         """Everything is always over."""

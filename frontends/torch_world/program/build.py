@@ -116,9 +116,6 @@ class _Build:
     mesh: Mesh
     channels: Channels
     rows: list[int] = field(default_factory=list)
-    #: For each event, the last row up to it that works on its stream.
-    ends: list[int] = field(default_factory=list)
-    last_work: dict[int, int] = field(default_factory=dict)
     arguments: dict[int, int] = field(default_factory=dict)
     loop: PassLoop | None = None
     carried: list[int] = field(default_factory=list)
@@ -206,7 +203,7 @@ class _Build:
         else:
             row = self._compute(event)
         self.rows.append(row)
-        self.ends.append(self.last_work.get(event.stream, -1))
+        self.order.passed(event)
 
     def _free(self, phase: Phase) -> None:
         """A row for memory that the program let go of now, but not at its last use."""
@@ -228,13 +225,13 @@ class _Build:
 
     def _waited(self, event: Event) -> tuple[int, ...]:
         """Rows of other events that must be over first, those of skipped events included."""
-        rows = [self.ends[w] for w in event.waits] + self.order.take_left_over(event.stream)
+        rows = self.order.ends(event) + self.order.take_left_over(event.stream)
         return tuple([r for r in rows if r >= 0])
 
     def _leave_waits(self, event: Event) -> None:
         """What an event without work waits for, the next one of its stream waits for."""
         if event.waits and not event.op.startswith(FUNCTIONAL):
-            self.order.leave(event.stream, [self.ends[w] for w in event.waits])
+            self.order.leave(event.stream, self.order.ends(event))
 
     def _value(self, event: Event, opcode: str) -> int:
         """A row without work: a view, an allocation, a wait."""
@@ -400,7 +397,6 @@ class _Build:
             **columns,
         )
         self.order.ran(event, row, bool(waited))
-        self.last_work[event.stream] = row
         for tensor in reads:
             self.memory.was_read(tensor, row)
         for tensor in updates:

@@ -163,6 +163,20 @@ class StreamOrder:
     #: For each row, the last fence of the compute stream that it comes after, or -1.
     _after: dict[int, int] = field(default_factory=dict)
     _left_over: dict[int, list[int]] = field(default_factory=dict)
+    #: For each event, its stream and the last row up to it that works there; the latter by stream.
+    _ends: list[tuple[int, int]] = field(default_factory=list)
+    _last: dict[int, int] = field(default_factory=dict)
+    #: The rows of communications that their streams go on beside, by event.
+    _beside: dict[int, int] = field(default_factory=dict)
+
+    def passed(self, event: Event) -> None:
+        """The next event comes after `event`."""
+        self._ends.append((event.stream, self._last.get(event.stream, -1)))
+
+    def ends(self, event: Event) -> list[int]:
+        """For each event that `event` waits for, the row with which it is over, or -1."""
+        found = [(w, *self._ends[w]) for w in event.waits]
+        return [self._beside.get(w, -1) if s == event.stream else row for w, s, row in found]
 
     def leave(self, stream: int, rows: Iterable[int]) -> None:
         """An event without a row of its own waited for `rows`."""
@@ -189,6 +203,9 @@ class StreamOrder:
 
     def ran(self, event: Event, row: int, waited: bool) -> None:
         """`row` is of `event`, which works; `waited` if it had to wait for another event."""
+        self._last[event.stream] = row
+        if event.comm is not None and not _blocks(event):
+            self._beside[len(self._ends)] = row
         if event.stream or waited or _blocks(event):
             self._fences[event.stream] = row
             if event.stream == 0:

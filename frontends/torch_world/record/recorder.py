@@ -49,6 +49,8 @@ _ALLOCATIONS = frozenset(
 )
 #: Operators that copy between devices.
 _COPIES = frozenset(("aten::_to_copy", "aten::copy_", "aten::_copy_from", "prims::device_put"))
+#: Operators whose result the host reads at once.
+_READ = frozenset(("aten::_local_scalar_dense", "aten::nonzero", "aten::equal"))
 _DEVICE_OF = torch.ops.prim.device.default
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
@@ -63,6 +65,7 @@ class _Operator:
     written: tuple[str, ...]
     allocates: bool
     copies: bool
+    is_read: bool  #: by the host, at once
     family: Family | None
     precision: Callable[[], str] | None  #: how it multiplies f32 now
     is_composite: bool  #: PyTorch takes it apart, on any device
@@ -92,7 +95,8 @@ class Recorder(TorchDispatchMode):
         self._declared = DeclaredWork()
         self._subclasses: dict[type, bool] = {}
         self._forward: dict[int, tuple[str, str, CompiledCall]] = {}
-        self._works: dict[int, tuple[dist.Work, int, int]] = {}
+        self._works: dict[int, tuple[dist.Work, int, object]] = {}
+        self._waits_in_graph: list[int] = []
         self._messages: dict[int, Phase] = {}
         self._device = virtual_device()
         session.on_replay = self.events.append
@@ -120,9 +124,13 @@ class Recorder(TorchDispatchMode):
 
     def waited(self, work: dist.Work) -> None:
         """`work.wait()`: what comes next on this stream waits for the collective."""
-        found = self._works.get(id(work))
-        if found is not None:
-            self.session.timeline.current.wait_for(found[1], found[2])
+        _, event, graph = self._works.get(id(work), (None, -1, None))
+        if event < 0 or graph is not self.session.graph:
+            return
+        if graph is None:
+            self.session.timeline.current.wait_for({~event: event})
+        else:
+            self._waits_in_graph.append(event)
 
     def meets(self, name: str, group: Any, root: int) -> None:
         """A barrier, or a collective of objects: all members of the group have to call it.
@@ -182,9 +190,22 @@ class Recorder(TorchDispatchMode):
         if session.phases.recording or session.graph is not None:
             if not operator.allocates:
                 self._record(operator, args, kwargs, result)
+            if (operator.copies or operator.is_read) and session.graph is None:
+                self._follow_host(operator, args, kwargs, result)
         elif operator.copies:
             self._note_input(operator, args, result)
         return result
+
+    def _follow_host(
+        self, operator: _Operator, args: Sequence[Any], kwargs: dict[str, Any], result: object
+    ) -> None:
+        """The host waits for the stream where it reads a number, and in copies that block."""
+        tensors = _tensors((*args, result))
+        crosses = operator.is_read or (
+            any(map(_on_host, tensors)) and not _argument(operator, "non_blocking", args, kwargs)
+        )
+        if crosses and any(map(_on_accelerator, tensors)):
+            self.session.timeline.current.synchronize()
 
     def _dispatches(self, kind: type) -> bool:
         """Whether a subclass of Tensor (DTensor, ...) has to translate the call first."""
@@ -307,14 +328,15 @@ class Recorder(TorchDispatchMode):
         outputs = tuple(map(self.storages.info, targets))
         writes = tuple(dict.fromkeys(t.storage for t in outputs)) if family.output >= 0 else ()
         index = self._add(operator.op, inputs, outputs, writes, False, {}, comm)
+        if self.session.graph is None:
+            self.session.timeline.under_way.append(index)
         self._remember_work(result, index)
 
     def _remember_work(self, result: object, index: int) -> None:
         boxed = result[-1] if isinstance(result, (tuple, list)) and result else result
         if isinstance(boxed, torch.ScriptObject):
             work = dist.Work.unbox(boxed)
-            stream = self.session.timeline.current.stream_id
-            self._works[id(work)] = (work, index, stream)
+            self._works[id(work)] = (work, index, self.session.graph)
 
     def _writes(
         self, operator: _Operator, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -345,7 +367,8 @@ class Recorder(TorchDispatchMode):
         phase = self._phase(comm, outputs or inputs)
         captured = self.session.graph
         stream = timeline.current.stream_id
-        waits = timeline.take_waits() if captured is None else ()
+        waits = timeline.take_waits() if captured is None else tuple(self._waits_in_graph)
+        self._waits_in_graph.clear()
         events = self.events if captured is None else captured
         events.append(
             Event(
@@ -401,6 +424,7 @@ def _operator(func: OpOverload) -> _Operator:
         written=() if torch.Tag.inplace_view in func.tags else written,  # no element moves
         allocates=schema.name in _ALLOCATIONS,
         copies=schema.name in _COPIES,
+        is_read=schema.name in _READ,
         family=family_of(*schema.name.split("::")),
         precision=_precision(base_name(str(func))),
         is_composite=_is_composite(func),

@@ -120,7 +120,7 @@ class Event:
     location    `file.py:line` of the innermost frame of the user's code, or ""
     stream      index into `Recording.streams`; 0 is the compute stream
     waits       earlier events, by index, that must be over first for a reason that is not data:
-                stream events and `Work.wait`
+                stream events, `Work.wait` (these may be of the same stream), and waits of the host
     host        the copy between memories that it is; a tensor on the host is then its result, or
                 its only input. Of all other events, only tensors of the device are listed
     work        what the program declares that it costs, if it does

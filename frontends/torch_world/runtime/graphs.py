@@ -83,8 +83,10 @@ class Graph:
             phases.optimizer_starts(optimizer)
         if phases.recording:
             timeline = session.timeline
+            first = timeline.next_event
             for event in self._events:
                 stream, waits = timeline.current.stream_id, timeline.take_waits()
+                waits = (*waits, *(first + within for within in event.waits))
                 call = event.call._replace(replayed=True)
                 session.on_replay(replace(event, stream=stream, waits=waits, call=call))
         for optimizer in self._optimizers:

@@ -181,6 +181,29 @@ def test_waits_hold_for_the_rest_of_the_stream():
     assert neg in named(program, "aten.sin").deps  # streams beside compute run in order
 
 
+def test_work_that_is_waited_for_holds_its_own_stream_up():
+    """Nothing that follows reads what is reduced."""
+
+    def after(comm):
+        program = build(
+            update("c10d.allreduce_", [tensor(1, 4)], comm=comm),
+            event("aten.sin", [tensor(7, 4)], [tensor(8, 4)]),
+            event("aten.view", [tensor(3, 4)], [tensor(3, 2, 2)], is_view=True, waits=(0,)),
+            event("aten.exp", [tensor(3, 4)], [tensor(4, 4)]),
+            event("aten.log", [tensor(5, 4)], [tensor(6, 4)]),
+        )
+        return program, named(program, "aten.exp").number
+
+    reduced = collective(Collective.ALL_REDUCE, "tp", 16, is_async=True)
+    program, exp = after(reduced)
+    reduction = next(r for r in rows(program) if r.kind is Kind.COLLECTIVE).number
+    assert reduction in named(program, "aten.exp").deps
+    assert reduction not in named(program, "aten.sin").deps
+    assert exp in named(program, "aten.log").deps
+    alone, exp = after(replace(reduced, group="self"))
+    assert exp not in named(alone, "aten.log").deps
+
+
 def test_waiting_for_a_view_is_waiting_for_the_work_before_it():
     program = build(
         event("aten.neg", [tensor(1, 4)], [tensor(2, 4)], stream=1),

@@ -70,6 +70,24 @@ def test_an_event_that_was_never_recorded_is_no_wait() -> None:
     assert timeline.streams[1].pending == {}
 
 
+def test_what_the_host_waited_for_is_over_on_all_streams() -> None:
+    timeline = DeviceTimeline()
+    other = Stream(timeline)
+    with other:
+        timeline.take_waits()
+        mark = other.record_event()
+    mark.synchronize()
+    assert timeline.take_waits() == (0,)
+    timeline.under_way.append(1)  # nobody has waited for event 1, which communicates
+    timeline.synchronize()
+    assert timeline.take_waits() == (0, 1)
+    with Stream(timeline), Stream(timeline):  # made later
+        assert timeline.take_waits() == (0, 1)
+    other.synchronize()
+    with other:
+        assert timeline.take_waits() == (1,)
+
+
 def test_events_before_the_recorded_step_are_no_waits() -> None:
     timeline = DeviceTimeline()
     other = Stream(timeline)
@@ -367,6 +385,10 @@ PROGRAM = textwrap.dedent(
             loss.backward()
             work.wait()
             buffer *= 2
+            dist.all_reduce(buffer, op=dist.ReduceOp.MAX, async_op=True).wait()
+            assert buffer.sum().item()
+            with torch.cuda.stream(torch.cuda.Stream()):
+                buffer.neg_()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
@@ -445,7 +467,7 @@ def test_streams_and_waits(outcomes: Callable[[str], Any]) -> None:
     gathers = [e for e in events if e.op.startswith("c10d._allgather_base_")]
     assert all(e.stream > 0 for e in gathers)
     assert all(w < i for i, e in enumerate(events) for w in e.waits)
-    assert all(events[w].stream != e.stream for e in events for w in e.waits)
+    assert all(events[w].comm or events[w].stream != e.stream for e in events for w in e.waits)
     assert any(e.waits and e.stream == 0 for e in events), "compute waits for a gather"
 
 
@@ -493,8 +515,11 @@ def test_waiting_for_a_collective_makes_the_stream_wait(outcomes: Callable[[str]
     comm = events[reduced].comm
     assert (comm.is_async, comm.input_bytes, events[reduced].stream > 0) == (True, 4000, True)
     assert events[reduced].op == "c10d.allreduce_.default"
-    after = next(e for e in events if e.waits)
-    assert (after.op, after.waits) == ("aten.mul_.Tensor", (reduced,))
+    first = next(i for i, e in enumerate(events) if reduced in e.waits)
+    mul, _, added, negated = events[first : first + 4]
+    assert (mul.op, mul.waits) == ("aten.mul_.Tensor", (reduced,))
+    assert (added.op, added.waits) == ("aten.sum.default", (first + 1,)), "on the same stream"
+    assert (negated.op, negated.waits) == ("aten.neg_.default", (first + 2,)), "the host read it"
 
 
 def test_weights_are_not_allocated(outcomes: Callable[[str], Any]) -> None:
