@@ -59,15 +59,24 @@ def convolution(
 
 
 def attention(
-    heads: int, queries: int, keys: int, size: int, value_size: int, *, backward: bool, product: str
+    heads: int,
+    queries: int,
+    keys: int,
+    size: int,
+    value_size: int,
+    *,
+    backward: bool,
+    product: str,
+    scores: int = 0,
 ) -> Work:
     """Two matrix products forward, five backward (FlashAttention, arXiv 2205.14135, app. B).
 
     `heads` are those of all sequences of the batch. Keys may have fewer heads (grouped queries).
+    `scores` are those of one head, where they are not queries x keys.
     Masks are not credited: a causal kernel that skips blocks does about half of this.
     """
     sizes = 3 * size + 2 * value_size if backward else size + value_size
-    flops = 2 * heads * queries * keys * sizes
+    flops = 2 * heads * (scores or queries * keys) * sizes
     return Work(
         flops=flops,
         dims=AttentionDims(heads, queries, keys, size).row,

@@ -13,6 +13,7 @@ import torch
 
 from flint.frontends.torch_world.packages.kernels import kernel
 from flint.frontends.torch_world.packages.package import tell
+from flint.frontends.torch_world.values.packed import packed
 from flint.ir.product_types import product_type
 from flint.ir.program import CAUSAL
 from flint.passes.work import formulas
@@ -54,16 +55,13 @@ def batch_square(q: Any, k: Any, mask: int) -> Square:
 def packed_square(q: Any, k: Any, ends: Any, ends_of_keys: Any, mask: int) -> Square:
     """The scores of sequences one after the other, (tokens, heads, size).
 
-    How long each is depends on data: they are taken to be equally long. `ends` has one entry more
+    Where data say how long each is, they are taken to be equally long. `ends` has one entry more
     than there are sequences.
     """
-    count = max(int(ends.shape[0]) - 1, 1)
-    queries, keys = -(-q.shape[0] // count), -(-k.shape[0] // count)
-    if count > 1:
-        tell(
-            f"{count} sequences of packed attention are assumed to be equally long: {queries} tokens"
-        )
-    return Square(count * q.shape[1], queries, keys, mask if queries > 1 else 0)
+    found = packed(q.shape[1], q.shape[0], k.shape[0], ends, ends_of_keys)
+    if found.assumed:
+        tell(found.assumed)
+    return Square(*found[:3], mask if found.queries > 1 else 0, found.scores)
 
 
 def _cost(call: KernelCall, first: int, *, backward: bool) -> Work:
@@ -74,11 +72,8 @@ def _cost(call: KernelCall, first: int, *, backward: bool) -> Work:
         *(sizes["heads"], sizes["queries"], sizes["keys"], q.shape[-1], v.shape[-1]),
         backward=backward,
         product=product,
+        scores=int(call.attributes["scores"]),
     )
-    scores = int(call.attributes["scores"])
-    if scores:  # the products of a score, for all of them
-        each = formulas.attention(1, 1, 1, q.shape[-1], v.shape[-1], backward=backward, product="")
-        found = replace(found, flops=each.flops * sizes["heads"] * scores)
     return replace(found, mask=sizes["mask"])
 
 

@@ -61,6 +61,7 @@ _WITHOUT_WORK = _IDLE | _ALLOCATING
 #: Operators that are kernels by themselves: PyTorch's, and those of packages that are stood in for.
 LAUNCHED = (
     "aten.",
+    "torch_attn.",
     "te.",
     "amp_C.",
     "apex.",

@@ -19,7 +19,7 @@ def opcode_of(event: Event) -> str:
     opcode = without_overload(event.op)
     if event.comm is not None and event.comm.reduction not in ("", "sum"):
         return f"{opcode}[{event.comm.reduction}]"
-    if "attention" in opcode and is_causal(event):
+    if ("attention" in opcode or "_attn" in opcode) and is_causal(event):
         return f"{opcode}[causal]"
     return opcode
 
@@ -44,7 +44,7 @@ def base_name(op: str) -> str:
     "" for operators that are not PyTorch's own.
     """
     parts = op.split(".")
-    if parts[0] != "aten" or len(parts) < 2:
+    if parts[0] not in ("aten", "torch_attn") or len(parts) < 2:
         return ""
     name = parts[1].removeprefix(FOREACH)
     return name if name.startswith("__") else name.removesuffix("_")

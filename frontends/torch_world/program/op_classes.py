@@ -81,13 +81,14 @@ _ATEN: dict[OpClass, str] = {
     OpClass.ATTENTION: "_scaled_dot_product_flash_attention "
     "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
     "_scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable "
-    "_flash_attention_forward _efficient_attention_forward _cudnn_attention_forward",
+    "_flash_attention_forward _efficient_attention_forward _cudnn_attention_forward "
+    "_varlen_attn _varlen_attn_out _flash_attention_forward_no_dropout_inplace",
     OpClass.ATTENTION_BACKWARD: "_scaled_dot_product_flash_attention_backward "
     "_scaled_dot_product_flash_attention_for_cpu_backward "
     "_scaled_dot_product_efficient_attention_backward "
     "_scaled_dot_product_cudnn_attention_backward "
     "_scaled_dot_product_fused_attention_overrideable_backward _flash_attention_backward "
-    "_efficient_attention_backward _cudnn_attention_backward",
+    "_efficient_attention_backward _cudnn_attention_backward _varlen_attn_backward",
     OpClass.SORT: "argsort sort",
     OpClass.TOP_K: "topk",
     OpClass.FFT: "_fft_c2c _fft_c2r _fft_r2c",

@@ -148,28 +148,43 @@ def _convolution(
     return formulas.convolution(positions, features, k, groups, product=_multiplied(e, *factors))
 
 
-def attention(*, heads_first: bool, backward: bool) -> WorkRule:
+def attention(*, heads_first: bool, backward: bool, at: int = 0) -> WorkRule:
     """Two products of queries, keys and values; five backward, where a gradient comes first.
 
     They are (batch, heads, sequence, size), or (batch, sequence, heads, size), or packed without
-    a batch. Queries of all heads count as those of one.
+    a batch. Queries of all heads count as those of one. `at` is the first input of the three.
     """
 
     def rule(e: Event) -> Work:
-        q, k, v = e.inputs[1:4] if backward else e.inputs[:3]
+        q, k, v = e.inputs[at : at + 3]
         keys = k.shape[-2] if heads_first else _packed_keys(e, k)
         size, queries = q.shape[-1], num_elements(q) // max(q.shape[-1], 1)
-        product = _multiplied(e, q, k)
-        return formulas.attention(
-            1, queries, keys, size, v.shape[-1], backward=backward, product=product
+        heads, queries, keys, scores = e.attributes.get(SCORES, (1, queries, keys, 0))
+        found = formulas.attention(
+            *(heads, queries, keys, size, v.shape[-1]),
+            backward=backward,
+            product=_multiplied(e, q, k),
+            scores=scores,
         )
+        return replace(found, mask=_window(e))
 
     return rule
+
+
+#: The attribute of packed attention: heads, queries, keys and scores, see `values/packed.py`.
+SCORES = "flint.scores"
 
 
 def _packed_keys(e: Event, k: TensorInfo) -> int:
     longest = next((e.attributes[n] for n in ("max_k", "max_seqlen_k") if n in e.attributes), None)
     return int(longest) if longest else k.shape[-3]
+
+
+def _window(e: Event) -> int:
+    """The keys that a query sees, itself the last of them; 0 if there is no such window."""
+    names = ("window_size_left", "window_size_right")
+    left, right = e.attributes.get("window_size") or [e.attributes.get(n, -1) for n in names]
+    return left + 1 if isinstance(left, int) and left >= 0 == right else 0
 
 
 def reduction(per_element: int) -> WorkRule:
@@ -409,9 +424,16 @@ _HEADS_FIRST = tuple(f"_scaled_dot_product_{kernel}" for kernel in _KERNELS.spli
 _SEQUENCE_FIRST = ("_flash_attention", "_efficient_attention", "_cudnn_attention")
 _ATTENTION: Mapping[WorkRule, str] = {
     attention(heads_first=True, backward=False): " ".join(_HEADS_FIRST),
-    attention(heads_first=True, backward=True): " ".join(f"{n}_backward" for n in _HEADS_FIRST),
-    attention(heads_first=False, backward=False): " ".join(f"{n}_forward" for n in _SEQUENCE_FIRST),
-    attention(heads_first=False, backward=True): " ".join(f"{n}_backward" for n in _SEQUENCE_FIRST),
+    attention(heads_first=True, backward=True, at=1): " ".join(
+        f"{n}_backward" for n in _HEADS_FIRST
+    ),
+    attention(heads_first=False, backward=False): "_varlen_attn "
+    + " ".join(f"{n}_forward" for n in _SEQUENCE_FIRST),
+    attention(heads_first=False, backward=True, at=1): "_varlen_attn_backward "
+    + " ".join(f"{n}_backward" for n in _SEQUENCE_FIRST),
+    # into a result that is given
+    attention(heads_first=False, backward=False, at=1): "_varlen_attn_out "
+    "_flash_attention_forward_no_dropout_inplace",
 }
 _PADS = (f"{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3))
 #: What cuDNN multiplies in its own precision.

@@ -29,13 +29,16 @@ from flint.frontends.torch_world.device.device import SHOWN, is_virtual, virtual
 from flint.frontends.torch_world.program.comms import Family, GroupsByName, comm_of, family_of
 from flint.frontends.torch_world.program.cuda_kernels import PRECISION
 from flint.frontends.torch_world.program.names import base_name
-from flint.frontends.torch_world.program.work import OF_CUDNN, PRODUCTS, is_known
+from flint.frontends.torch_world.program.op_classes import class_of
+from flint.frontends.torch_world.program.work import OF_CUDNN, PRODUCTS, SCORES, is_known
 from flint.frontends.torch_world.record.compiled import EAGER, CompiledCall
 from flint.frontends.torch_world.record.declared import DeclaredWork, work_of_call
 from flint.frontends.torch_world.record.modules import Places
 from flint.frontends.torch_world.record.recording import Comm, CommKind, Event, HostCopy, TensorInfo
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.record.storages import Storages
+from flint.frontends.torch_world.values.packed import packed_call
+from flint.ir.op_class import ATTENTION
 from flint.ir.program import Collective, Phase
 from flint.passes.work.work import Work
 
@@ -68,6 +71,7 @@ class _Operator:
     is_read: bool  #: by the host, at once
     family: Family | None
     precision: Callable[[], str] | None  #: how it multiplies f32 now
+    attends: bool
     is_composite: bool  #: PyTorch takes it apart, on any device
     is_known: bool  #: its work is known as a whole: views have none
     views: bool  #: its result is its first argument, seen differently
@@ -247,6 +251,10 @@ class Recorder(TorchDispatchMode):
         attributes = _attributes(operator, args, kwargs)
         if operator.precision is not None and any(t.dtype == "f32" for t in inputs):
             attributes = {**attributes, PRECISION: operator.precision()}
+        if operator.attends and (packed := packed_call(operator.names, args, kwargs)) is not None:
+            attributes = {**attributes, SCORES: packed[:4]}
+            if packed.assumed:
+                self.session.warnings.setdefault(packed.assumed)
         known = {t.storage for t in inputs}
         is_view = bool(results) and not writes and all(t.storage in known for t in results)
         work, declares = None, self._declared.declares(operator.func)
@@ -427,6 +435,7 @@ def _operator(func: OpOverload) -> _Operator:
         is_read=schema.name in _READ,
         family=family_of(*schema.name.split("::")),
         precision=_precision(base_name(str(func))),
+        attends=class_of(str(func)) in ATTENTION,
         is_composite=_is_composite(func),
         is_known=is_known(str(func)) or views,
         views=views,

@@ -67,6 +67,7 @@ from flint.frontends.torch_world.runtime.stand_ins import single_thread, stand_i
 from flint.frontends.torch_world.runtime.versions import check_version
 from flint.frontends.torch_world.values.answers import Values
 from flint.frontends.torch_world.values.hints import Surroundings
+from flint.frontends.torch_world.values.packed import KNOWN_LIST
 from flint.frontends.user_process import StepMissing, variables_set
 from flint.frontends.user_program import LOCAL_RANK, run_program
 from flint.io.kept_files import KeptFiles
@@ -222,6 +223,7 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job, fak
             sent=Broadcasts(session.handover, recorder.groups.members, session.rank).sent,
         ),
     )
+    KNOWN_LIST.set(session.values.known_list)
 
 
 def _make_device(session: Session, job: Job) -> None:

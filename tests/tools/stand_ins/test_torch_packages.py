@@ -308,6 +308,7 @@ ATTENTION = """
     dist.init_process_group("nccl")
     from flash_attn import flash_attn_func, flash_attn_qkvpacked_func, flash_attn_varlen_func
     from flash_attn import flash_attn_with_kvcache
+    from torch.nn.attention.varlen import varlen_attn
     from flash_attn.layers.rotary import apply_rotary_emb
     from flash_attn.ops.triton.layer_norm import rms_norm_fn
     from xformers.ops import memory_efficient_attention
@@ -321,8 +322,12 @@ ATTENTION = """
             x = flash_attn_func(q, k, k, causal=True)
             x = x + flash_attn_func(q, k, k, window_size=(15, 0), causal=True)
             x = x + flash_attn_qkvpacked_func(torch.stack([q, q, q], 2))
-            packed, ends = q.flatten(0, 1), torch.arange(0, 129, 64, dtype=torch.int32)
-            y = flash_attn_varlen_func(packed, packed, packed, ends, ends, 64, 64)
+            packed, ends = q.flatten(0, 1), torch.tensor([0, 16, 128], dtype=torch.int32)
+            y = flash_attn_varlen_func(packed, packed, packed, ends, ends, 112, 112)
+            told = ends.cuda()
+            y = y + varlen_attn(packed, packed, packed, told, told, 112, 112, window_size=(-1, 0))
+            ends = torch.empty_like(told)
+            y = y + varlen_attn(packed, packed, packed, ends, ends, 112, 112)
             x = x + y.view(x.shape)
             mask = BlockDiagonalMask.from_seqlens([16, 48])
             x = x + memory_efficient_attention(q, q, q, mask)
@@ -356,7 +361,20 @@ def test_attention_of_packages(tmp_path: Path) -> None:
     # keys of two sequences: (16 x 16 + 48 x 48) / 64 on average
     blocks = (2 * 4 * 2, 32, 40, 16)
     cache = (2 * 4, 1, 100, 16)
-    assert forward == [(full, CAUSAL), (full, 16), (full, 0), (full, 0), (blocks, 0), (cache, 0)]
+    # as many queries and scores as 4 heads of 16 and of 112 tokens have, which the program says
+    packed = (5, 100, 100, 16)
+    assert forward == [
+        *((full, CAUSAL), (full, 16), (full, 0), (packed, 0), (packed, CAUSAL), (full, 0)),
+        *((blocks, 0), (cache, 0)),
+    ]
+    once = 4 * 16 * 4 * (16 * 16 + 112 * 112)
+    found = [r for r in rows if r.dims == packed]
+    assert [r.flops for r in found] == [once, once, 5 * once // 2, 5 * once // 2]
+    assert all(r.product and r.flags & Flag.LAUNCHED for r in found)
+    assert {r.opcode for r in found} == {
+        *(f"flash_attn.attention_{way}" for way in ("forward", "backward")),
+        *(f"torch_attn._varlen_attn{way}[causal]" for way in ("", "_backward")),
+    }
     backward = [(r.dims, r.mask) for r in rows if r.op is OpClass.ATTENTION_BACKWARD]
     assert sorted(backward) == sorted(forward[:-1])
     assert {r.flops for r in rows if r.op is OpClass.ATTENTION and r.dims == full} == {
