@@ -124,6 +124,7 @@ own_parameters: Callable[[Any], Any] = operator.attrgetter("_parameters")
 own_buffers: Callable[[Any], Any] = operator.attrgetter("_buffers")
 own_modules: Callable[[Any], Any] = operator.attrgetter("_modules")
 current_node: Callable[[], Any] = _find("torch._C:_current_autograd_node")
+priorities_of_attention: Callable[[], list[int]] = _find("torch._C:_get_sdp_priority_order")
 next_sequence_number: Callable[[], int] = _find("torch.autograd:_get_sequence_nr")
 after_backward: Callable[[Any], None] = _find(
     "torch.autograd:Variable._execution_engine.queue_callback"

@@ -11,7 +11,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -552,6 +552,33 @@ def _linear_algebra() -> dict[str, Step]:
     }
 
 
+def _attentions() -> dict[str, Step]:
+    """Attention by each of PyTorch's kernels: it chooses by types, shapes, masks and switches."""
+    kinds = nn.attention.SDPBackend
+    wide, narrow = numbers(2, 4, 8, 16), numbers(2, 2, 8, 16)
+
+    def by(*allowed: Any, dtype: torch.dtype = torch.bfloat16, **options: Any) -> Any:
+        def call(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            mask = (
+                torch.ones(8, 8, dtype=torch.bool, device=q.device) if "scale" in options else None
+            )
+            known = [k for k in allowed if q.is_cuda or k is kinds.MATH]
+            with nn.attention.sdpa_kernel(known) if known else nullcontext():
+                q, k = q.to(dtype), k.to(dtype)
+                return nn.functional.scaled_dot_product_attention(q, k, k, mask, **options)
+
+        return call
+
+    return {
+        "attention": function_step(by(), wide, wide),
+        "attention of float32": function_step(by(dtype=torch.float32), wide, wide),
+        "attention by products": function_step(by(kinds.MATH), wide, wide),
+        "attention by cuDNN": function_step(by(kinds.CUDNN_ATTENTION), wide, wide),
+        "attention of groups": function_step(by(enable_gqa=True), wide, narrow),
+        "attention of groups, masked": function_step(by(enable_gqa=True, scale=1.0), wide, narrow),
+    }
+
+
 def functions() -> dict[str, Step]:
     """Functions of torch.nn.functional and torch that no module calls, and factorisations."""
     F = nn.functional
@@ -559,6 +586,7 @@ def functions() -> dict[str, Step]:
     image, rows = numbers(2, 4, 8, 8), numbers(6, 8)
     return {
         **_linear_algebra(),
+        **_attentions(),
         "grid_sample": function_step(
             lambda x, g: F.grid_sample(x, g, align_corners=False), image, grid
         ),

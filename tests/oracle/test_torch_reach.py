@@ -53,6 +53,12 @@ BY_HAND: dict[str, int] = {
     "nn.packed GRU": 3 * 2 * 11 * 3 * 16 * (8 + 16),
     # 10 rows of 8, 8 x 16 weights, and their gradient
     "F.jagged": 2 * 2 * 10 * 8 * 16,
+    # of 8 heads: two products forward, five backward, or four where scores are kept
+    **dict.fromkeys(
+        ("F.attention", *(f"F.attention {by}" for by in ("of float32", "by cuDNN", "of groups"))),
+        7 * 2 * 8 * 8 * 8 * 16,
+    ),
+    "F.attention of groups, masked": 6 * 2 * 8 * 8 * 8 * 16,
     # a product, its derivative, and both again where they were traced
     "func.linearize": 4 * 2 * 4 * 4 * 4,
 }
@@ -147,6 +153,12 @@ def test_all_work_is_known(recorded: dict[str, Outcome]) -> None:
         "nn.SyncBatchNorm": "aten.batch_norm_stats.default",
         "optim.SGD fused": "aten._fused_sgd_.default",
         "nn.CTCLoss": "aten._ctc_loss_backward.default",
+        "F.attention": "aten._scaled_dot_product_flash_attention_backward.default",
+        "F.attention of float32": "aten._scaled_dot_product_efficient_attention.default",
+        "F.attention by products": "aten._softmax_backward_data.default",
+        "F.attention by cuDNN": "aten._scaled_dot_product_cudnn_attention_backward.default",
+        "F.attention of groups": "aten._scaled_dot_product_flash_attention.default",
+        "F.attention of groups, masked": "aten.bmm.default",
     }.items(),
 )
 def test_cuda_has_its_own_way(recorded: dict[str, Outcome], name: str, operator: str) -> None:

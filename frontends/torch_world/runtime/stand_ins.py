@@ -24,6 +24,7 @@ from flint.frontends.torch_world.device.devices import DEVICES
 from flint.frontends.torch_world.device.lazy import LAZY
 from flint.frontends.torch_world.device.tensors import TENSORS
 from flint.frontends.torch_world.record.session import Session
+from flint.frontends.torch_world.runtime.attention import ATTENTION
 from flint.frontends.torch_world.runtime.coalesced import COALESCED
 from flint.frontends.torch_world.runtime.compilers import COMPILERS
 from flint.frontends.torch_world.runtime.files import FILES, SAFETENSORS
@@ -61,6 +62,7 @@ def stand_ins() -> list[Patch]:
         *LAZY.all,
         *RECURRENT.all,
         *FILES.all,
+        *ATTENTION.all,
         *COALESCED.all,
         *COMPILERS.all,
         *GRAPHS.all,
@@ -187,41 +189,6 @@ def shuffle(session: Session, original: Function) -> Function:
         return iter(drawn)
 
     return indices
-
-
-@PUBLIC.replaces("torch.nn.functional:scaled_dot_product_attention")
-def attention(session: Session, original: Function) -> Function:
-    """Attention stays one operator, forward and backward, as the fused kernels of a device."""
-
-    @functools.wraps(original, assigned=("__name__",))  # context parallelism replaces it by name
-    def attend(*args: Any, **kwargs: Any) -> torch.Tensor:
-        nested = bool(args) and args[0].is_nested  # these choose their kernel in Python
-        found: torch.Tensor = (original if nested else _attention)(*args, **kwargs)
-        return found
-
-    return attend
-
-
-@PUBLIC.replaces("torch.backends.cuda:can_use_flash_attention")
-def flash_attention(session: Session, original: object) -> Function:
-    """C++ looks for CUDA in the tensors; asked for tensors that choose their kernel in Python."""
-
-    def usable(params: Any, debug: bool = False) -> bool:
-        half = params.query.dtype in (torch.float16, torch.bfloat16)
-        wide = max(int(t.shape[-1]) for t in (params.query, params.key, params.value))
-        plain = params.attn_mask is None and wide <= _FLASH_WIDTH
-        return half and plain and torch.backends.cuda.flash_sdp_enabled()
-
-    return usable
-
-
-_FLASH_WIDTH = 256  # FlashAttention's widest head
-
-
-@PUBLIC.replaces("torch.backends.cuda:can_use_efficient_attention")
-def efficient_attention(session: Session, original: object) -> Function:
-    """As above."""
-    return lambda params, debug=False: torch.backends.cuda.mem_efficient_sdp_enabled()
 
 
 # --- process groups -------------------------------------------------------------------------------
@@ -415,52 +382,6 @@ def host_name(session: Session, original: Function) -> Function:
         return f"{own}-node{node}" if node else own
 
     return name
-
-
-# --- attention ------------------------------------------------------------------------------------
-
-
-def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
-    aten = torch.ops.aten
-    if query.dim() != 4:
-        four = [_four_dimensions(tensor) for tensor in (query, key, value)]
-        mask = _four_dimensions(attn_mask) if attn_mask is not None else None
-        out = _attention(four[0], four[1], four[2], mask, dropout_p, is_causal, scale, enable_gqa)
-        return out.reshape(*query.shape[:-1], value.shape[-1])
-    same = query.shape[-1] == value.shape[-1]
-    if attn_mask is None and same:
-        return aten._scaled_dot_product_flash_attention(
-            query, key, value, dropout_p, is_causal, scale=scale
-        )[0]
-    if key.shape[1] != query.shape[1]:
-        repeat = query.shape[1] // key.shape[1]
-        key, value = (t.repeat_interleave(repeat, 1) for t in (key, value))
-    bias = _bias(attn_mask, query, key)
-    return aten._scaled_dot_product_efficient_attention(
-        query, key, value, bias, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
-    )[0]
-
-
-def _four_dimensions(tensor: torch.Tensor) -> torch.Tensor:
-    missing = 4 - tensor.dim()
-    return tensor[(None,) * missing] if missing > 0 else tensor.flatten(0, -missing)
-
-
-def _bias(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
-    if mask is None:
-        return None
-    if mask.dtype == torch.bool:
-        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, float("-inf"))
-    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 
 @contextlib.contextmanager
