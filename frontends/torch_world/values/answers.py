@@ -117,13 +117,29 @@ class Values(Following):
         """`func(*args, **kwargs)`, or its answer where fake tensors have none."""
         answer = _ANSWERS.get(func)
         if answer is not None:
-            return answer(self, DataQuestion(func, args, kwargs))
+            found = self._exact(func, args, kwargs) if func in _SIZED_BY_DATA else None
+            return answer(self, DataQuestion(func, args, kwargs)) if found is None else found
         result = self._around.call(func, args, kwargs)
         if draws(func) and is_drawn(result) and self._around.on_host(result):
             self._draw(func, args, kwargs, result)
         else:
             self.follow(func, args, kwargs, result)
         return result
+
+    def _exact(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
+        """The results, with their values, of an operator all of whose data follow from the program."""
+        given = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+        if any(self.known(tensor) is None for tensor in given):
+            return None
+        with self._around.without_modes():
+            real = func(*map(self._real, args), **{k: self._real(a) for k, a in kwargs.items()})
+        made = []
+        for data in real if isinstance(real, tuple) else (real,):
+            made.append(given[0].new_empty(tuple(data.shape), dtype=data.dtype))
+            self.set(made[-1], Known(data))
+        return tuple(made) if isinstance(real, tuple) else made[0]
 
     def _draw(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
@@ -228,8 +244,9 @@ class Values(Following):
                 return int(value.data.count_nonzero())
         if isinstance(value, Even) and value.level <= 1:
             count = round(value.level * int(mask.numel()))
-            self.share()
-            self.tell(f"{what} of a mask of {mask.numel()}, balanced", f"{count} are set")
+            if value.made_up:
+                self.share()
+                self.tell(f"{what} of a mask of {mask.numel()}, balanced", f"{count} are set")
             return count
         raise self.unknown(f"the number of elements that {what} finds in {_shape(mask)}", "1")
 
@@ -389,6 +406,13 @@ class Values(Following):
         return made
 
 
+#: Operators whose results have values that follow from all of their data, or sizes that do.
+_SIZED_BY_DATA = frozenset(
+    (
+        *(aten.bincount.default, aten.histc.default, aten._unique2.default),
+        *(aten.unique_consecutive.default, aten.unique_dim.default, aten.repeat_interleave.Tensor),
+    )
+)
 Answer = Callable[[Values, DataQuestion], object]
 
 _ANSWERS: dict[OpOverload, Answer] = {

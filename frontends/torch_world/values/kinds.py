@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import count
 
 import torch
 
@@ -24,17 +25,26 @@ class Known:
 class Even:
     """Elements that are `level` on average, spread evenly: a routing mask of 8 of 64 experts has
     the level 1/8. `made_up` is False where every element is `level` exactly (`torch.zeros`).
+    `source` numbers the tensor of classes that a mask was made of, 0 if there is not one.
     """
 
     level: Fraction
     made_up: bool = True
+    source: int = 0
+
+
+_SOURCES = count(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """Integers of `range(count)`, each of them equally often: the experts chosen by a router."""
+    """Integers of `range(count)`, each of them equally often: the experts chosen by a router.
+
+    `source` tells draws apart.
+    """
 
     count: int
+    source: int = field(default_factory=lambda: next(_SOURCES), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

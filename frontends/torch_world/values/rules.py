@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -152,7 +152,10 @@ def _compare(equal: bool) -> Rule:
         level = _equal_level(call, call.args[0], call.args[1])
         if level is None:
             return None
-        return settled(level if equal else 1 - level, call.result)
+        known = call.value(0)
+        made_up = not isinstance(known, Even) or known.made_up
+        found = settled(level if equal else 1 - level, call.result, made_up)
+        return _of_source(found, known)
 
     return rule
 
@@ -173,7 +176,12 @@ def _equal_level(call: Call, left: torch.Tensor, right: torch.Tensor | float) ->
         other = value.data.item()
     if isinstance(known, Classes):
         return Fraction(1, known.count) if 0 <= other < known.count else Fraction(0)
-    if isinstance(known, Even) and known.level in (0, 1) and other in (0, 1):
+    if isinstance(known, Known) and known.data.numel():
+        return Fraction(int((known.data == other).sum()), known.data.numel())
+    exact = isinstance(known, Even) and (
+        not known.made_up or known.level in (0, 1) and other in (0, 1)
+    )
+    if isinstance(known, Even) and exact:
         return Fraction(int(known.level == other))
     if not left.dtype.is_floating_point and isinstance(other, int) and other < 0:
         return Fraction(0)  # ignored labels and padding are taken not to occur
@@ -206,16 +214,22 @@ def _order(below: Callable[[int], int]) -> Rule:
         if not isinstance(known, Classes):
             return None
         inside = min(max(below(int(bound)), 0), known.count)
-        return settled(Fraction(inside, known.count), call.result)
+        return _of_source(settled(Fraction(inside, known.count), call.result), known)
 
     return rule
+
+
+def _of_source(found: Value, known: Value | None) -> Value:
+    """A mask that was made of classes knows of which."""
+    both = isinstance(found, Even) and isinstance(known, Classes)
+    return replace(found, source=known.source) if both else found
 
 
 def _complement(rule: Rule) -> Rule:
     def other(call: Call) -> Found:
         found = rule(call)
         if isinstance(found, Even):
-            return Even(1 - found.level)
+            return replace(found, level=1 - found.level)
         if isinstance(found, Known):
             return Known(~found.data, made_up=True)
         return None
@@ -225,21 +239,29 @@ def _complement(rule: Rule) -> Rule:
 
 def _not(call: Call) -> Found:
     value = call.value(0)
-    return Even(1 - value.level, value.made_up) if isinstance(value, Even) else None
+    return replace(value, level=1 - value.level) if isinstance(value, Even) else None
 
 
-def _both(combined: Callable[[Fraction, Fraction], Fraction]) -> Rule:
+def _both(of_one: _Combined, apart: _Combined) -> Rule:
+    """`of_one` is exact for two bounds of one tensor of classes, as in `(i >= low) & (i < high)`;
+    `apart` is what two draws have in common on average."""
+
     def rule(call: Call) -> Found:
         left, right = (_level(call, arg) for arg in call.args[:2])
-        return None if left is None or right is None else Even(combined(left, right))
+        if left is None or right is None:
+            return None
+        one, other = (getattr(call.value(index), "source", 0) for index in (0, 1))
+        return Even(of_one(left, right), source=one) if one == other else Even(apart(left, right))
 
     return rule
 
 
-#: Exact where the two masks come from one tensor of classes, as in `(i >= low) & (i < high)`.
-_and = _both(lambda left, right: max(left + right - 1, Fraction(0)))
-_or = _both(lambda left, right: min(left + right, Fraction(1)))
-_times = _both(lambda left, right: left * right)
+_Combined = Callable[[Fraction, Fraction], Fraction]
+_times = _both(*2 * [lambda left, right: left * right])
+_and = _both(
+    lambda left, right: max(left + right - 1, Fraction(0)), lambda left, right: left * right
+)
+_or = _both(lambda left, right: min(left + right, Fraction(1)), lambda a, b: a + b - a * b)
 
 
 def _multiply(call: Call) -> Found:

@@ -239,6 +239,30 @@ def test_ignored_labels_are_taken_not_to_occur() -> None:
         assert (labels != -100).sum().item() == 28
 
 
+def test_labels_that_are_ignored_everywhere_and_independent_masks() -> None:
+    with world() as values:
+        labels, rows = torch.full((40_000,), -100), torch.rand(40_000, 4)
+        assert [len(rows[m]) for m in (labels != -100, labels == -100, labels == 3)] == [
+            0,
+            40_000,
+            0,
+        ]
+        assert not values.warnings, "nothing was made up"
+        one, other = routed(4096, 8, 4) < 4, routed(4096, 8, 4) < 2
+        assert [int(m.sum()) for m in (one & other, one | other)] == [2048, 10240]
+        assert (one & ~one).sum().item() == 0
+
+
+def test_what_is_known_is_counted_not_balanced() -> None:
+    with world() as values:
+        tokens = torch.tensor([0, 0, 0, 0, 0, 1, 1, 2])
+        assert torch.bincount(tokens, minlength=4).tolist() == [5, 2, 1, 0]
+        assert torch.histc(tokens.float(), bins=3, min=0, max=3).tolist() == [5, 2, 1]
+        found, counts = torch.unique(tokens, return_counts=True)
+        assert (found.tolist(), counts.tolist()) == ([0, 1, 2], [5, 2, 1])
+    assert not values.warnings
+
+
 def test_constants_are_read_exactly_and_without_a_word() -> None:
     with world() as values:
         offsets = torch.tensor([3, 1, 2])
