@@ -248,8 +248,9 @@ def _memory(
     capacity = int(chip.memory_bytes.value)  # all that a chip says of it
     if workload.measured_by:
         return recorded_memory(workload.measured_by, capacity)
+    spread = stack.reserved_deviation.value if stack.reserved_deviation else 0.0
     found = [
-        replace(use, runtime=runtime_memory(program, stack, use.peak_bytes))
+        replace(use, runtime=runtime_memory(program, stack, use.peak_bytes), spread=spread)
         for program, use in zip(
             workload.programs, stored(workload, kernels, policy, stack).memory(), strict=True
         )

@@ -1,17 +1,20 @@
-"""What stacks keep of a device's memory: fitted on torchtitan's tables, and on XLA:TPU's own peaks.
+"""What stacks keep of a device's memory: measured on Megatron-core and torchtitan, and XLA:TPU's own peaks.
 
-PyTorch: the bytes that its allocator reserved (torchtitan's GiB) over those in use, of the two rows
-with a compiler; `titan_gib` has those without one, which are held out. XLA:TPU: its heap over that
-of Flint, of half of the programs of `benchmarks.compiled_memory`.
+PyTorch: the bytes that its allocator reserved over those in use. Of Megatron-core both were measured
+(SimuMax's B200; programs of one half are fitted on), and how far programs are apart, which other
+stacks are assumed to be too. Of torchtitan GiB reserved are over those of Flint, for the two rows with
+a compiler; `titan_gib` has those without one, which are held out. XLA:TPU: its heap over that of
+Flint, of half of the programs of `benchmarks.compiled_memory`.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
-from statistics import median
+from statistics import mean, median, stdev
 
 import flint
 from benchmarks.compiled_memory import CLUSTERS, rows
@@ -26,19 +29,24 @@ from flint.ir.mesh import Mesh
 from flint.requests.estimate import EstimateRequest
 
 #: Stacks whose software is PyTorch too, and of which nothing was measured.
-OTHERS = ("composer", "inductor", "megatron", "megatron-deepspeed", "pytorch-eager")
+OTHERS = ("composer", "deepspeed", "inductor", "megatron-deepspeed", "pytorch-eager")
 GIB = 2**30
 
 
 def fits() -> Sequence[Fit]:
     """The shares of stacks."""
-    torch = ("reserved_share",)
+    torch, spread = ("reserved_share",), ("reserved_deviation",)
     tpu = ("heap_share",)
     return [
+        Fit("memory.spread", "megatron", "", torch + spread, len(_logs()), _measured, {}, True),
         Fit("memory.reserved", "torchtitan", "", torch, 2, _reserved, {}),
         *(
             Fit("memory.reserved", name, "", torch, 2, partial(_as, "torchtitan", *torch), {}, True)
             for name in OTHERS
+        ),
+        *(
+            Fit("memory.spread", name, "", spread, 2, partial(_as, "megatron", *spread), {}, True)
+            for name in ("torchtitan", *OTHERS)
         ),
         Fit("memory.heap", "xla-tpu", "", tpu, len(_half()), _heap, {}),
         Fit(
@@ -57,6 +65,19 @@ def _reserved() -> dict[str, Constant]:
     share = math.exp(sum(map(math.log, ratios)) / len(ratios))
     source = "benchmarks.fits memory.reserved on torchtitan's table, Llama 8B with torch.compile"
     return {"reserved_share": (share, "fitted", source)}
+
+
+def _logs() -> list[float]:
+    """ln of bytes reserved over bytes allocated of Megatron-core's programs of half 0."""
+    rows = [r for r in read("simumax/memory.csv") if not zlib.crc32(r["case"].encode()) % 2]
+    return [math.log(float(r["reserved_gib"]) / float(r["allocated_gib"])) for r in rows]
+
+
+def _measured() -> dict[str, Constant]:
+    logs = _logs()
+    source = "benchmarks.fits memory.spread on SimuMax's B200, max_memory_reserved over max_memory_allocated"
+    found = {"reserved_share": math.exp(mean(logs)), "reserved_deviation": stdev(logs)}
+    return {name: (value, "fitted", source) for name, value in found.items()}
 
 
 def titan_gib() -> Iterator[tuple[int, str, float, float]]:

@@ -195,9 +195,7 @@ def loss_fn(params, tokens, *, c: Mpt):
         x = layer_norm(x, root["scale"], root["bias"])
         logits = jnp.einsum("bsd,vd->bsv", x, root["table"])
     with jax.named_scope("loss"):
-        loss = cross_entropy(logits, tokens)
-    with jax.named_scope("metrics"):
-        return loss, metrics(jax.lax.stop_gradient(logits), tokens)
+        return cross_entropy(logits, tokens), jax.lax.stop_gradient(logits)
 
 
 @jax.jit
@@ -211,7 +209,13 @@ def train_step(params, moments, count, tokens, *, c: Mpt):
     """What one rank does."""
 
     def gradient(tokens):
-        return jax.value_and_grad(functools.partial(loss_fn, c=c), has_aux=True)(params, tokens)
+        found = jax.value_and_grad(functools.partial(loss_fn, c=c), has_aux=True)(params, tokens)
+        (loss, logits), gradients = found
+        # Composer measures when the backward pass has ended: with the gradient of the embedding
+        logits, last = jax.lax.optimization_barrier((logits, gradients["root"]))
+        with jax.named_scope("metrics"):
+            told = metrics(logits, tokens)
+        return (loss, told), gradients | {"root": last}
 
     def microbatch(total, tokens):
         told, gradients = gradient(tokens)

@@ -35,7 +35,9 @@ class Stack(Model):
     heap_share: Positive | None = None
     """Bytes of a compiler's heap over those that Flint lays out: tiles, copies into other layouts."""
     reserved_share: Positive | None = None
-    """Bytes that a framework's allocator reserves over those in use."""
+    """Bytes that a framework's allocator reserves over those in use, most often."""
+    reserved_deviation: NotNegative | None = None
+    """The standard deviation of the logarithm of that over programs."""
     context_bytes: NotNegative | None = None
     """Memory of a device that libraries, and the code of kernels, take before a program begins."""
     communicator_bytes: NotNegative | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -208,6 +209,8 @@ def _begins(program: Program, early: Preparation) -> list[int]:
 
 #: Points of a curve at most: enough for a picture.
 CURVE_POINTS = 512
+#: What is less probable is not said.
+UNLIKELY = 0.05
 
 
 @dataclass(frozen=True)
@@ -229,7 +232,8 @@ class MemoryUse:
     chip's memory, 0 if none was given; all of it is taken to be free for the step. `host_bytes`
     are the most that lie in the memory of the host for this device, and are in no other number. If
     `recorded`, a profile says the peak (0: it does not), and nothing says what it is made of.
-    `runtime` is what the software keeps of the device beside `peak_bytes`, by what for (`runtime.py`).
+    `runtime` is what the software keeps of the device beside `peak_bytes`, by what for. The logarithm
+    of what its allocator holds over `peak_bytes` has the standard deviation `spread` over programs.
     """
 
     peak_bytes: int
@@ -241,6 +245,7 @@ class MemoryUse:
     host_breakdown: Mapping[str, int] = field(default_factory=dict)
     recorded: bool = False
     runtime: Mapping[str, int] = field(default_factory=dict)
+    spread: float = 0.0
 
     @property
     def runtime_bytes(self) -> int:
@@ -258,16 +263,31 @@ class MemoryUse:
         return not self.capacity_bytes or self.total_bytes <= self.capacity_bytes
 
     @property
+    def too_much(self) -> float:
+        """The probability that it needs more than the chip has, as far as the allocator decides it."""
+        beside = self.runtime_bytes - self.runtime.get(RuntimeKind.ALLOCATOR, 0)
+        room = self.capacity_bytes - beside
+        if not self.capacity_bytes or not self.peak_bytes:
+            return 0.0
+        if not self.spread or room <= 0:
+            return float(not self.fits)
+        margin = math.log(room / (self.total_bytes - beside)) / self.spread
+        return 0.5 * math.erfc(margin / math.sqrt(2))
+
+    @property
     def verdict(self) -> str:
         """Whether it fits, in words.
 
         What the allocator reserves and what groups of devices hold was fitted on few programs: where
         that alone is too much, a step may run with less of it.
         """
-        if self.fits:
-            return "fits"
         sure = self.peak_bytes + self.runtime.get(RuntimeKind.CONTEXT, 0)
-        return "may not fit" if sure <= self.capacity_bytes else "DOES NOT FIT"
+        if self.capacity_bytes and sure > self.capacity_bytes:
+            return "DOES NOT FIT"
+        if self.too_much < UNLIKELY:
+            return "fits"
+        share = min(max(round(100 * self.too_much), 1), 99)
+        return f"may not fit ({share} %)" if self.spread else "may not fit"
 
 
 def memory_use(

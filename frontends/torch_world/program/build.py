@@ -343,8 +343,8 @@ class _Build:
     def _alone(self, event: Event) -> int:
         """A collective of one rank: its result is its input."""
         self._leave_waits(event)
-        sources = self._sources(read(event))
-        stored = [t for t in results(event) if t.storage not in {i.storage for i in read(event)}]
+        sources = self._sources(event.inputs)
+        stored = [t for t in results(event) if t.storage not in {i.storage for i in event.inputs}]
         if not stored:
             return max(sources, default=-1)
         alias = max(sources, default=-1)

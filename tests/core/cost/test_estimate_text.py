@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from flint.backends.cost.estimate import Estimate, estimate
 from flint.backends.cost.estimate_text import MEMORY_ROWS
-from flint.backends.cost.memory.memory import RuntimeKind
+from flint.backends.cost.memory.memory import MemoryUse, PeakPlace, RuntimeKind
 from flint.cli import app
 from flint.cluster.models import Cluster
 from flint.ir.mesh import Mesh
@@ -96,6 +97,30 @@ def test_memory_is_shown_with_what_the_chip_has(estimated: Estimate) -> None:
         found = replace(estimated, classes=(replace(estimated.classes[0], memory=beside),))
         shown, _ = _lines(found.to_text(), "memory  ")
         assert shown == "79.0 GiB + 1.00 GiB of the runtime of 79.1 GiB, may not fit"
+
+
+@pytest.mark.parametrize(
+    "held, words",
+    [
+        (1.0, "may not fit (50 %)"),
+        (math.exp(0.05), "may not fit (84 %)"),
+        (math.exp(-0.05), "may not fit (16 %)"),
+        (math.exp(-0.05 * 1.7), "fits"),
+        (1.09, "may not fit (96 %)"),  # the program alone is 99 % of the chip's memory
+        (1.11, "DOES NOT FIT"),
+    ],
+)
+def test_what_may_not_fit_says_how_probable_that_is(held: float, words: str) -> None:
+    """`held` is the memory over what the chip has, where the allocator takes as much as usual: 1.1."""
+    peak = round(held / 1.1 * 80 * GIB)
+    use = MemoryUse(
+        peak, PeakPlace(0, "", "", ""), {}, 80 * GIB, spread=0.05,
+        runtime={str(RuntimeKind.ALLOCATOR): round(0.1 * peak)},
+    )  # fmt: skip
+    assert use.verdict == words
+    assert use.fits == (use.too_much <= 0.5)
+    assert MemoryUse(0, use.at, {}, 80 * GIB, spread=0.05).verdict == "fits"
+    assert replace(use, capacity_bytes=0).verdict == "fits", "nothing is known of the chip"
 
 
 def test_of_many_classes_those_with_most_memory_are_shown(estimated: Estimate) -> None:

@@ -282,6 +282,22 @@ def test_a_gather_of_one_rank_into_part_of_a_buffer_leaves_the_rest():
     assert {negated, read} <= set(nodes.dependencies(reader))
 
 
+def test_a_collective_of_one_rank_in_its_place_makes_nothing():
+    """Megatron's buffers of one replica: all of a bucket is the shard that is gathered, or reduced."""
+    bucket = part(1, 0, 8)
+    for kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
+        alone = collective(kind, "self", 32)
+        program = build(
+            update("aten.neg_", [bucket]),
+            event("c10d._allgather_base_", [bucket], [bucket], writes=(1,), comm=alone),
+            event("aten.exp", [bucket], [tensor(2, 8)]),
+            storages={1: stored("buffer", "flat", tensor(1, 8))},
+        )
+        assert [r.opcode for r in rows(program)][1:] == ["aten.neg_", "aten.exp"]
+        assert named(program, "aten.exp").deps == (1,)
+        assert buffers(program).live_bytes.max() == 64
+
+
 def test_waiting_for_what_did_not_run_is_no_dependency():
     """Nothing had run on the stream of the view: row 0 is none that anything waits for."""
     program = build(
