@@ -7,13 +7,13 @@ from outside is there until the loop has ended, at moment 2 * stop - 1.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.backends.cost.memory.storage import Storage
 from flint.backends.cost.memory.values import Carry, RowValues, eager_updates, values
 from flint.ir.columns import is_any, type_bytes
 from flint.ir.op_class import ELEMENTWISE, MERGED, ON_HOST, OpClass
@@ -135,6 +135,9 @@ class _Layout:
     def buffers(self) -> Buffers:
         for carry in self.values.changing:
             self._carry(carry)
+        for carry in self.values.changing:
+            self._reduce_in_place(carry)
+            self._add_when_made(carry)
         self._overwrite()
         self._return_in_donated()
         return self._collect()
@@ -215,6 +218,59 @@ class _Layout:
             self.storage.share(carry.row, made)
         self.storage.reserve(carry.row, end)
 
+    def _reduce_in_place(self, carry: Carry) -> None:
+        """What a pipeline sums, replicas reduce where it lies, as frameworks do in their buffers.
+
+        A loop over the layers takes a slice of all, reduces it, and writes it to an array of its own.
+        """
+        accumulated = self._reduced_slice(carry)
+        if accumulated < 0 or self.last[accumulated] > self._end(carry):
+            return
+        if self.storage.size[self.storage.root(accumulated)] != self.storage.size[carry.row]:
+            return
+        ends_as, start = self.values.last_of[carry.row], self.program.regions[carry.region].start
+        for value in (carry.row, ends_as, carry.initial):
+            if value >= 0 and self.storage.span(value)[1] >= 2 * start:
+                self.storage.join(accumulated, value)
+
+    def _reduced_slice(self, carry: Carry) -> int:
+        """The sum of a pipeline of which a reduced slice goes into a carried array, or -1."""
+        program, row, reduced = self.program, carry.produced, False
+        if program.op[row] != OpClass.UPDATE_SLICE or len(program.dependencies(row)) != 2:
+            return -1
+        row = int(program.dependencies(row)[1])
+        while program.op[row] != OpClass.DYNAMIC_SLICE:
+            reads = program.dependencies(row)
+            if len(reads) != 1 or program.region[row] != carry.region:
+                return -1
+            reduced |= program.collective[row] == Collective.ALL_REDUCE
+            row = int(reads[0])
+        source = self.values.read(int(program.dependencies(row)[0]), carry.region)
+        return source if reduced and self._is_accumulated(source) else -1
+
+    def _is_accumulated(self, value: int) -> bool:
+        """Whether a value is what a pipeline adds gradients of microbatches to."""
+        while value in self.updated:
+            value = self._before(value)
+        return value < self.count and self.program.op[value] == OpClass.ACCUMULATOR
+
+    def _add_when_made(self, carry: Carry) -> None:
+        """Frameworks add each gradient to its sum when it is there: where a loop stacks those of all
+        layers for one addition to what a pipeline sums, the stack takes no memory."""
+        program, produced = self.program, carry.produced
+        readers = program.dep_owner[program.deps == produced]
+        outside = readers[
+            (program.region[readers] != carry.region) & (program.op[readers] != OpClass.TURN)
+        ].tolist()
+        ends_as = self.values.last_of[carry.row]
+        if program.op[produced] != OpClass.UPDATE_SLICE or len(outside) != 1:
+            return
+        if outside[0] not in self.updated or not self._is_accumulated(outside[0]):
+            return
+        shared = (carry.row, produced, ends_as, carry.initial)
+        for root in {self.storage.root(v) for v in shared if v >= 0}:
+            self.storage.size[root] = 0
+
     def _taker(self, value: int) -> int:
         """The row that makes a value, or that is the result of another."""
         is_part = value < self.count and self.maker[value] != value
@@ -268,6 +324,9 @@ class _Layout:
         values, storage = self.values, self.storage
         for row in range(self.count):
             if values.of_row[row] != row or self._changes(row):
+                continue
+            if row in self.updated and self._is_accumulated(row):
+                storage.join(self._before(row), row)  # each microbatch adds to it
                 continue
             given = [v for v in self._candidates(row) if self._takes_over(row, v)]
             if not any(storage.share(row, v, resize=row in self.updated) for v in given):
@@ -395,106 +454,3 @@ class _Layout:
             reads=self.eager.reads,
             on_host=on_host(program)[[born // 2 for born, _ in spans]],
         )
-
-
-# Values that use the same memory at different times.
-
-#: From one moment to another, both included.
-Interval = tuple[int, int]
-
-
-class Storage:
-    """Groups of values, each with one piece of memory and the moments at which it is needed.
-
-    Value v needs `size[v]` bytes during `intervals[v]`. A group with a value of `kept` is only
-    read.
-    """
-
-    def __init__(self, size: list[int], intervals: list[Interval], kept: list[bool]) -> None:
-        self.size = size
-        self._kept = kept
-        self._busy = [[interval] for interval in intervals]
-        self._reserved = [end for _, end in intervals]
-        self._parent = list(range(len(size)))
-
-    def root(self, value: int) -> int:
-        """The value that stands for its group."""
-        parent = self._parent
-        while parent[value] != value:
-            parent[value] = parent[parent[value]]
-            value = parent[value]
-        return value
-
-    def share(self, value: int, other: int, *, resize: bool = False, apart: bool = False) -> bool:
-        """Put two groups into one memory if they are never needed at once; whether they are.
-
-        The last moment of one may be the first of the other where callers know that what happens
-        then may write over what it reads; `apart` says that it may not. Sizes are equal, unless
-        `resize` takes the larger.
-        """
-        a, b = self.root(value), self.root(other)
-        if a == b:
-            return True
-        if self._kept[a] or self._kept[b] or (self.size[a] != self.size[b] and not resize):
-            return False
-        few, many = sorted((self._busy[a], self._busy[b]), key=len)
-        near = int(apart)
-        if any(_meets(many, (start - near, end + near)) for start, end in few):
-            return False
-        for interval in few:
-            _insert(many, interval)
-        self._parent[b] = a
-        self._busy[a], self._busy[b] = many, []
-        self._reserved[a] = max(self._reserved[a], self._reserved[b])
-        self.size[a] = max(self.size[a], self.size[b])
-        return True
-
-    def join(self, value: int, other: int) -> None:
-        """Put two groups into the memory of `value`, of its size, whatever reads them when."""
-        a, b = self.root(value), self.root(other)
-        if a == b:
-            return
-        busy = self._busy[a] + self._busy[b]
-        self._busy[a] = [(min(start for start, _ in busy), max(end for _, end in busy))]
-        self._reserved[a] = max(self._reserved[a], self._reserved[b])
-        self._parent[b], self._busy[b] = a, []
-
-    def absorb(self, value: int, other: int) -> bool:
-        """Put part of a value into another group's memory, and make the value smaller by it."""
-        a, b = self.root(value), self.root(other)
-        fits = a != b and not self._kept[b] and self.size[b] <= self.size[a]
-        if not fits or any(_meets(self._busy[b], interval) for interval in self._busy[a]):
-            return False
-        for interval in self._busy[a]:
-            _insert(self._busy[b], interval)
-        self._reserved[b] = max(self._reserved[b], self._reserved[a])
-        self.size[a] -= self.size[b]
-        return True
-
-    def reserve(self, value: int, until: int) -> None:
-        """Keep the group's memory until a moment, whether it is needed then or not."""
-        root = self.root(value)
-        self._reserved[root] = max(self._reserved[root], until)
-
-    def span(self, value: int) -> Interval:
-        """The first and the last moment of the group."""
-        root = self.root(value)
-        return self._busy[root][0][0], max(self._busy[root][-1][1], self._reserved[root])
-
-
-def _meets(busy: list[Interval], interval: Interval) -> bool:
-    """Whether `interval` has more in common with the sorted `busy` than an end with a beginning."""
-    start, end = interval
-    at = bisect_left(busy, interval)
-    if at < len(busy) and (busy[at][0] < end or busy[at][0] == start):
-        return True
-    return at > 0 and busy[at - 1][1] > start
-
-
-def _insert(busy: list[Interval], interval: Interval) -> None:
-    """Add an interval, joined with those that it touches: chains of updates stay short."""
-    at = bisect_left(busy, interval)
-    if at > 0 and busy[at - 1][1] == interval[0]:
-        busy[at - 1] = (busy[at - 1][0], interval[1])
-    else:
-        insort(busy, interval)

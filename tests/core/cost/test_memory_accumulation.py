@@ -6,12 +6,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
+import numpy as np
 import pytest
 
 from flint.backends.cost.memory.liveness import buffers
+from flint.backends.cost.memory.memory import stored_programs
 from flint.frontends.torch_world.program.build import build_program
 from flint.frontends.torch_world.record.recording import Event, TensorInfo
 from flint.ir.mesh import Mesh
+from flint.ir.op_class import OpClass
+from flint.ir.program import Collective, Phase
+from flint.tracing import trace_step
+from tests.jax_pipelines import HIDDEN, LAYERS, WIDTH, pipeline
 from tests.recordings import event, recording, tensor, update
 
 SUMS = (tensor(1, 256, 256), tensor(2, 256, 256))
@@ -60,3 +66,17 @@ def peak_bytes(way: str, number: int) -> int:
 )
 def test_the_peak_is_that_of_two_microbatches(way: str) -> None:
     assert peak_bytes(way, 1) <= peak_bytes(way, 2) == peak_bytes(way, 8) == peak_bytes(way, 64)
+
+
+def test_a_pipeline_adds_up_and_reduces_gradients_where_they_lie() -> None:
+    """Nothing else is ever as large as the gradients of all layers: neither those of one microbatch,
+    nor what replicas made of them together."""
+    mesh = Mesh(("pipe", "data", "model"), (1, 2, 1))
+    (program,) = stored_programs(trace_step(pipeline(mesh), mesh).workload)
+    layout = buffers(program)
+    stacked = LAYERS * WIDTH * HIDDEN * 4
+    made = np.isin(program.phase[layout.first], (Phase.BACKWARD, Phase.OPTIMIZER))
+    alike = made & (layout.num_bytes == stacked)
+    assert layout.of(alike).live_bytes.max() == 2 * stacked, "sums for the two products of a layer"
+    sums = program.op[layout.first] == OpClass.ACCUMULATOR
+    assert (program.collective == Collective.ALL_REDUCE).any() and sums.sum() == 5
