@@ -43,6 +43,7 @@ PARTS = {
     "GEMM bf16": Part.PRODUCTS,
     "GEMM": Part.NARROW,
     "products": Part.PRODUCTS,
+    "experts fp8": Part.NARROW_GROUPED,
     "experts|grouped": Part.GROUPED,
     "attention, decode": Part.DECODING,
     "attention.*backward": Part.BACKWARD,
@@ -74,6 +75,7 @@ class Priced:
     """Kernels of one chip as priced and as measured, and a roofline's times; `half` 1 is held out.
 
     `split` is what all of them are, and "left out" those that judge; "": their halves say it.
+    `library` is the one whose kernels they are, where a chip has rows of several.
     """
 
     data: str
@@ -83,6 +85,7 @@ class Priced:
     bound_ns: Float64s
     half: Int64s
     split: str = ""
+    library: str = ""
 
     @property
     def part(self) -> Part | None:
@@ -222,7 +225,7 @@ def expert_rows() -> Iterator[Priced]:
         columns = (predicted, calls.measured_ns, bound, calls.half)
         for routing, chosen in (("balanced", calls.balanced), ("power law", ~calls.balanced)):
             part = tuple(column[chosen] for column in columns)
-            yield Priced(f"{title}, {routing}", hardware.chip.name, *part)
+            yield Priced(f"{title}, {routing}", hardware.chip.name, *part, library=library)
     for preset in simumax_rows.SYSTEMS:
         products, hardware = training_products(preset), grouped.training_hardware(preset)
         least = np.maximum(
@@ -247,7 +250,8 @@ def attention_rows() -> Iterator[Priced]:
                 yield from of_chip("attention, prefill > 10 GFLOP", preset, big)
     for preset, (library, gpu) in attention.ENCODERS.items():
         chip = with_libraries(Cluster.load(preset).chip, library)
-        yield from of_chip(f"attention, encoders, {library}", preset, rows.encoder(gpu), chip)
+        for data in of_chip(f"attention, encoders, {library}", preset, rows.encoder(gpu), chip):
+            yield replace(data, library=library)
 
 
 def with_libraries(chip: Chip, *libraries: str) -> Chip:

@@ -15,6 +15,7 @@ rows of their own are assumed from those that are nearest, and say so.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import zlib
@@ -47,6 +48,7 @@ from flint.cluster.residuals import (
     Fallback,
     Part,
     Residual,
+    on_chip,
     residual,
     verified_stacks,
     widening,
@@ -70,7 +72,7 @@ LENT: Mapping[Part, tuple[Mapping[str, str], Callable[[str], Measured]]] = {
 }
 #: A part without rows -> the nearest one that has some: it is taken to be half as far off again.
 NEAREST = {
-    Part.NARROW: Part.PRODUCTS, Part.GROUPED: Part.PRODUCTS, Part.CONVOLUTIONS: Part.PRODUCTS,
+    Part.NARROW: Part.PRODUCTS, Part.GROUPED: Part.PRODUCTS, Part.NARROW_GROUPED: Part.GROUPED, Part.CONVOLUTIONS: Part.PRODUCTS,
     Part.DECODING: Part.ATTENTION, Part.BACKWARD: Part.ATTENTION, Part.NORMS: Part.ELEMENTWISE,
     Part.SOFTMAX: Part.ELEMENTWISE, Part.COPIES: Part.ELEMENTWISE, Part.REDUCTIONS: Part.ELEMENTWISE,
     Part.LOOK_UPS: Part.ELEMENTWISE, Part.OTHERS: Part.ELEMENTWISE, Part.OUTSIDE: Part.INSIDE,
@@ -92,6 +94,7 @@ class Group:
     data: str
     logs: Float64s
     step: Fallback | None = None
+    library: str = ""
 
     @property
     def level(self) -> float:
@@ -127,7 +130,8 @@ def _of_gpus() -> Iterator[Group]:
     for p in priced_kernels():
         held = p.half == 1
         if p.part is not None and held.any():
-            yield group(p.part, p.chip, p.data, p.priced_ns[held], p.measured_ns[held])
+            found = group(p.part, p.chip, p.data, p.priced_ns[held], p.measured_ns[held])
+            yield replace(found, library=p.library)
 
 
 def _of_neusight() -> Iterator[Group]:
@@ -337,9 +341,14 @@ def deviations(groups: Sequence[Group]) -> Residual:
     weight = np.concatenate(
         [np.full(len(g.logs), 1 / root) for g, root in zip(half, roots, strict=True)]
     )
-    scale = _quantile(away, weight, 0.8) / max(WIDTH * math.hypot(each, common), 1e-9)
+    scale = _quantile(away, weight, _share(len(away))) / max(WIDTH * math.hypot(each, common), 1e-9)
     data = ", ".join(dict.fromkeys(g.data for g in groups if g.data not in PRODUCTS))
     return _known(scale * each, scale * common, len(away), data or "constants of each other chip")
+
+
+def _share(rows: int) -> float:
+    """The quantile of so many rows within which 80 % of others like them lie on average (split conformal)."""
+    return min(math.ceil(0.8 * (rows + 1)) / rows, 1.0)
 
 
 def _quantile(values: Float64s, weight: Float64s, share: float) -> float:
@@ -389,14 +398,24 @@ def _width(known: Residual) -> float:
 
 
 def on_chips() -> dict[str, dict[Part, Residual]]:
-    """The same of each chip that has enough rows of a part."""
+    """The same of each chip, and library on it, that has enough rows of a part.
+
+    A chip's own are without those of libraries that have constants of their own, if that leaves enough.
+    """
     found: dict[str, dict[Part, Residual]] = {}
-    for chip in sorted({g.chip for g in own()}):
-        for part in Part:
-            mine = [g for g in own() if (g.part, g.chip, g.step) == (part, chip, None)]
-            if sum(len(g.logs) for g in mine) >= FEW:
-                found.setdefault(chip, {})[part] = deviations(mine)
+    for chip, part in itertools.product(sorted({g.chip for g in own()}), Part):
+        mine = [g for g in own() if (g.part, g.chip, g.step) == (part, chip, None)]
+        for library in sorted({g.library for g in mine}):
+            its = [g for g in mine if g.library == library]
+            if _rows(its) >= FEW:
+                found.setdefault(on_chip(chip, library), {})[part] = deviations(its)
+        if _rows(mine) >= FEW and part not in found.get(chip, {}):
+            found.setdefault(chip, {})[part] = deviations(mine)
     return found
+
+
+def _rows(groups: Iterable[Group]) -> int:
+    return sum(len(g.logs) for g in groups)
 
 
 def steps_taken(known: Mapping[Part, Residual]) -> dict[Fallback, dict[Part, Residual]]:
@@ -501,9 +520,10 @@ def coverage_table() -> str:
     lines = []
     for g in own():
         rest = g.logs[1::2]
-        width = WIDTH * deviation_of(g.part, {g.step: 1.0} if g.step else {}, g.chip)
-        share = float((np.abs(rest) <= width).mean())
         if len(g.logs) > FEW:
+            steps = {g.step: 1.0} if g.step else {}
+            width = WIDTH * deviation_of(g.part, steps, g.chip, g.library)
+            share = float((np.abs(rest) <= width).mean())
             missed = "" if BARS[0] <= share <= BARS[1] else "missed"
             lines.append(
                 (

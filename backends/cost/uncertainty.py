@@ -63,12 +63,20 @@ KERNELS: Mapping[KernelKind, Part] = {
     KernelKind.GATHER: Part.LOOK_UPS,
     KernelKind.SCATTER: Part.LOOK_UPS,
 }
+#: The part of products, by whether they are grouped and of 8 or 4 bits.
+_PRODUCTS: Mapping[tuple[bool, bool], Part] = {
+    (False, False): Part.PRODUCTS,
+    (False, True): Part.NARROW,
+    (True, False): Part.GROUPED,
+    (True, True): Part.NARROW_GROUPED,
+}
 #: Beginnings of the names of constants that price a part.
 PREFIXES: Mapping[Part, tuple[str, ...]] = {
     Part.PRODUCTS: ("gemm.",),
     Part.CONVOLUTIONS: ("convolution.",),
     Part.NARROW: ("fp8.", "fp8-block.", "fp4."),
-    Part.GROUPED: ("grouped.", "grouped-fp8."),
+    Part.GROUPED: ("grouped.",),
+    Part.NARROW_GROUPED: ("grouped-fp8.",),
     Part.ATTENTION: ("attention.",),
     Part.DECODING: ("decode.",),
     Part.BACKWARD: ("attention.backward_",),
@@ -83,6 +91,7 @@ PREFIXES: Mapping[Part, tuple[str, ...]] = {
 INSTEAD: Mapping[Part, tuple[Part, Fallback]] = {
     Part.NARROW: (Part.PRODUCTS, Fallback.LIBRARY),
     Part.GROUPED: (Part.PRODUCTS, Fallback.LIBRARY),
+    Part.NARROW_GROUPED: (Part.PRODUCTS, Fallback.LIBRARY),
     Part.CONVOLUTIONS: (Part.PRODUCTS, Fallback.PHYSICS),
     Part.COPIES: (Part.ELEMENTWISE, Fallback.LIBRARY),
     Part.REDUCTIONS: (Part.ELEMENTWISE, Fallback.LIBRARY),
@@ -132,12 +141,12 @@ class Interval:
 
 def interval_of(e: EstimateNumbers) -> Interval:
     """The interval of an estimate, and what it is made of."""
-    measured, chip = _measured_share(e), e.cluster.chip.name
+    measured, chip = _measured_share(e), e.cluster.chip
     spreads = [_spread(p, chip, 1 - measured) for p in parts_of(e)]
     if measured:
         known = residual(Part.MEASURED)
         spreads.append(Spread(Part.MEASURED, "own", measured, known.common))
-    spreads.append(_spread(_whole(e), "", 1 - measured))
+    spreads.append(_spread(_whole(e), None, 1 - measured))
     deviation = math.sqrt(sum((s.share * s.deviation) ** 2 for s in spreads))
     factor = math.exp(WIDTH * deviation)
     fastest = min(e.hfu, 1.0)  # as a share of the step: all products at the chip's peak
@@ -146,19 +155,27 @@ def interval_of(e: EstimateNumbers) -> Interval:
 
 
 def deviation_of(
-    part: Part, steps: Mapping[Fallback, float], chip: str = "", kernels: float = 1.0
+    part: Part,
+    steps: Mapping[Fallback, float],
+    chip: str = "",
+    library: str = "",
+    kernels: float = 1.0,
 ) -> float:
     """The standard deviation of ln(estimate / measured) of the time of a part.
 
-    `steps` are shares of its constants that took a step of falling back, `kernels` how many different
-    ones of equal time there are.
+    `steps` are shares of its constants that took a step of falling back, `library` is the one that
+    priced it, if another than the chip's own, `kernels` how many different ones of equal time there are.
     """
-    rests = [(1.0, residual(part, chip)), *((n, widening(part, s)) for s, n in steps.items())]
+    rests = [
+        (1.0, residual(part, chip, library)),
+        *((n, widening(part, s)) for s, n in steps.items()),
+    ]
     return math.sqrt(sum(n * (r.common**2 + r.each**2 / max(kernels, 1.0)) for n, r in rests))
 
 
-def _spread(p: StepPart, chip: str, modelled: float) -> Spread:
-    deviation = deviation_of(p.part, p.steps, chip, p.kernels)
+def _spread(p: StepPart, chip: Chip | None, modelled: float) -> Spread:
+    whose = (chip.name, library_of(p.part, chip)) if chip else ("", "")
+    deviation = deviation_of(p.part, p.steps, *whose, p.kernels)
     lent = max(p.steps.values(), default=0.0) > 0.5
     taken = tuple(step for step in Fallback if step in p.steps)
     return Spread(p.part, "borrowed" if lent else "own", p.share * modelled, deviation, taken)
@@ -229,9 +246,8 @@ def kernel_parts(kernels: Kernels) -> NDArray[np.int64]:
     found = _NUMBERS[kernels.kind]
     products = kernels.kind == KernelKind.GEMM
     for number, name in enumerate(kernels.dtypes):
-        part = Part.GROUPED if groups_of(name) else Part.NARROW
-        if part is Part.GROUPED or name.startswith(("f8", "f6", "f4")):
-            found[products & (kernels.dtype == number)] = _NUMBER_OF[part]
+        its = (groups_of(name) is not None, name.startswith(("f8", "f6", "f4")))
+        found[products & (kernels.dtype == number)] = _NUMBER_OF[_PRODUCTS[its]]
     alone = (kernels.kind == KernelKind.ATTENTION) & (kernels.dims[:, 1] == 1)
     found[alone] = _NUMBER_OF[Part.DECODING]
     return found
@@ -321,6 +337,15 @@ def _of_chip(part: Part, chip: Chip, family: ChipFamily) -> list[set[Fallback]]:
     return [steps | {step} for steps in _of_chip(instead, chip, family)]
 
 
+def library_of(part: Part, chip: Chip) -> str:
+    """The library whose constants price a part; "": they are the chip's own, or it has none."""
+    if part not in PREFIXES:
+        return ""
+    uses, tables = (getattr(chip.family, key, ()) for key in ("uses", "libraries"))
+    its = [name for name in uses if name != SUSTAINED and _of(part, dict(tables).get(name, {}))]
+    return its[-1] if its else ""
+
+
 def _of(part: Part, constants: Mapping[str, T]) -> dict[str, T]:
     return {name: c for name, c in constants.items() if name.startswith(PREFIXES[part])}
 
@@ -378,7 +403,8 @@ def trust_in(cluster: Cluster) -> str:
     found: dict[str, list[str]] = {}
     for part in (*_SHOWN, *outside):
         steps = steps_of(part, cluster)
-        away = math.exp(WIDTH * deviation_of(part, steps, cluster.chip.name)) - 1
+        whose_rows = cluster.chip.name, library_of(part, cluster.chip)
+        away = math.exp(WIDTH * deviation_of(part, steps, *whose_rows)) - 1
         whose = " and ".join(s for s in Fallback if steps.get(s, 0.0) > 0.5) or "rows of its own"
         said = f"{100 * away:.0f} %" if away < 1 else f"a factor of {1 + away:,.1f}"
         found.setdefault(whose, []).append(f"{part} {said}")

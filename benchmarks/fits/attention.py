@@ -60,6 +60,7 @@ ENCODER: Bounds = {
     "attention.tile_ns": (0, 10000, 2000),
 }
 SUSTAINED: Bounds = {"attention.sustained": (0.3, 1, 0.8)}
+SKIPPED: Bounds = {"attention.window_skips": (0, 1, 0.5)}
 BACKWARD: Bounds = {"attention.backward_efficiency": (0.5, 1, 0.85)}
 TABLE = "chip.gpu.constants"
 LIBRARY = "chip.gpu.libraries."
@@ -135,7 +136,7 @@ def serving_rows(preset: str) -> list[Measured]:
     """Prefill and decoding of a preset, without rows that tell nothing of steps or of these kernels.
 
     On RTX PRO 6000, whose L2 holds 128 MB, calls that move an eighth to twice of that are up to twice as fast as
-    from memory: they repeat on the same arrays. There prefill behind windows is a kernel that skips nothing.
+    from memory: they repeat on the same arrays. There prefill behind windows is another kernel (`_windows_fit`).
     """
     gpu = kernel_rows.SERVING[preset]
     prefill, decode = kernel_rows.prefill(gpu), kernel_rows.decode(gpu)
@@ -228,6 +229,7 @@ def fits() -> list[Fit]:
     return [
         *(_serving_fit(preset) for preset in kernel_rows.SERVING),
         *(_tiles_fit(preset) for preset in kernel_rows.SERVING),
+        _windows_fit("rtx-pro-6000"),
         *(_encoder_fit(preset) for preset in ENCODERS),
         *(_sustained_fit(preset) for preset in TRAINING),
         *(_backward_fit(*pair) for pair in TRAINING.items()),
@@ -250,6 +252,18 @@ def _serving_fit(preset: str) -> Fit:
     bounds = serving_bounds(preset)
     rows = sum(int((d.half == 0).sum()) for d in serving_rows(preset))
     return Fit("attention", preset, TABLE, tuple(bounds), rows, run, bounds)
+
+
+def _windows_fit(preset: str) -> Fit:
+    """Prefill behind windows of a preset whose kernel walks along what they hide."""
+    rows = kernel_rows.prefill(kernel_rows.SERVING[preset])
+    rows = rows.select((rows.kernels.all_keys > 0) & (rows.half == 0))
+
+    def run() -> dict[str, Constant]:
+        found = fitted(preset, SKIPPED, [rows], constants_of(Cluster.load(preset).chip).values)
+        return {name: (v, "fitted", _serving_source(preset)) for name, v in found.items()}
+
+    return Fit("attention-windows", preset, TABLE, tuple(SKIPPED), len(rows), run, SKIPPED)
 
 
 def _tiles_fit(preset: str) -> Fit:

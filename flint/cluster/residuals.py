@@ -27,6 +27,7 @@ class Part(StrEnum):
     PRODUCTS = "products"
     NARROW = "narrow products"  #: of 8 and 4 bits
     GROUPED = "grouped products"
+    NARROW_GROUPED = "narrow grouped products"
     CONVOLUTIONS = "convolutions"
     ATTENTION = "attention"
     DECODING = "decoding"  #: attention of one query
@@ -71,7 +72,7 @@ class Residual(Model):
 
 class _File(Model):
     own: Mapping[Part, Residual]
-    on: Mapping[str, Mapping[Part, Residual]]
+    on: Mapping[str, Mapping[Part, Residual]]  #: by chip, and by chip and library
     steps: Mapping[Fallback, Mapping[Part, Residual]]
     verified: Mapping[str, tuple[str, ...]]
 
@@ -81,9 +82,21 @@ def _file() -> _File:
     return _File.model_validate(read_toml(FILE)[0])
 
 
-def residual(part: Part, chip: str = "") -> Residual:
-    """The errors of a part with constants of its own, on this chip if enough of its rows are kept back."""
-    return _file().on.get(chip, {}).get(part) or _file().own[part]
+def residual(part: Part, chip: str = "", library: str = "") -> Residual:
+    """The errors of a part with constants of its own: of a library on this chip, of the chip, or of all.
+
+    Which of them depends on where enough rows are kept back.
+    """
+    known = _file()
+    for name in (on_chip(chip, library), chip):
+        if part in known.on.get(name, {}):
+            return known.on[name][part]
+    return known.own[part]
+
+
+def on_chip(chip: str, library: str) -> str:
+    """What a table calls a library's kernels on a chip; without a library, the chip's own."""
+    return f"{chip}, {library}" if library else chip
 
 
 def widening(part: Part, step: Fallback) -> Residual:

@@ -232,3 +232,27 @@ def test_rows_behind_windows_are_read_as_a_program_would_have_them() -> None:
     assert 0.1 < behind.mean() < 0.4
     keys = AttentionDims.of(measured.kernels.dims).keys[behind]
     assert set(keys.tolist()) == {128, 1024, 8192}
+
+
+def test_prefill_on_rtx_pro_6000_calculates_what_a_window_hides() -> None:
+    """Its serving kernel skips nothing, so twice the tokens take four times as long; decoding reads its window."""
+    growth = {}
+    for chip in ("rtx-pro-6000", "l40s"):
+        short, long = (
+            replace(attention(256, tokens, 128), all_keys=np.array([tokens]))
+            for tokens in (8192, 16384)
+        )
+        growth[chip] = ns(long, chip) / ns(short, chip)
+    assert growth["rtx-pro-6000"] > 3.5 and growth["l40s"] < 2.1
+    one = replace(attention(256, 1, 128), all_keys=np.array([16384]))
+    assert ns(one, "rtx-pro-6000") < 2 * ns(attention(256, 1, 128), "rtx-pro-6000")
+
+
+def test_held_out_prefill_behind_windows_on_rtx_pro_6000() -> None:
+    """Its constant is fitted on 16 rows; the other 24 were 83 % off with windows skipped."""
+    data = kernel_rows.prefill("rtx_pro_6000")
+    held = data.select((data.kernels.all_keys > 0) & (data.half == 1))
+    chip = chip_of("rtx-pro-6000")
+    away = np.abs(latency_ns(held.kernels, chip) / held.measured_ns - 1)
+    bound = np.abs(accuracy_kernels.roofline_ns(held.kernels, chip) / held.measured_ns - 1)
+    assert len(held) == 24 and away.mean() < 0.4 < bound.mean()

@@ -14,8 +14,10 @@ from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.uncertainty import (
     WIDTH,
     are_sisters,
+    deviation_of,
     interval_of,
     kernel_parts,
+    library_of,
     parts_of,
     steps_of,
 )
@@ -197,17 +199,33 @@ def test_a_measured_host_is_trusted() -> None:
 
 
 def test_kernels_are_of_parts_by_kind_type_and_queries() -> None:
-    kind = np.array([KernelKind.GEMM] * 3 + [KernelKind.ATTENTION] * 2 + [KernelKind.SORT])
-    dims = np.array([[1, 8, 8, 8]] * 4 + [[8, 1, 64, 64], [0, 0, 0, 0]])
-    zeros = np.zeros(6, np.int64)
+    kind = np.array([KernelKind.GEMM] * 4 + [KernelKind.ATTENTION] * 2 + [KernelKind.SORT])
+    dims = np.array([[1, 8, 8, 8]] * 5 + [[8, 1, 64, 64], [0, 0, 0, 0]])
+    zeros = np.zeros(7, np.int64)
     kernels = Kernels(
-        kind=kind, dtype=np.array([0, 1, 2, 0, 0, 0]), dims=dims, flops=zeros, read_bytes=zeros,
+        kind=kind, dtype=np.array([0, 1, 2, 3, 0, 0, 0]), dims=dims, flops=zeros, read_bytes=zeros,
         written_bytes=zeros, elements=zeros, arrays=zeros, causal=zeros > 0,
-        dtypes=("bf16", "f8E4M3FN", grouped("bf16", 4)),
+        dtypes=("bf16", "f8E4M3FN", grouped("bf16", 4), grouped("f8E4M3FN", 4)),
     )  # fmt: skip
     assert [list(Part)[n] for n in kernel_parts(kernels)] == [
-        *(Part.PRODUCTS, Part.NARROW, Part.GROUPED, Part.ATTENTION, Part.DECODING, Part.OTHERS)
+        *(Part.PRODUCTS, Part.NARROW, Part.GROUPED, Part.NARROW_GROUPED),
+        *(Part.ATTENTION, Part.DECODING, Part.OTHERS),
     ]
+
+
+def test_a_library_with_rows_of_its_own_has_its_own_width() -> None:
+    """On B200, Triton's experts are further off than TensorRT-LLM's, and no part of a cluster's whole."""
+    chip = Cluster.load("b200-dgx").chip
+    widths = {}
+    for library in ("moe-triton", "moe-trtllm"):
+        gpu = chip.gpu.model_copy(update={"uses": ("cudnn", library, "sustained")})
+        its = library_of(Part.GROUPED, chip.model_copy(update={"gpu": gpu}))
+        assert its == library
+        widths[its] = deviation_of(Part.GROUPED, {}, chip.name, its)
+    assert widths["moe-triton"] > 1.5 * widths["moe-trtllm"]
+    assert library_of(Part.GROUPED, chip) == library_of(Part.HOST, chip) == ""
+    known = residual(Part.GROUPED, chip.name)
+    assert residual(Part.GROUPED, chip.name, "a library without rows") == known
 
 
 def test_text_and_json_say_it() -> None:

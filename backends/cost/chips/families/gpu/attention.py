@@ -27,7 +27,7 @@ times the arithmetic at `attention.backward_efficiency` of forward's. In types o
 another share of that type's peak (`attention-fp8.peak_share`). In the backward pass products are at the
 peak, and each score keeps an SM longer than they do (`attention-fp8.backward_score_cycles`), for types of
 scores and of their gradients change. There kernels skip what a causal mask hides, but may not skip what
-a window hides (`attention-fp8.backward_skips`).
+a window hides (`attention-fp8.backward_skips`); nor do some kernels of prefill (`attention.window_skips`).
 
 For growing heads, queries, keys and bytes every term grows, and none jumps.
 """
@@ -125,7 +125,8 @@ def attention_ns(
         prefill = np.ones_like(prefill)
     peak_share, score_cycles, skips = _of_type(hardware, dtype)
     rate = _rate(hardware, dtype, sizes.size, backward) * (1.0 if backward else peak_share)
-    sizes = _unskipped(sizes, 1 - skips) if backward else sizes
+    walked = 1 - skips if backward else prefill * (1 - c["attention.window_skips"])
+    sizes = _unskipped(sizes, walked)
     tiles = _tiles(sizes, prefill, rate, hardware, score_cycles if backward else None)
     others = sizes.bytes - sizes.cached_bytes - sizes.pair_bytes
     moving = sizes.pair_bytes / c["decode.memory_efficiency"]
@@ -168,7 +169,7 @@ def _sizes(kernels: Kernels, dtype: str, backward: bool) -> _Sizes:
     )  # fmt: skip
 
 
-def _unskipped(sizes: _Sizes, share: float) -> _Sizes:
+def _unskipped(sizes: _Sizes, share: Float64s | float) -> _Sizes:
     """Tiles that walk a share of the way as if no window hid anything from a causal mask."""
     hidden = (sizes.all_keys - np.minimum(sizes.queries, sizes.all_keys) / 2 - sizes.keys) * share
     keys = np.where(sizes.all_keys > sizes.keys, sizes.keys + np.maximum(hidden, 0), sizes.keys)

@@ -107,6 +107,9 @@ CONSTANTS: Mapping[str, Constant] = {
         "efficiency of the backward pass, relative to the forward pass"
     ),
     "attention.sustained": share("share of the efficiency that steps of minutes keep"),
+    "attention.window_skips": Constant(
+        "share of what a window hides that prefill leaves out", most=1
+    ),
     "decode.launch_ns": _LAUNCH,  # attention of one query per head
     "decode.memory_efficiency": _BANDWIDTH,
     "decode.head_ns": Constant("a tile's start and end in that, for heads of 128 elements"),
@@ -186,6 +189,7 @@ UNLESS_SAID = {
     "convolution.layouts": 0.0,
     "convolution.channels": 8.0,
     "attention.sustained": 1.0,
+    "attention.window_skips": 1.0,
     **{f"attention-fp8.{name}": value for name, (_, value) in NARROW_ATTENTION.items()},
     "elementwise.indexed_cycles": 0.0,
     "softmax.long_bytes": 1.0,
