@@ -341,12 +341,14 @@ def deviations(groups: Sequence[Group]) -> Residual:
     weight = np.concatenate(
         [np.full(len(g.logs), 1 / root) for g, root in zip(half, roots, strict=True)]
     )
-    scale = _quantile(away, weight, _share(len(away))) / max(WIDTH * math.hypot(each, common), 1e-9)
+    scale = _quantile(away, weight, share_within(len(away))) / max(
+        WIDTH * math.hypot(each, common), 1e-9
+    )
     data = ", ".join(dict.fromkeys(g.data for g in groups if g.data not in PRODUCTS))
     return _known(scale * each, scale * common, len(away), data or "constants of each other chip")
 
 
-def _share(rows: int) -> float:
+def share_within(rows: int) -> float:
     """The quantile of so many rows within which 80 % of others like them lie on average (split conformal)."""
     return min(math.ceil(0.8 * (rows + 1)) / rows, 1.0)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.accuracy_row import Accuracy, as_markdown
 from benchmarks.accuracy_summary import SHOWN, between, reported, summary
 from benchmarks.accuracy_tpu import scalesim_accuracy, tpu_rows_accuracy
+from benchmarks.residuals import share_within
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,3 +42,13 @@ def test_the_tables_of_the_page_have_marks() -> None:
     assert PAGE.count(": begin -->") == PAGE.count(": end -->") == 11
     shown = PAGE.partition("<!-- Systolic arrays: begin -->")[2].partition("<!-- Systolic")[0]
     assert as_markdown([*tpu_rows_accuracy(), *scalesim_accuracy()]) == shown.strip()
+
+
+def test_widths_of_few_rows_hold_80_percent_of_others() -> None:
+    """The 80th percentile of 9 rows holds fewer; of many rows both are the same."""
+    draws = np.abs(np.random.default_rng(5).standard_normal((20_000, 10)))
+    few, others = np.sort(draws[:, :9], axis=1), draws[:, 9]
+    inside = {n: float((others <= few[:, n - 1]).mean()) for n in (7, 8)}
+    assert round(share_within(9) * 9) == 8
+    assert inside[7] < 0.72 and 0.79 < inside[8] < 0.82
+    assert share_within(3) == 1.0 and abs(share_within(5000) - 0.8) < 1e-3
