@@ -49,7 +49,8 @@ _C10D = {
     "reduce_scatter_tensor_coalesced_": Family(_C.REDUCE_SCATTER, 1, 0, 2),
     "allreduce_": Family(_C.ALL_REDUCE, 0, 0, 1),
     "allreduce_coalesced_": Family(_C.ALL_REDUCE, 0, 0, 1),
-    "reduce_": Family(_C.ALL_REDUCE, 0, 0, 1),
+    # as many bytes as a broadcast, the other way
+    "reduce_": Family(_C.BROADCAST, 0, 0, 1),
     "alltoall_": Family(_C.ALL_TO_ALL, 1, 0, 2),
     "alltoall_base_": Family(_C.ALL_TO_ALL, 1, 0, 2),
     "broadcast_": Family(_C.BROADCAST, 0, 0, 1),

@@ -12,8 +12,8 @@ from flint.frontends.torch_world.record.recording import CommKind
 from flint.ir.program import Collective
 
 NAMESPACES = ("c10d", "_c10d_functional", "_dtensor")
-#: Parts of names -> what the network does. All-reduces whose result one rank takes are all-reduces,
-#: and what one rank gives to all others is a broadcast.
+#: Parts of names -> what the network does. What one rank gives to all others is a broadcast, and a
+#: reduction for one rank moves as much.
 KINDS = (
     ("reduce_scatter", Collective.REDUCE_SCATTER),
     ("allgather", Collective.ALL_GATHER),
@@ -21,6 +21,7 @@ KINDS = (
     ("gather_", Collective.ALL_GATHER),
     ("alltoall", Collective.ALL_TO_ALL),
     ("all_to_all", Collective.ALL_TO_ALL),
+    ("::reduce_", Collective.BROADCAST),
     ("reduce", Collective.ALL_REDUCE),
     ("broadcast", Collective.BROADCAST),
     ("scatter_", Collective.BROADCAST),
