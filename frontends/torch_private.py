@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     # These are types as well, and others import them from here.
+    from torch._ops import HigherOrderOperator as HigherOrderOperator  # noqa: PLC0414
     from torch._ops import OpOverload as OpOverload  # noqa: PLC0414
     from torch._subclasses.fake_tensor import FakeTensor as FakeTensor  # noqa: PLC0414
     from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode  # noqa: PLC0414
@@ -76,6 +77,7 @@ def _later(target: str) -> Callable[[], Any]:
 
 
 if not TYPE_CHECKING:
+    HigherOrderOperator = _find("torch._ops:HigherOrderOperator")
     OpOverload = _find("torch._ops:OpOverload")
     TorchDispatchMode = _find("torch.utils._python_dispatch:TorchDispatchMode")
     FakeTensor = _find("torch._subclasses.fake_tensor:FakeTensor")

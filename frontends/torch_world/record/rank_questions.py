@@ -441,7 +441,7 @@ def _asks_one(parent: ast.AST | None) -> bool:
 def _numbers(node: ast.AST) -> Iterator[int]:
     """The number that a constant is, of environment variables in a text."""
     if isinstance(node, ast.Constant) and re.fullmatch("[1-9][0-9]*", str(node.value)):
-        yield int(node.value)
+        yield int(str(node.value))
 
 
 def _called(call: ast.Call) -> str:

@@ -14,6 +14,7 @@ from flint.frontends.torch_precision import convolution_precision, matmul_precis
 from flint.frontends.torch_private import (
     DispatchKey,
     FakeTensor,
+    HigherOrderOperator,
     OpOverload,
     TorchDispatchMode,
     below_autograd,
@@ -35,6 +36,7 @@ from flint.frontends.torch_world.record.compiled import EAGER, CompiledCall
 from flint.frontends.torch_world.record.declared import DeclaredWork, work_of_call
 from flint.frontends.torch_world.record.modules import Places
 from flint.frontends.torch_world.record.recording import Comm, CommKind, Event, HostCopy, TensorInfo
+from flint.frontends.torch_world.record.refusals import of_functions
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.record.storages import Storages
 from flint.frontends.torch_world.values.packed import packed_call
@@ -79,6 +81,8 @@ class _Operator:
 
 class Recorder(TorchDispatchMode):
     """The dispatch mode that the program runs under, above fake tensors."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -174,6 +178,8 @@ class Recorder(TorchDispatchMode):
         if session.paused:
             return func(*args, **kwargs)
         operator = self._operators.get(func)
+        if operator is None and isinstance(func, HigherOrderOperator):
+            raise of_functions(func)
         if operator is None:
             operator = self._operators[func] = _operator(func)
         inference = torch.is_inference_mode_enabled()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flint.errors import FlintError
 
 if TYPE_CHECKING:
-    from flint.frontends.torch_private import OpOverload
+    from flint.frontends.torch_private import HigherOrderOperator, OpOverload
 
 #: What PyTorch says of an operator without a kernel, up to its list of all backends.
 _NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w+)' backend\b.*")
@@ -43,6 +43,15 @@ def no_shapes(func: OpOverload) -> FlintError:
         help="use another operator in the recorded step, or remove this one"
         if own
         else f'give its shapes: @torch.library.register_fake("{name}")',
+    )
+
+
+def of_functions(func: HigherOrderOperator) -> FlintError:
+    """FL235: an operator of functions that nothing runs here."""
+    return FlintError(
+        "FL235",
+        f"{func.name()} cannot be recorded: it runs functions inside of the compiler",
+        help="write it as Python's own if, for or while in the recorded step",
     )
 
 

@@ -39,6 +39,7 @@ from flint.frontends.torch_world.device.device import NAME, SHOWN, DeviceTimelin
 from flint.frontends.torch_world.device.fakes import Fakes, KnownResults
 from flint.frontends.torch_world.packages.package import packages
 from flint.frontends.torch_world.program.cuda_kernels import shape_kernels
+from flint.frontends.torch_world.program.operands import is_meeting
 from flint.frontends.torch_world.program.states import States
 from flint.frontends.torch_world.record.handover import Handover
 from flint.frontends.torch_world.record.job import Job
@@ -386,7 +387,13 @@ def _load(file: Path) -> types.ModuleType:
 
 def _recording(job: Job, session: Session, recorder: Recorder, states: States) -> Recording:
     events = recorder.events[: recorder.end] if job.steps else recorder.events
-    if not events:
+    if not session.phases.recording:
+        raise FlintError(
+            "FL235",
+            "the program called no torch.nn.Module, and what is recorded begins with the first one",
+            help="put what is to be recorded into the forward() of a module, and call that",
+        )
+    if all(map(is_meeting, events)):
         raise FlintError(
             "FL235",
             "nothing ran on an accelerator in the recorded step: the model is on the CPU",

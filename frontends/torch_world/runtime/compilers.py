@@ -25,6 +25,7 @@ COMPILERS = Patches()
 _REPLAYING_MODES = ("reduce-overhead", "max-autotune")
 #: Backends that run operators as they are.
 _NOT_FUSING = ("eager", "aot_eager", "aot_eager_decomp_partition", "cudagraphs")
+_CONTROL = "torch._higher_order_ops"
 _FSDP = "torch.distributed.fsdp._fully_shard"
 
 
@@ -155,3 +156,32 @@ def graphed(session: Session, original: object) -> Function:
 
 def _replayed(calls: CompiledCalls, function: Callable[..., Any]) -> Callable[..., Any]:
     return _marked(calls, _Settings(fuses=False, replays=True), function)
+
+
+# control flow -----------------------------------------------------------------------------------
+
+
+@COMPILERS.replaces("torch:cond", "torch._higher_order_ops:cond", f"{_CONTROL}.cond:cond")
+def cond(session: Session, original: object) -> Function:
+    """One branch runs: the one that an `if` of the same number would take, hints included."""
+
+    def run(pred: Any, true_fn: Function, false_fn: Function, operands: Any = ()) -> Any:
+        return (true_fn if pred else false_fn)(*operands)
+
+    return run
+
+
+@COMPILERS.replaces(
+    *("torch:while_loop", "torch._higher_order_ops:while_loop"), f"{_CONTROL}.while_loop:while_loop"
+)
+def while_loop(session: Session, original: object) -> Function:
+    """As above: a `while`."""
+
+    def run(cond_fn: Function, body_fn: Function, carried_inputs: Any) -> Any:
+        carried = tuple(carried_inputs)
+        while cond_fn(*carried):
+            made = body_fn(*carried)
+            carried = tuple(made) if isinstance(made, (tuple, list)) else (made,)
+        return carried
+
+    return run

@@ -61,11 +61,13 @@ def processes() -> Iterator[RankProcesses]:
         yield running
 
 
-def record(text: str, folder: Path, processes: RankProcesses) -> Recording:
+def record(
+    text: str, folder: Path, processes: RankProcesses, steps: int | None = None
+) -> Recording:
     script = folder / "train.py"
     script.write_text(IMPORTS + STEPS + text)
     job = replace(Job.of_script(script), world_size=4, rank=3, mesh_sizes=(4,), mesh_names=("d",))
-    return processes.record([job])[0]
+    return processes.record([job if steps is None else replace(job, steps=steps)])[0]
 
 
 @pytest.mark.parametrize("name", STARTED)
@@ -75,8 +77,34 @@ def test_a_rank_that_is_not_the_first(name: str, tmp_path: Path, processes: Rank
     assert found.rank == 3 and groups == {(0, 1, 2, 3)}
 
 
-def test_remote_calls_are_refused_by_name(tmp_path: Path, processes: RankProcesses) -> None:
-    text = 'import torch.distributed.rpc as rpc\nrpc.init_rpc("worker3", rank=3, world_size=4)\n'
-    with pytest.raises(FlintError, match=r"torch\.distributed\.rpc cannot be recorded") as caught:
-        record(text, tmp_path, processes)
+#: What is refused, and what is said of it.
+REFUSED = {
+    'import torch.distributed.rpc as rpc\nrpc.init_rpc("worker3", rank=3, world_size=4)\n': "rpc cannot be recorded",
+    "(torch.ones(4, device='cuda') * 2).sum()\n": r"called no torch\.nn\.Module",
+    "nn.Identity()(torch.ones(4))\n": "the model is on the CPU",
+    """
+from torch._higher_order_ops.scan import scan
+x = nn.Identity()(torch.ones(5, 4, device="cuda"))
+scan(lambda c, x: (c + x, c.clone()), torch.zeros(4, device="cuda"), x)
+""": "scan cannot be recorded: it runs functions",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_cannot_be_recorded_is_refused_by_name(
+    text: str, tmp_path: Path, processes: RankProcesses
+) -> None:
+    with pytest.raises(FlintError, match=REFUSED[text]) as caught:
+        record(text, tmp_path, processes, steps=0)
     assert caught.value.code == "FL235"
+
+
+def test_control_flow_runs_as_that_of_python(tmp_path: Path, processes: RankProcesses) -> None:
+    text = """
+x = nn.Identity()(torch.ones(4, 4, device="cuda"))
+torch.cond(x.norm() < 0, lambda x: x @ x, lambda x: x.sin(), (x,))
+torch.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x @ x), (torch.tensor(0), x))
+"""
+    found = record(text, tmp_path, processes, steps=0)
+    ran = [e.op for e in found.events if e.op in ("aten.mm.default", "aten.sin.default")]
+    assert ran == ["aten.sin.default", *["aten.mm.default"] * 3]
