@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import Any
@@ -103,7 +103,7 @@ class KeptFiles:
         if "sqlite3" in sys.modules:
             yield sys.modules["sqlite3"].connect, self._connect(sys.modules["sqlite3"].connect)
 
-    def path_for(self, file: Any, how: str = "w") -> Any:
+    def path_for(self, file: object, how: str = "w") -> object:
         """The path to use in the place of a file's: of its copy, if it has one or needs one.
 
         `how`: "w" empties it, "+" changes it, "x" makes it, "a" changes its attributes, "" reads it.
@@ -202,7 +202,7 @@ class KeptFiles:
         """Functions of a path, which may have the name `first`; `how` says of the rest what they do."""
 
         def make(original: _Function) -> _Function:
-            def replaced(*args: Any, **kwargs: Any) -> Any:
+            def replaced(*args: object, **kwargs: object) -> object:
                 if kwargs.get("dir_fd") is None:
                     file, *rest = args or (kwargs.pop(first),)
                     args = (self.path_for(file, how(*rest, **kwargs)), *rest)
@@ -215,14 +215,14 @@ class KeptFiles:
     def _connect(self, original: _Function) -> _Function:
         """A database may be the path of a file, or a URI."""
 
-        def connected(database: Any, *args: Any, **kwargs: Any) -> Any:
+        def connected(database: object, *args: object, **kwargs: object) -> object:
             copy = self.path_for(_of_uri(database), "" if _only_reads(database) else "+")
             return original(database if copy == _of_uri(database) else copy, *args, **kwargs)
 
         return connected
 
     def _remove(self, original: _Function) -> _Function:
-        def removed(path: Any, *, dir_fd: int | None = None) -> None:
+        def removed(path: object, *, dir_fd: int | None = None) -> None:
             named = _path(path) if dir_fd is None else None
             if named is not None and self._is_old(named, itself=True):
                 self._say(named, "deleted")
@@ -233,7 +233,7 @@ class KeptFiles:
         return removed
 
     def _remove_tree(self, original: _Function) -> _Function:
-        def removed(path: Any, *args: Any, **kwargs: Any) -> None:
+        def removed(path: object, *args: object, **kwargs: object) -> None:
             named = _path(path)
             if named is not None and self._holds_old(named):
                 self._say(named, "deleted")
@@ -247,7 +247,7 @@ class KeptFiles:
         """What is made where the program takes an older one to be deleted is there already."""
 
         def make(original: _Function) -> _Function:
-            def made(*args: Any, **kwargs: Any) -> None:
+            def made(*args: object, **kwargs: object) -> None:
                 path = _path(args[at]) if len(args) > at else None
                 if path is None or _place(path) not in self._gone:
                     original(*args, **kwargs)
@@ -259,7 +259,7 @@ class KeptFiles:
         return make
 
     def _rename(self, original: _Function) -> _Function:
-        def rename(src: Any, dst: Any, **kwargs: Any) -> None:
+        def rename(src: object, dst: object, **kwargs: object) -> None:
             source, target = _path(src), _path(dst)
             if kwargs or source is None or target is None:
                 original(src, dst, **kwargs)
@@ -285,7 +285,7 @@ class KeptFiles:
                 self._copies[target + place[len(source) :]] = copy
         return found
 
-    def _unwritten_in(self, folder: Any) -> list[str]:
+    def _unwritten_in(self, folder: object) -> list[str]:
         """The copies in a folder of files that are not there."""
         path = _path(folder) if self._copies else None
         if path is None:
@@ -298,15 +298,15 @@ class KeptFiles:
         ]
 
     def _listed(self, original: _Function) -> _Function:
-        def listed(path: Any = ".") -> list[Any]:
-            found: list[Any] = original(self.path_for(path, ""))
+        def listed(path: object = ".") -> list[object]:
+            found: list[object] = original(self.path_for(path, ""))
             names = [os.path.basename(copy) for copy in self._unwritten_in(path)]
             return found + (list(map(os.fsencode, names)) if isinstance(path, bytes) else names)
 
         return listed
 
     def _scanned(self, original: _Function) -> _Function:
-        def scanned(path: Any = ".") -> Any:
+        def scanned(path: object = ".") -> object:
             copies = self._unwritten_in(path)
             scans = [original(os.path.dirname(copy)) for copy in copies]
             found = original(self.path_for(path, ""))
@@ -314,7 +314,7 @@ class KeptFiles:
 
         return scanned
 
-    def _refuse(self, event: str, args: tuple[Any, ...]) -> None:
+    def _refuse(self, event: str, args: tuple[object, ...]) -> None:
         """Python is about to change files. Raises FlintError FL235 if one is old."""
         changes = _CHANGES.get(event) if self._guards else None
         for path in filter(None, map(_path, changes(args))) if changes else ():
@@ -328,32 +328,24 @@ class KeptFiles:
                 )
 
 
-class _Entries:
+class _Entries(ExitStack):
     """What `os.scandir` returns, of several folders."""
 
-    def __init__(self, scans: list[Any]) -> None:
-        self._scans, self._entries = scans, chain(*scans)
+    def __init__(
+        self, scans: Sequence[contextlib.AbstractContextManager[Iterator[os.DirEntry[str]]]]
+    ) -> None:
+        super().__init__()
+        self._entries = chain(*map(self.enter_context, scans))
 
-    def __iter__(self) -> Iterator[Any]:
-        return self._entries
-
-    def __next__(self) -> Any:
-        return next(self._entries)
-
-    def __enter__(self) -> _Entries:  # noqa: PYI034 - it is not made to be subclassed
+    def __iter__(self) -> _Entries:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close all of them."""
-        for scan in self._scans:
-            scan.close()
+    def __next__(self) -> os.DirEntry[str]:
+        return next(self._entries)
 
 
 #: What Python says before it changes files, and which paths that concerns.
-_CHANGES: dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {
+_CHANGES: dict[str, Callable[..., tuple[object, ...]]] = {
     # What makes a file only if none is there changes none.
     "open": lambda args: args[:1] if args[2] & _WRITES and not args[2] & os.O_EXCL else (),
     "os.truncate": lambda args: args[:1],
@@ -375,18 +367,18 @@ def _mode_of_flags(flags: int, *rest: object, **options: object) -> str:
     return "w" if flags & os.O_TRUNC else "+" if flags & _WRITES else ""
 
 
-def _of_uri(database: Any) -> Any:
+def _of_uri(database: object) -> object:
     """The path of a database of sqlite."""
     if isinstance(database, str) and database.startswith("file:"):
         return unquote(database[5:].partition("?")[0])
     return database
 
 
-def _only_reads(database: Any) -> bool:
+def _only_reads(database: object) -> bool:
     return isinstance(database, str) and database.startswith("file:") and "mode=ro" in database
 
 
-def _names_in(module: object) -> list[tuple[str, Any]]:
+def _names_in(module: object) -> list[tuple[str, object]]:
     """What a module of Python's language holds, and `builtins`; lazy ones are not loaded by that."""
     if not isinstance(module, types.ModuleType):
         return []
@@ -402,13 +394,13 @@ def _place(path: str) -> str:
     return os.path.join(os.path.realpath(folder), name)
 
 
-def _in_folder(path: Any, folder: int) -> Any:
+def _in_folder(path: object, folder: int) -> object:
     """A path that may be relative to an open folder, where Linux tells its name."""
     named = _path(path)
     return path if named is None or folder < 0 else os.path.join(f"/proc/self/fd/{folder}", named)
 
 
-def _path(file: Any) -> str | None:
+def _path(file: object) -> str | None:
     """A path as text, None for a file that is open already."""
     if isinstance(file, (str, bytes, os.PathLike)):
         return os.fsdecode(file)
