@@ -76,17 +76,30 @@ def export_step(step: TorchStep) -> Exported:
 
 
 def _exported(wrapper: torch.nn.Module, arguments: tuple[Any, ...]) -> ExportedProgram:
-    """The exported program; equal layers are run once if that is possible."""
+    """The exported program; equal layers are run once if that is possible.
+
+    Tensors that the module makes without a device are on "meta", too, if they meet its weights.
+    """
     with without_fast_paths(), frames_of_users(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The tensor attributes? .* assigned during export")
         try:
-            with equal_layers_once(wrapper):
-                program = torch.export.export(wrapper, arguments, strict=False)
-            expand(program.graph_module)
-        except FlintError:
-            raise
-        except Exception:  # noqa: BLE001 - the shortcut's or the module's: the next line tells
+            return _exported_once(wrapper, arguments)
+        except RuntimeError as error:
+            if "DeviceMismatch" not in f"{error!r}":
+                raise
+            with torch.device("meta"):
+                return _exported_once(wrapper, arguments)
+
+
+def _exported_once(wrapper: torch.nn.Module, arguments: tuple[Any, ...]) -> ExportedProgram:
+    try:
+        with equal_layers_once(wrapper):
             program = torch.export.export(wrapper, arguments, strict=False)
+        expand(program.graph_module)
+    except FlintError:
+        raise
+    except Exception:  # noqa: BLE001 - the shortcut's or the module's: the next line tells
+        program = torch.export.export(wrapper, arguments, strict=False)
     return program
 
 

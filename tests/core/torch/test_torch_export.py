@@ -312,6 +312,15 @@ def test_unknown_operators_are_all_listed_with_who_uses_them() -> None:
     assert (error.place or "").startswith("test_torch_export.py:")
 
 
+def test_tensors_that_a_module_makes_are_where_its_weights_are() -> None:
+    class Made(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x @ torch.ones(8, 3) + torch.arange(3)
+
+    program = torch_program(TorchStep(Made(), (torch.empty(4, 8),)), MESH)
+    assert program is not None
+
+
 def test_a_module_that_cannot_be_exported_is_told_with_its_line() -> None:
     class Reads(nn.Module):
         def forward(self, x: Any) -> Any:
