@@ -34,7 +34,9 @@ class Phases:
         self._parts: list[Phase] = []
         self._in_setup = False
         self._after_backward = False
-        self._stepped = False
+        #: The optimizers of this step so far, and of the one before.
+        self._steps_of: tuple[set[int], set[int]] = (set(), set())
+        self.apart = False  #: whether the last step was of other optimizers than the one before
         self.on_start: Callable[[], None] = lambda: None
         self.on_call: Callable[[int], None] = lambda module: None
         self.on_optimizer: Callable[[Any], None] = lambda optimizer: None
@@ -108,7 +110,7 @@ class Phases:
         self.in_optimizer -= 1
         if self.in_optimizer:
             return
-        self._stepped = True
+        self._steps_of[0].add(id(optimizer))
         if self.steps and self.done_steps + 1 == self.steps:
             self.on_end()
         elif self.done_steps + 2 == self.steps:
@@ -116,9 +118,11 @@ class Phases:
 
     def settle(self) -> None:
         """The program goes on to the next step, or ends. Raises StepDone after the recorded one."""
-        if not self._stepped:
+        now, before = self._steps_of
+        if not now:
             return
-        self._stepped = False
+        self.apart = bool(before) and now != before
+        self._steps_of = (set(), now)
         self.done_steps += 1
         if self.steps and self.done_steps == self.steps:
             self.on_done()

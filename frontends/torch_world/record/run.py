@@ -399,6 +399,11 @@ def _recording(job: Job, session: Session, recorder: Recorder, states: States) -
             "nothing ran on an accelerator in the recorded step: the model is on the CPU",
             help='move it to the device that the program would train on: model.to("cuda")',
         )
+    if job.steps and session.phases.apart:
+        session.warnings.setdefault(
+            "optimizers step apart, with modules running between them: the recorded step is that of the "
+            "last alone; --steps 0 records all of the program"
+        )
     with without_modes():
         storages = states.named
         groups = {

@@ -114,8 +114,18 @@ def test_two_optimizers_without_a_forward_between_them_are_one_step() -> None:
             for optimizer in ("a", "b"):
                 phases.optimizer_starts(optimizer)
                 phases.optimizer_ends(optimizer)
-    assert phases.done_steps == 2
+    assert phases.done_steps == 2 and not phases.apart
     assert seen == ["start", "start", "end", "end"]
+
+
+def test_optimizers_that_step_in_turn_are_noted() -> None:
+    phases = Phases(2)
+    with pytest.raises(StepDone):
+        for optimizer in ("critic", "actor", "critic"):
+            phases.module_starts(0)
+            phases.optimizer_starts(optimizer)
+            phases.optimizer_ends(optimizer)
+    assert phases.done_steps == 2 and phases.apart
 
 
 def test_phases() -> None:
