@@ -34,7 +34,7 @@ def packed(heads: int, queries: int, keys: int, ends: Any, ends_of_keys: Any) ->
     `ends` hold where each sequence ends, after a 0.
     """
     ask = KNOWN_LIST.get()
-    known = [ask(t) for t in (ends, ends_of_keys)] if ask is not None else [None]
+    known: list[Any] = [ask(t) if ask is not None else None for t in (ends, ends_of_keys)]
     count = max(int(ends.shape[0]) - 1, 1)
     if not all(isinstance(numbers, list) for numbers in known):
         each = -(-queries // count)

@@ -221,8 +221,9 @@ def _order(below: Callable[[int], int]) -> Rule:
 
 def _of_source(found: Value, known: Value | None) -> Value:
     """A mask that was made of classes knows of which."""
-    both = isinstance(found, Even) and isinstance(known, Classes)
-    return replace(found, source=known.source) if both else found
+    if isinstance(found, Even) and isinstance(known, Classes):
+        return replace(found, source=known.source)
+    return found
 
 
 def _complement(rule: Rule) -> Rule:
