@@ -13,7 +13,7 @@ KNOWN_LIST: ContextVar[Callable[[Any], Any] | None] = ContextVar("KNOWN_LIST", d
 _ENDS = (("cum_seq_q", "cum_seq_k"), ("cu_seqlens_q", "cu_seqlens_k"), ("cu_seq_q", "cu_seq_k"))
 
 
-class Packed(NamedTuple):
+class PackedScores(NamedTuple):
     """`heads` times `queries` x `keys`: as many scores and queries as all sequences have in all heads.
 
     `scores` are those of one of the heads where their product is only about their number, else 0.
@@ -27,7 +27,7 @@ class Packed(NamedTuple):
     assumed: str
 
 
-def packed(heads: int, queries: int, keys: int, ends: Any, ends_of_keys: Any) -> Packed:
+def packed(heads: int, queries: int, keys: int, ends: Any, ends_of_keys: Any) -> PackedScores:
     """The scores of packed sequences of `queries` and `keys` tokens in all, each with `heads` heads.
 
     A query meets the keys of its own sequence: a head has the sum of the products of lengths. Tensors
@@ -41,18 +41,18 @@ def packed(heads: int, queries: int, keys: int, ends: Any, ends_of_keys: Any) ->
         assumed = (
             f"{count} sequences of packed attention are assumed to be equally long: {each} tokens"
         )
-        return Packed(count * heads, each, -(-keys // count), 0, assumed if count > 1 else "")
+        return PackedScores(count * heads, each, -(-keys // count), 0, assumed if count > 1 else "")
     lengths = ([b - a for a, b in pairwise(numbers)] for numbers in known)
     scores = sum(q * k for q, k in zip(*lengths, strict=False))
     alike = max(round(heads * queries * keys / max(scores, 1)), 1)
     each, of_keys = -(-scores // max(keys, 1)), -(-scores // max(queries, 1))
     exact = alike * each * of_keys == heads * scores
-    return Packed(alike, each, of_keys, 0 if exact else round(heads * scores / alike), "")
+    return PackedScores(alike, each, of_keys, 0 if exact else round(heads * scores / alike), "")
 
 
 def packed_call(
     names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Packed | None:
+) -> PackedScores | None:
     """The scores of a call of one of PyTorch's operators, None if it packs no sequences."""
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     ends, ends_of_keys = next(
