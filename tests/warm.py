@@ -91,7 +91,7 @@ class Server:
     def started(cls, kind: str) -> Server:
         """A new one, which ends when its connection is closed."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {k: v for k, v in os.environ.items() if k != _PLATFORMS}
+        environment = {k: os.environ[k] for k in sorted(os.environ) if k != _PLATFORMS}
         with theirs:
             process = _COLD(
                 [sys.executable, "-P", __file__, kind, str(theirs.fileno())],
@@ -294,7 +294,7 @@ def _with_own_server(request: dict[str, Any]) -> dict[str, Any]:
             os.dup2(nothing, number)
         return _serve(theirs)
     theirs.close()
-    environment = {k: v for k, v in os.environ.items() if k != _PLATFORMS}
+    environment = {k: os.environ[k] for k in sorted(os.environ) if k != _PLATFORMS}
     forks().use("torch", Server(ours, environment))
     subprocess.Popen = Popen  # type: ignore[misc]
     return request

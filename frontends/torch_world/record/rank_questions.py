@@ -210,7 +210,7 @@ class _Text:
         parent = self.parents.get(node)
         if isinstance(parent, ast.Call) and parent.func is node:
             return None
-        if _is_environment(node) and not _asks_one(parent):
+        if _is_environment(node) and _reads_all(parent):
             return ""
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             of_device = node.attr == "index" and ast.unparse(node.value).endswith("device")
@@ -431,11 +431,13 @@ def _is_environment(node: ast.AST) -> bool:
     return isinstance(node, (ast.Attribute, ast.Name)) and ast.unparse(node) in named
 
 
-def _asks_one(parent: ast.AST | None) -> bool:
-    """Whether what is done with the environment is to name it, or one of its variables."""
+def _reads_all(parent: ast.AST | None) -> bool:
+    """Whether what is done with the environment is to copy it, or to go through it."""
     if isinstance(parent, ast.Attribute):
-        return parent.attr in ("get", "pop", "setdefault", "update", "environ")
-    return isinstance(parent, (ast.Subscript, ast.Compare, ast.Assign, ast.Delete))
+        return parent.attr in ("items", "values", "copy")
+    if isinstance(parent, ast.Call):
+        return _called(parent) == "dict"
+    return isinstance(parent, (ast.comprehension, ast.Dict, ast.keyword))
 
 
 def _numbers(node: ast.AST) -> Iterator[int]:
