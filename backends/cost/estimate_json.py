@@ -43,6 +43,9 @@ class MemoryDocument(TypedDict):
     runtime: NotRequired[dict[str, int]]
     """Bytes that software keeps beside `peak_bytes` by what they are for (allocator, context,
     communicators), where the stack says so. All of it has to fit."""
+    too_much: NotRequired[float]
+    """The probability that all of it is more than the chip has, where the stack says how far what the
+    allocator reserves differs from program to program."""
     host_bytes: NotRequired[int]
     """Most bytes in the memory of the host for this device; only where something lies there."""
     host_breakdown: NotRequired[dict[str, int]]  #: The same by what they are for, in bytes.
@@ -155,7 +158,10 @@ def _class_json(e: EstimateNumbers, number: int) -> ClassEstimateDocument:
 def _memory_json(e: EstimateNumbers, number: int) -> MemoryDocument:
     """The fields of a MemoryUse, those of the host only where something is there; its course."""
     memory = e.classes[number].memory
-    found = cast("MemoryDocument", {**asdict(memory), **_course(e, number)})
+    fields = asdict(memory)
+    if fields.pop("spread"):
+        fields["too_much"] = round(memory.too_much, 6)
+    found = cast("MemoryDocument", {**fields, **_course(e, number)})
     if memory.capacity_bytes >= UNKNOWN_MEMORY_BYTES:
         found["capacity_bytes"] = 0
     if not memory.host_bytes:

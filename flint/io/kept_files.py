@@ -380,7 +380,7 @@ def _only_reads(database: object) -> bool:
 
 def _names_in(module: object) -> list[tuple[str, object]]:
     """What a module of Python's language holds, and `builtins`; lazy ones are not loaded by that."""
-    if not isinstance(module, types.ModuleType):
+    if not issubclass(type(module), types.ModuleType):  # of C libraries some only say so
         return []
     names = object.__getattribute__(module, "__dict__")
     if module is not builtins and names.get("__name__") in sys.builtin_module_names:

@@ -188,7 +188,8 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Any]:
 
 def _held() -> list[FakeTensor]:
     """Tensors of the device that Python holds, in an order that ranks share; small ones are left out."""
-    held = [t for t in gc.get_objects() if type(t) is FakeTensor and t.is_cuda]
+    found = (t for t in gc.get_objects() if type(t) is FakeTensor and t.is_cuda)
+    held = [t for t in found if t.layout is torch.strided]
     wide = [t for t in held if t.untyped_storage().nbytes() >= SMALL]
     return sorted(wide, key=lambda t: (t.untyped_storage().nbytes(), tuple(t.shape), str(t.dtype)))
 
