@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
-from flint.frontends.torch_private import FakeTensor, local_tensor, without_modes
+from flint.frontends.torch_private import local_tensor, without_modes
 from flint.frontends.torch_world.record.modules import ModulePaths
 from flint.frontends.torch_world.record.recorder import Recorder
 from flint.frontends.torch_world.record.recording import DeviceMeshInfo, Placement, StorageInfo
@@ -16,10 +15,6 @@ from flint.frontends.torch_world.record.storages import dtype_name
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-
-#: PyTorch's allocator keeps smaller pieces in pools of 2 MiB.
-SMALL = 2**20
 
 
 class States:
@@ -68,7 +63,6 @@ class States:
         with without_modes():
             self._named = self._find()
             self._recorder.storages.settle()
-            self._name_untouched(self._named)
 
     def _find(self) -> dict[int, StorageInfo]:
         for mesh in self._meshes:
@@ -95,16 +89,6 @@ class States:
                     tensor.num_bytes, "input", "", tensor.shape, tensor.dtype
                 )
         return found
-
-    def _name_untouched(self, found: dict[int, StorageInfo]) -> None:
-        """What the program holds, and no operator of the step touched: caches, placeholders."""
-        recorder = self._recorder
-        events = recorder.events[: recorder.end or None]
-        used = [t for e in events if not e.is_view for t in (*e.inputs, *e.outputs)]
-        touched = {t.storage for t in used}
-        for tensor in _held():
-            if recorder.storages.number(tensor) not in touched:
-                self._name(found, tensor, "buffer", "")
 
     def _name_states(
         self,
@@ -184,14 +168,6 @@ def mesh_info(mesh: DeviceMesh) -> DeviceMeshInfo:
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _held() -> list[FakeTensor]:
-    """Tensors of the device that Python holds, in an order that ranks share; small ones are left out."""
-    found = (t for t in gc.get_objects() if type(t) is FakeTensor and t.is_cuda)
-    held = [t for t in found if t.layout is torch.strided]
-    wide = [t for t in held if t.untyped_storage().nbytes() >= SMALL]
-    return sorted(wide, key=lambda t: (t.untyped_storage().nbytes(), tuple(t.shape), str(t.dtype)))
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -336,9 +336,10 @@ def test_stages_of_a_real_schedule_agree(tmp_path):
     workload = capture_script(script, arguments.split(), "4x2")
     workload.verify()
     assert workload.mesh.names == ("pipe", "data")
-    assert [c.where for c in workload.classes] == [{"pipe": (n,)} for n in range(4)]
+    # The rank that prints the loss waits for it, and is a class of its own.
+    assert {c.where["pipe"] for c in workload.classes} == {(n,) for n in range(4)}
     write(workload, tmp_path / "traces")
     assert not check(tmp_path / "traces").findings
     for kind in (Kind.SEND, Kind.RECV):
         channels = [c for p in workload.programs for c in p.channel[p.kind == kind].tolist()]
-        assert sorted(channels) == list(range(36))
+        assert sorted(set(channels)) == list(range(36))

@@ -24,7 +24,6 @@ from flint.frontends.model_file import Target, importable, load_step
 from flint.frontends.torch_weights import without_weights
 from flint.frontends.torch_world.device.device import DeviceTimeline, Stream, StreamEvent
 from flint.frontends.torch_world.device.fakes import Fakes, KnownResults, learn, told
-from flint.frontends.torch_world.program.build import build_program
 from flint.frontends.torch_world.program.comms import NAMESPACES, family_of
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.modules import ModulePaths, clean_path
@@ -35,8 +34,7 @@ from flint.frontends.torch_world.record.recording import Freed, HostCopy, Record
 from flint.frontends.torch_world.record.storages import Storages
 from flint.frontends.torch_world.runtime.files import SafeTensors
 from flint.frontends.user_process import ProgramError
-from flint.ir.mesh import Mesh
-from flint.ir.program import Collective, Kind, Phase
+from flint.ir.program import Collective, Phase
 from flint.steps.step import WorldStep
 from flint.tracing import trace_step
 
@@ -380,8 +378,6 @@ PROGRAM = textwrap.dedent(
         model = fsdp_and_tp() if mode == "fsdp" else plain()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         buffer = torch.ones(1000, device="cuda")
-        cache, small = torch.empty(2**20, device="cuda"), torch.empty(8, device="cuda")
-        losses = []
         if mode == "exits":
             sys.exit(0)
         if mode == "big":
@@ -396,8 +392,6 @@ PROGRAM = textwrap.dedent(
             if mode == "raises":
                 x = x[:, :7]
             loss = model(x).float().pow(2).mean()
-            losses.append(loss.detach() + torch.ones(2**20, device="cuda"))
-            cache.view(2, -1)
             loss.backward()
             work.wait()
             buffer *= 2
@@ -501,18 +495,6 @@ def test_memory_has_roles_names_and_placements(outcomes: Callable[[str], Any]) -
     assert recording.meshes[weight.placement.mesh].sizes == (4, 2)
     assert by_name["layers.0.w2.weight/exp_avg"].role == "optimizer"
     assert roles["input"] >= 1 and roles["gradient"] >= 1
-
-
-def test_what_the_program_holds_counts_though_no_operator_touches_it(
-    outcomes: Callable[[str], Any],
-) -> None:
-    """A cache of 4 MiB, and what the step before left; what this step made is no argument."""
-    recording = outcomes("ddp")
-    held = [info for info in recording.storages.values() if info.role == "buffer" and not info.name]
-    assert [(info.num_bytes, info.shape) for info in held] == [(2**22, (2**20,))] * 2
-    program = build_program(recording, Mesh.parse("8")).program
-    arguments = (program.kind == Kind.PARAMETER) & (program.result_bytes == 2**22)
-    assert arguments.sum() == 2
 
 
 def test_groups_of_all_ranks_are_known(outcomes: Callable[[str], Any]) -> None:
