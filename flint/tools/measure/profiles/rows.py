@@ -307,13 +307,13 @@ class ProgramOfProfile:
     def _emit(self, order: NDArray[np.int64], events: Sequence[HostEvent]) -> None:
         """Rows in order: the point of a launch comes before the first of its activities."""
         event_of = {row: i for i, e in enumerate(events) for row in e.activities}
-        done = 0
+        reached: list[tuple[int, float]] = []  # by event, the row of the host and its end
         for row in order.tolist():
             number = event_of.get(row, -1)
-            while done <= number:
-                self._host_event(events[done])
-                done += 1
-            self._activity(row, called=number >= 0)
+            while len(reached) <= number:
+                self._host_event(events[len(reached)])
+                reached.append((self._host, self._host_point))
+            self._activity(row, *(reached[number] if number >= 0 else (-1, 0.0)))
 
     def _host_event(self, event: HostEvent) -> None:
         """A row for what the host did up to the event, if that took time."""
@@ -343,8 +343,11 @@ class ProgramOfProfile:
             GAP, op=OpClass.HOST, deps=deps, stream=lane, measured_ns=pause_ns, flags=Flag.WAITS
         )
 
-    def _activity(self, row: int, *, called: bool) -> None:
-        """A row of the device, after a pause where it began later than all says."""
+    def _activity(self, row: int, launch: int, launched_ns: float) -> None:
+        """A row of the device, after a pause where it began later than all says.
+
+        `launch` is the row of the host up to its call, whose kernels may begin after later launches; -1 for none.
+        """
         a = self._profile.activities
         lane = self._lanes[row]
         start = float(a.start_ns[row]) - self._zero
@@ -352,9 +355,9 @@ class ProgramOfProfile:
         ready = max((self._end_of[b] for b in self._before[row]), default=0.0)
         if lane in self._last_on:
             ready = max(ready, self._end_of[self._last_on[lane]])
-        if called and self._host >= 0:
-            deps.append(self._host)
-            ready = max(ready, self._host_point)
+        if launch >= 0:
+            deps.append(launch)
+            ready = max(ready, launched_ns)
         if start - ready >= _LEAST_GAP_NS:
             pause = round(start) - round(ready)
             deps.append(self._pause(lane, deps, pause))
