@@ -117,13 +117,14 @@ def with_numbered_copies(recordings: Sequence[Recording], mesh: Mesh) -> list[Re
 
     They are one where all ranks run one program: then no two of them can be in another order.
     """
+    groups = [used_groups(recording, mesh) for recording in recordings]
     used: dict[Group, set[int]] = {}
-    for group in (g for r in recordings for g in used_groups(r, mesh).values()):
+    for group in (g for one in groups for g in one.values()):
         used.setdefault(replace(group, copy=0), set()).add(group.copy)
     found = []
-    for recording in recordings:
+    for recording, its in zip(recordings, groups, strict=True):
         infos = dict(recording.groups)
-        for key, group in used_groups(recording, mesh).items():
+        for key, group in its.items():
             number = sorted(used[replace(group, copy=0)]).index(group.copy)
             infos[key] = replace(infos[key], copy=number if len(recordings) > 1 else 0)
         found.append(replace(recording, groups=infos))

@@ -55,8 +55,9 @@ def matched(classes: Sequence[tuple[Mask, Recording]], mesh: Mesh) -> Matched:
                 _show_meetings(members, together, found)
             else:
                 _widen(members, together, wider)
-    for recording in found:
-        faults.update(dict.fromkeys(_unanswered(recording, found, class_of, mesh)))
+    messages = [_messages(recording, mesh) for recording in found]
+    for number in range(len(found)):
+        faults.update(dict.fromkeys(_unanswered(number, found, messages, class_of)))
     return Matched(_widened(found, wider), tuple(faults))
 
 
@@ -101,37 +102,41 @@ def _kinds_of_group(group: Group, class_of: Int64s, mesh: Mesh) -> Iterator[tupl
     return (kind for kind in kinds if len(kind) > 1)
 
 
+#: Messages of one rank, in order, by their kind, the rank at the other end and the group.
+_Messages = Mapping[tuple[CommKind, int, Group], Sequence[Event]]
+
+
+def _messages(recording: Recording, mesh: Mesh) -> _Messages:
+    groups = used_groups(recording, mesh)
+    found: dict[tuple[CommKind, int, Group], list[Event]] = {}
+    for event in recording.events:
+        if (c := event.comm) and c.peer >= 0:
+            found.setdefault((c.kind, c.peer, groups[c.group]), []).append(event)
+    return found
+
+
 def _unanswered(
-    recording: Recording, found: Sequence[Recording], class_of: Int64s, mesh: Mesh
+    number: int,
+    found: Sequence[Recording],
+    messages: Sequence[_Messages],
+    class_of: Int64s,
 ) -> Iterator[str]:
     """The first message of a rank to or from each other rank, in each group, that the other does not know of, or of
     another size. A rank that was not recorded does what its class does, as far away."""
-    groups = used_groups(recording, mesh)
-    pairs = dict.fromkeys(
-        (c.kind, c.peer, groups[c.group]) for e in recording.events if (c := e.comm) and c.peer >= 0
-    )
-    for kind, peer, group in pairs:
-        other = found[int(class_of[peer])]
+    rank = found[number].rank
+    for (kind, peer, group), mine in messages[number].items():
+        other = int(class_of[peer])
         turned = CommKind.RECV if kind is CommKind.SEND else CommKind.SEND
-        mine = _messages(recording, kind, peer, group, mesh)
-        theirs = _messages(other, turned, other.rank + recording.rank - peer, group, mesh)
+        theirs = messages[other].get((turned, found[other].rank + rank - peer, group), ())
         for one, answer in zip_longest(mine, theirs):
             if one is None or answer is None or _message_bytes(one) != _message_bytes(answer):
                 verb = {CommKind.SEND: "send", CommKind.RECV: "receive"}
                 yield (
-                    f"rank {recording.rank} {_moves(one, verb[kind])}, "
+                    f"rank {rank} {_moves(one, verb[kind])}, "
                     f"rank {peer} {_moves(answer, verb[turned])}, between the two: "
                     "the program hangs there, or mixes up memory"
                 )
                 break
-
-
-def _messages(
-    recording: Recording, kind: CommKind, peer: int, group: Group, mesh: Mesh
-) -> list[Event]:
-    keys = {key for key, used in used_groups(recording, mesh).items() if used == group}
-    events = (e for e in recording.events if e.comm and e.comm.group in keys)
-    return [e for e in events if e.comm and (e.comm.kind, e.comm.peer) == (kind, peer)]
 
 
 def _message_bytes(event: Event) -> int:
