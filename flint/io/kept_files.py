@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import time
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import Any
@@ -41,6 +41,8 @@ _CACHES = tuple(
 )
 #: Flags of `os.open` with which a file may change.
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND
+#: Functions that take descriptors, and the like.
+_ABLE = (os.supports_dir_fd, os.supports_fd, os.supports_effective_ids, os.supports_follow_symlinks)
 #: Any function of the standard library's.
 _Function = Callable[..., Any]
 
@@ -55,6 +57,7 @@ class KeptFiles:
         self._warn, self._began = warn, began
         self._copies: dict[str, str] = {}
         self._gone: set[str] = set()  # what the program takes to be deleted
+        self._own: set[str] = set()  # what it made, whatever time it has: copies keep the old one
         self._folder = ""
         self._lock: int | None = None
         self._guards = False
@@ -69,12 +72,15 @@ class KeptFiles:
             stack.callback(self._forget)
             self._guards = True
             sys.addaudithook(self._refuse)
+            for able in _ABLE:  # shutil asks whether os.stat is among them
+                added = {instead[id(function)] for function in able if id(function) in instead}
+                able.update(added)
+                stack.callback(able.difference_update, added)
             for module in list(sys.modules.values()):
                 # Modules may have bound a function to a name of their own.
-                for name, value in _names_in(module):
-                    if id(value) in instead:
-                        stack.callback(vars(module).__setitem__, name, value)
-                        vars(module)[name] = instead[id(value)]
+                for name, value in _bound(module, instead):
+                    stack.callback(vars(module).__setitem__, name, value)
+                    vars(module)[name] = instead[id(value)]
             yield
 
     def _stand_ins(self) -> Iterator[tuple[_Function, _Function]]:
@@ -93,7 +99,7 @@ class KeptFiles:
             (os.rename, self._rename),
             (os.replace, self._rename),
             (os.mkdir, self._make(0)),
-            (os.symlink, self._make(1)),
+            (os.symlink, self._make(1, own=True)),
             (os.link, self._make(1)),
             (os.listdir, self._listed),
             (os.scandir, self._scanned),
@@ -109,7 +115,7 @@ class KeptFiles:
         `how`: "w" empties it, "+" changes it, "x" makes it, "a" changes its attributes, "" reads it.
         Raises FlintError FL235 if it is too large to copy.
         """
-        path = _path(file)
+        path = _path(file) if how or self._copies else None
         if path is None:
             return file
         copy = self._copies.get(_place(path)) or self._copies.get(os.path.realpath(path))
@@ -121,6 +127,8 @@ class KeptFiles:
                 return copy
             if self._is_old(path):
                 copy = self._copied(path, os.path.realpath(path), with_content=how == "+")
+        if copy is None and how not in ("", "a"):
+            self._own.add(_place(path))
         return copy or file
 
     def unwritten(self, path: str, content: bytes | None) -> str:
@@ -140,7 +148,7 @@ class KeptFiles:
     def _is_old(self, path: str, *, itself: bool = False) -> bool:
         """Whether a file is from before the recording, outside caches; of a link `itself`, or its target."""
         real = _place(path) if itself else os.path.realpath(path)
-        if not self._guards or real.startswith(_CACHES):
+        if not self._guards or real in self._own or real.startswith(_CACHES):
             return False
         if "__pycache__" in real or real.endswith(".pyc"):
             return False
@@ -189,6 +197,7 @@ class KeptFiles:
     def _forget(self) -> None:
         self._guards = False
         self._copies.clear()
+        self._own.clear()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
         if self._lock is not None:
@@ -243,14 +252,18 @@ class KeptFiles:
 
         return removed
 
-    def _make(self, at: int) -> Callable[[_Function], _Function]:
-        """What is made where the program takes an older one to be deleted is there already."""
+    def _make(self, at: int, *, own: bool = False) -> Callable[[_Function], _Function]:
+        """What is made where the program takes an older one to be deleted is there already.
+
+        A link is the program's `own`, another name of a file is not.
+        """
 
         def make(original: _Function) -> _Function:
             def made(*args: object, **kwargs: object) -> None:
                 path = _path(args[at]) if len(args) > at else None
                 if path is None or _place(path) not in self._gone:
                     original(*args, **kwargs)
+                    self._own.update({_place(path)} if path is not None and own else ())
                 else:
                     self._gone.remove(_place(path))
 
@@ -273,8 +286,17 @@ class KeptFiles:
                     dst = self._copies.get(place) or self._copied(target, place, with_content=False)
                 original(src, dst)
                 self._move(_place(source), place)
+                if place not in self._copies:
+                    self._own_at(_place(source), place)
 
         return rename
+
+    def _own_at(self, source: str, target: str) -> None:
+        """What the program made at a place, or in a folder, is at another one now."""
+        inside = source + os.sep if os.path.isdir(target) else source
+        moved = {p for p in self._own if p.startswith(inside)} if inside != source else {source}
+        self._own |= {target + p[len(source) :] for p in moved & self._own}
+        self._own -= moved
 
     def _move(self, source: str, target: str | None) -> bool:
         """Give the copies at a place and below it another one, or none; whether one is at it."""
@@ -378,14 +400,18 @@ def _only_reads(database: object) -> bool:
     return isinstance(database, str) and database.startswith("file:") and "mode=ro" in database
 
 
-def _names_in(module: object) -> list[tuple[str, object]]:
-    """What a module of Python's language holds, and `builtins`; lazy ones are not loaded by that."""
+def _bound(module: object, instead: Mapping[int, object]) -> list[tuple[str, object]]:
+    """The names in a module of Python's language, and in `builtins`, of functions that something stands in
+    for; lazy modules are not loaded by that."""
     if not issubclass(type(module), types.ModuleType):  # of C libraries some only say so
         return []
     names = object.__getattribute__(module, "__dict__")
     if module is not builtins and names.get("__name__") in sys.builtin_module_names:
         return []
-    return list(names.items())
+    held = list(names.items())
+    if instead.keys().isdisjoint([id(value) for _, value in held]):
+        return []
+    return [(name, value) for name, value in held if id(value) in instead]
 
 
 def _place(path: str) -> str:

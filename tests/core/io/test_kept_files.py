@@ -180,6 +180,26 @@ def test_what_the_program_makes_is_its_own(folder: Path) -> None:
     assert (folder / "made").read_text() == "3"
 
 
+def test_copies_of_older_files_are_the_programs_own(folder: Path) -> None:
+    """shutil gives them the time of what they are copies of."""
+    os.chmod("log.txt", 0o640)
+    os.utime("log.txt", (time.time() - 3600,) * 2)
+    said: list[str] = []
+    with KeptFiles(said.append, time.time()).guarded():
+        shutil.copytree("out", "code", symlinks=True)
+        shutil.copy2("latest", "code/latest", follow_symlinks=False)
+        shutil.copy2("log.txt", "code/log.txt")
+        shutil.move("code", "snapshot")
+        Path("snapshot/log.txt").write_text("new")
+        os.link("log.txt", "name.txt")
+        Path("name.txt").write_text("new")
+    assert said == ["name.txt was not changed, because it is older than this capture"]
+    assert unharmed(folder) and os.readlink("snapshot/latest") == "out/step-1"
+    assert (folder / "snapshot/log.txt").read_text() == "new"
+    assert (folder / "snapshot/log.txt").stat().st_mode & 0o777 == 0o640
+    assert (folder / "snapshot/step-1/state.json").read_text() == OLD
+
+
 def test_a_file_that_is_too_large_to_copy_is_an_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
