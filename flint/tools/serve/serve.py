@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from flint.cluster.models import Cluster
+from flint.cluster.tables import Quantity
 from flint.errors import FlintError
 from flint.log import stage
 from flint.requests.capture import CaptureRequest
@@ -41,6 +42,13 @@ class Served:
     def devices(self) -> int:
         """Of all pools."""
         return sum(self.pool_devices)
+
+    def summed(self, of: Callable[[Cluster], Quantity | None]) -> float:
+        """A number of each device's cluster, such as its price, over all devices; 0 where a pool has none."""
+        each = [of(surface.setting.cluster) for surface in self.surfaces]
+        known = [number.value for number in each if number is not None]
+        pools = zip(self.pool_devices, known, strict=False)
+        return sum(count * value for count, value in pools) if len(known) == len(each) else 0.0
 
     @cached_property
     def summary(self) -> ServeSummary:

@@ -71,10 +71,9 @@ def _rates(served: Served) -> Iterator[str]:
     if s.goodput:
         limits = ", ".join(f"{k} <= {format_duration(v)}" for k, v in s.goodput.limits_ns.items())
         yield f"goodput  {s.goodput.requests_per_s:.3g} requests/s, {s.goodput.share:.1%} ({limits})"
-    prices = [surface.setting.cluster.price_per_hour for surface in served.surfaces]
-    if (price := prices[0]) and all(prices):
-        pools = zip(served.pool_devices, prices, strict=True)
-        hourly = sum(count * each.value for count, each in pools if each)
+    price = served.surfaces[0].setting.cluster.price_per_hour
+    hourly = served.summed(lambda cluster: cluster.price_per_hour)
+    if price and hourly:
         million = hourly / 3600 / max(s.output_tokens_per_s, 1e-9) * 1e6
         yield f"cost     {million:.3g} USD a million output tokens ({price.kind}: {hourly:.4g} USD/h)"
 

@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Sequence
 
 from flint.cluster.named import load_cluster
-from flint.cluster.tables import Quantity
 from flint.errors import FlintError
 from flint.text import format_count
 from flint.tools.explore.machine.cluster_changes import changed
@@ -54,14 +53,6 @@ class ServedEvaluator:
         return _result(point, found)
 
 
-def _a_device(found: Served, values: Sequence[Quantity | None]) -> float:
-    """The mean over the devices of all pools; 0 where a pool has no value."""
-    if any(value is None for value in values):
-        return 0.0
-    pools = zip(found.pool_devices, values, strict=True)
-    return sum(count * value.value for count, value in pools if value) / found.devices
-
-
 def _result(point: Point, found: Served) -> Result:
     s, surface = found.summary, found.surfaces[0]
     fullest = max(found.surfaces, key=lambda f: f.memory_bytes / f.memory.capacity_bytes)
@@ -89,8 +80,8 @@ def _result(point: Point, found: Served) -> Result:
         memory_bytes=fullest.memory_bytes,
         capacity_bytes=fullest.memory.capacity_bytes,
         taken={"stack": surface.setting.stack.name, "profile": surface.setting.profile},
-        price_per_hour=_a_device(found, [s.setting.cluster.price_per_hour for s in found.surfaces]),
-        power_w=_a_device(found, [s.setting.cluster.chip.power_w for s in found.surfaces]),
+        price_per_hour=found.summed(lambda cluster: cluster.price_per_hour) / found.devices,
+        power_w=found.summed(lambda cluster: cluster.chip.power_w) / found.devices,
         notes=found.notes,
         served={
             **served,
