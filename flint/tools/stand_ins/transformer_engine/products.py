@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -23,7 +21,6 @@ __all__ = [
     "gemm",
     "input_gradient",
     "multiplied",
-    "placeholder",
     "quantize",
     "transpose",
     "weight_gradient",
@@ -153,19 +150,10 @@ def dummy_gradient(weight: Any, dtype: torch.dtype) -> Any:
     """What autograd is given for a weight whose gradient is in `main_grad`."""
     if hasattr(weight, "grad_added_to_main_grad"):
         weight.grad_added_to_main_grad = True
-        return placeholder(weight.shape, dtype, getattr(weight, "zero_out_wgrad", False))
+        if getattr(weight, "zero_out_wgrad", False):
+            return torch.zeros(weight.shape, dtype=dtype, device=weight.device)
+        return torch.empty(weight.shape, dtype=dtype, device=weight.device)
     return None
-
-
-def placeholder(shape: Sequence[int], dtype: torch.dtype, zero: bool) -> torch.Tensor:
-    """What autograd gets for a gradient that is elsewhere: one tensor for all of a shape, kept for good."""
-    kept = _placeholder(tuple(shape), dtype)
-    return kept.fill_(0) if zero else kept.detach()
-
-
-@cache
-def _placeholder(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="cuda")
 
 
 def _pair(found: Any, bias: bool) -> tuple[Any, Any]:

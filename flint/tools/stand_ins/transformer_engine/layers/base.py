@@ -9,7 +9,7 @@ from torch import nn
 
 from flint.tools.stand_ins.transformer_engine.fp8 import FP8GlobalStateManager
 from flint.tools.stand_ins.transformer_engine.groups import size_of
-from flint.tools.stand_ins.transformer_engine.products import packed, placeholder
+from flint.tools.stand_ins.transformer_engine.products import packed
 from flint.tools.stand_ins.transformer_engine.recipes import Recipe
 
 __all__ = ["TransformerEngineBaseModule", "get_dummy_wgrad", "get_workspace"]
@@ -22,7 +22,8 @@ def get_workspace() -> torch.Tensor:
 
 def get_dummy_wgrad(shape: list[int], dtype: torch.dtype, zero: bool = False) -> torch.Tensor:
     """What autograd gets for a weight whose gradient is elsewhere."""
-    return placeholder(shape, dtype, zero)
+    made = torch.zeros if zero else torch.empty
+    return made(shape, dtype=dtype, device="cuda")
 
 
 def device_of(device: Any) -> Any:
