@@ -119,13 +119,13 @@ class KeptFiles:
         if path is None:
             return file
         copy = self._copies.get(_place(path)) or self._copies.get(os.path.realpath(path))
-        if copy is None and how and (how != "x" or _place(path) in self._gone):
-            if how == "a" and self._is_old(path):
+        changes = how and (how != "x" or _place(path) in self._gone)
+        if copy is None and changes and self._is_old(path):
+            if how == "a":
                 self._say(path, "changed")
                 copy = self._in_scratch("attributes")
                 open(copy, "wb").close()
-                return copy
-            if self._is_old(path):
+            else:
                 copy = self._copied(path, os.path.realpath(path), with_content=how == "+")
         if copy is None and how not in ("", "a"):
             self._own.add(_place(path))

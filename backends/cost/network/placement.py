@@ -385,10 +385,8 @@ def call_of(program: Program, row: int, placement: NetworkPlacement) -> Collecti
 
     Members of an all-gather that spans leave out of an axis that is spread unevenly put their bytes to those of the others.
     """
-    collective, spans = (
-        Collective(int(program.collective[row])),
-        spans_of_row(program, row, placement),
-    )
+    collective = Collective(int(program.collective[row]))
+    spans = spans_of_row(program, row, placement)
     call = CollectiveCall(collective, int(program.comm_bytes[row]), spans)
     group = int(program.group[row])
     if collective is Collective.ALL_GATHER and placement.spread and group >= 0:

@@ -45,10 +45,9 @@ class Served:
 
     def summed(self, of: Callable[[Cluster], Quantity | None]) -> float:
         """A number of each device's cluster, such as its price, over all devices; 0 where a pool has none."""
-        each = [of(surface.setting.cluster) for surface in self.surfaces]
-        known = [number.value for number in each if number is not None]
-        pools = zip(self.pool_devices, known, strict=False)
-        return sum(count * value for count, value in pools) if len(known) == len(each) else 0.0
+        found = [of(surface.setting.cluster) for surface in self.surfaces]
+        pools = zip(self.pool_devices, found, strict=True)
+        return sum(n * each.value for n, each in pools if each) if all(found) else 0.0
 
     @cached_property
     def summary(self) -> ServeSummary:
@@ -109,8 +108,8 @@ def serve(
     with stage("replay"):
         found = replayed(0)
         ends = tuple(summarize(replayed(power), limits) for power in (-1, 1)) if sure else ()
-    sizes = (surface.setting.workload.mesh.size for surface in served)
-    devices = tuple(kind.engines * size for kind, size in zip(kinds, sizes, strict=True))
+    pools = zip(kinds, served, strict=True)
+    devices = tuple(kind.engines * surface.setting.workload.mesh.size for kind, surface in pools)
     return Served(found, tuple(served), limits, devices, ends)
 
 

@@ -72,8 +72,7 @@ def _rates(served: Served) -> Iterator[str]:
         limits = ", ".join(f"{k} <= {format_duration(v)}" for k, v in s.goodput.limits_ns.items())
         yield f"goodput  {s.goodput.requests_per_s:.3g} requests/s, {s.goodput.share:.1%} ({limits})"
     price = served.surfaces[0].setting.cluster.price_per_hour
-    hourly = served.summed(lambda cluster: cluster.price_per_hour)
-    if price and hourly:
+    if price and (hourly := served.summed(lambda cluster: cluster.price_per_hour)):
         million = hourly / 3600 / max(s.output_tokens_per_s, 1e-9) * 1e6
         yield f"cost     {million:.3g} USD a million output tokens ({price.kind}: {hourly:.4g} USD/h)"
 

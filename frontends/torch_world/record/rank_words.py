@@ -58,15 +58,9 @@ CALCULATES = frozenset(
     + ("time", "perf_counter", "strftime", "now", "items", "keys", "values", "hasattr", "getattr")
     + ("strip", "split", "replace", "rjust", "ljust", "lower", "upper", "startswith", "endswith")
     + ("open", "exists", "isdir", "isfile", "dirname", "basename", "Path", "tqdm", "numel", "size")
-    + (
-        "parameters",
-        "named_parameters",
-        "get_last_lr",
-        "get_rank",
-        "get_world_size",
-        "memory_stats",
-    )
-    + ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+    + ("parameters", "named_parameters", "get_last_lr", "get_rank", "get_world_size")
+    + ("memory_stats", "memory_allocated", "max_memory_allocated")
+    + ("memory_reserved", "max_memory_reserved")
 )
 #: What reads a loss: work of the device, but too little to matter.
 READS = frozenset(

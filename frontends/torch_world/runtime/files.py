@@ -42,11 +42,8 @@ class UnwrittenFiles:
 
     def get(self, path: object) -> Any:
         """What would be in a file, None if the program did not write it."""
-        return (
-            self._held.get(str(self.path_for(path, "")))
-            if isinstance(path, (str, PathLike))
-            else None
-        )
+        is_path = isinstance(path, (str, PathLike))
+        return self._held.get(str(self.path_for(path, ""))) if is_path else None
 
     def path_for(self, path: object, how: str = "w") -> object:
         """The path where a file is read or written in the place of `path`."""

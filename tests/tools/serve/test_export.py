@@ -105,7 +105,7 @@ def test_vidur_adds_up(surface: Surface, config: Path, tmp_path: Path) -> None:
         reduce_ms = reduced["time_stats.all_reduce.median"]
         total += 2 * np.interp(tokens, reduced["size"] / 4096 / 2, reduce_ms)
         total += decodes((count, context)) if count else 0
-        total += prompts(chunk) if chunk else 0
+        total += prompts((chunk.new, chunk.context)) if chunk else 0
         total = total * LAYERS + np.interp(count + bool(chunk), overhead["batch_size"], host)
         wanted = surface.step_ns(count, count * context, [chunk] if chunk else []) + ENGINE.host_ns
         # what few sequences that decode differ in from 8 is in all their passes, with prompts, too
@@ -137,7 +137,7 @@ def test_llmservingsim_adds_up(surface: Surface, config: Path, tmp_path: Path) -
     for count, context, chunk in PASSES:
         tokens = count + (chunk.new if chunk else 0)
         attended = tables[bool(chunk), count > 0]
-        at = [*(chunk or ()), *([count, context] if count else [])]
+        at = [*(chunk[:2] if chunk else ()), *([count, context] if count else [])]
         total = LAYERS * attended(at) * 1e3
         total += LAYERS * sum(ns(dense, layer, "tokens", tokens) for layer in block)
         total += sum(ns(dense, layer, "tokens", tokens) for layer in once)

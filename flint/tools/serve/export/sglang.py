@@ -24,7 +24,7 @@ def sglang_files(surface: Surface, rules: EngineRules) -> dict[str, bytes]:
     beside = [(0, 0), *((s, c) for s in grid(1, most, 4) for c in grid(16, longest, 8))]
     table = {}
     for count, context, chunks in [*alone, *((*b, (p,)) for p in prompts for b in beside)]:
-        key = json.dumps(sorted([*([[1, context]] * count), *map(list, chunks)]))
+        key = json.dumps(sorted([[1, context]] * count + [[p.new, p.context] for p in chunks]))
         ns = surface.step_ns(count, count * context, chunks) + rules.host_ns
         table[key] = round(ns / 1e9, 9)
     text = json.dumps(table, indent=0)
