@@ -840,6 +840,7 @@ def _outcome(results: Shapes, error: Any, events: list[Any]) -> Outcome:
         message = getattr(error, "message", "") or said_of_cuda(what_happened(error))
         return Outcome(error=message, code=getattr(error, "code", ""))
     work = [e for e in events if e.comm is None and not does_nothing(e) and not e.is_view]
+    work = [e for e in work if not e.op.startswith("aten.empty")]
     unpriced = tuple(sorted({e.op for e in work if work_of(e).unpriced}))
     operators = tuple(e.op for e in work)
     return Outcome(results, "", "", unpriced, sum(map(_product_flops, work)), operators)

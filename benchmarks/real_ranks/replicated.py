@@ -20,6 +20,8 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.real_ranks.table import (
     HEADS,
     PROGRAMS,
+    TOKENS,
+    VOCABULARY,
     WIDTH,
     WORLD,
     Attention,
@@ -367,3 +369,24 @@ def local_steps(device: str) -> Training:
                 p.div_(WORLD)
 
     return Training(step, made.kept)
+
+
+@program
+def filled_by_parts(device: str) -> Training:
+    """Memory that is allocated whole and filled piece by piece: in the step, and before it."""
+    model, tokens = Model().to(device), tokens_of(device, 8)
+    history = torch.zeros(4, 2, TOKENS, VOCABULARY, device=device)
+
+    def backward() -> None:
+        with torch.no_grad():
+            logits = torch.empty_like(history)
+            for part, piece in zip(logits, tokens.chunk(4), strict=True):
+                part.copy_(model(piece))
+            history[1].copy_(logits[0])
+            every = torch.empty(4, 2, device=device)
+            for index, part in enumerate(history - logits):
+                every[index] = part.square().mean(dim=(-2, -1))
+            dist.all_reduce(every)
+        loss_of(model, tokens[:2]).backward()
+
+    return stepping(backward, adam(model), model, tokens, history)

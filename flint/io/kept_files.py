@@ -20,6 +20,7 @@ import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from itertools import chain
 from typing import Any
 from urllib.parse import unquote
@@ -71,7 +72,9 @@ class KeptFiles:
         with ExitStack() as stack:
             stack.callback(self._forget)
             self._guards = True
-            sys.addaudithook(self._refuse)
+            _add_hook()
+            _ON.append(self)
+            stack.callback(_ON.remove, self)
             for able in _ABLE:  # shutil asks whether os.stat is among them
                 added = {instead[id(function)] for function in able if id(function) in instead}
                 able.update(added)
@@ -338,7 +341,7 @@ class KeptFiles:
 
     def _refuse(self, event: str, args: tuple[object, ...]) -> None:
         """Python is about to change files. Raises FlintError FL235 if one is old."""
-        changes = _CHANGES.get(event) if self._guards else None
+        changes = _CHANGES.get(event)
         for path in filter(None, map(_path, changes(args))) if changes else ():
             if self._is_old(path, itself=event != "open"):
                 self._say(path, "changed")
@@ -348,6 +351,19 @@ class KeptFiles:
                     "what would change it cannot be given a copy",
                     help="use open(), os.open(), os.remove() or os.replace(), or another file",
                 )
+
+
+#: The guards that are on. Python keeps an audit hook to its end: one asks all of them.
+_ON: list[KeptFiles] = []
+
+
+@cache
+def _add_hook() -> None:
+    def hook(event: str, args: tuple[object, ...]) -> None:
+        for guard in _ON:
+            guard._refuse(event, args)
+
+    sys.addaudithook(hook)
 
 
 class _Entries(ExitStack):

@@ -225,6 +225,7 @@ def test_good():
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_fork_for_each_mutant(tmp_path):
     files = {

@@ -147,6 +147,7 @@ def test_traces_take_what_the_simulator_took(name: str, tmp_path: Path) -> None:
     assert simulate_traces(folder, folder / "network.yml").step_time_ns == CASES[name].cycles
 
 
+@pytest.mark.long
 def test_one_rank_that_stands_for_all_says_what_each_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

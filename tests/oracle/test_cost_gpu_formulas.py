@@ -369,6 +369,7 @@ def test_rows_are_those_of_the_library(kind: KernelKind, name: str, gpu: Gpu) ->
     np.testing.assert_allclose(found, [FORMULAS[kind](row, gpu) for row in rows], rtol=1e-9)
 
 
+@pytest.mark.long
 def test_convolutions_of_pytorch_have_kernels_around_them() -> None:
     gpu = Gpu(with_stack(Cluster.load("h100-dgx"), Stack.load("pytorch-eager")).chip)
     rows = drawn_rows(K.CONVOLUTION, ["bf16", "f32"], seed=7)

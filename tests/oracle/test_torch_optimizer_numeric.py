@@ -13,6 +13,7 @@ jax = pytest.importorskip("jax")
 
 from flint.frontends.torch_graph.optimizer.update import clip_gradients, optimizer_update
 from flint.frontends.torch_ops.table import load_table
+from tests.long import long_but
 
 SHAPES = {"w": (6, 8), "v": (8,)}
 MATRICES = {"w": (6, 8), "tall": (12, 4)}
@@ -94,7 +95,7 @@ def table() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", long_but(("adamw", "sgd_momentum", "muon"), CASES))
 def test_steps_equal_pytorchs(case: str) -> None:
     make, options, shapes = CASES[case]
     held = parameters(shapes)
@@ -126,6 +127,7 @@ def test_a_traced_first_step_is_pytorchs_second() -> None:
         np.testing.assert_allclose(new[name], value, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.long
 def test_groups_and_several_optimizers_keep_their_options() -> None:
     held = parameters(THREE)
     groups = [

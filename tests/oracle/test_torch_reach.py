@@ -23,6 +23,7 @@ from flint.frontends.torch_world.program.cuda_kernels import shape_kernels
 from tests import torch_reach
 from tests.torch_reach import ABSTRACT, Outcome
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 STEPS = torch_reach.all_steps()
 #: What cannot be recorded, and the code of the refusal.

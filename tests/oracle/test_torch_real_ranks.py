@@ -14,12 +14,13 @@ PROGRAMS = (
     *("ddp unused parameters", "fsdp uneven", "fsdp mixed precision", "fsdp fused attention"),
     *("fsdp clipped", "hsdp", "sequence parallel", "embedding by uneven rows"),
     *("experts uneven", "ring attention", "pipeline 1f1b", "pipeline interleaved", "muon by torch"),
+    "filled by parts",
 )
 #: The map of used parameters is the host's in a real run, and filled one by one; CPUs keep statistics
-#: of norms in bfloat16.
-OTHER_OPERATORS = ("ddp unused parameters", "fsdp mixed precision")
-#: Peaks are missed by more than 3 % where FSDP gathers layers and microbatches are in flight: see the page.
-MISSED = ("fsdp", "hsdp", "pipeline", "ring")
+#: of norms in bfloat16; CUDA has no flash attention for float32.
+OTHER_OPERATORS = ("ddp unused parameters", "fsdp mixed precision", "fsdp fused attention")
+#: Peaks of stages are missed by more than 3 %: see the page.
+MISSED = ("pipeline",)
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 """
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.cold]
 
 
 @pytest.fixture(scope="module")

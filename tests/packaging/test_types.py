@@ -107,6 +107,7 @@ def test_types_come_from_the_checkout_and_mistakes_are_seen(said: dict[str, list
     assert [line for line in said["revealed"] if "[call-arg]" in line]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", snippets())
 def test_snippets_are_well_typed(said: dict[str, list[str]], name: str) -> None:
     assert said[name] == []

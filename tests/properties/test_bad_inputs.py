@@ -101,6 +101,7 @@ def test_spoilt_files_of_our_own(make: Maker, bases: Path, tmp_path: Path) -> No
             assert not wrong_number(json.loads(json.dumps(document, default=str)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [profiles.nsight, profiles.xplane, profiles.kineto])
 def test_spoilt_profiles(make: Maker, bases: Path, tmp_path: Path) -> None:
     read = 0

@@ -231,6 +231,7 @@ def outcomes(ranks: Ranks, groups: Groups, seed: int, times: int = 12) -> set[bo
     return {_Clock(ranks, groups, rng).all_end() for rng in draws}
 
 
+@pytest.mark.long
 def test_what_is_said_of_any_times_holds_at_those_that_are_tried() -> None:
     said: Counter[tuple[str, bool]] = Counter()
     for seed in range(250):

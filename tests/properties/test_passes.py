@@ -120,6 +120,7 @@ def _kind_of_region(program: Program, region: int) -> tuple[object, ...]:
     return found.kind, found.trip_count, found.choice, found.name
 
 
+@pytest.mark.long
 @settings(max_examples=100)
 @given(programs())
 def test_kernels_keep_flops_communication_its_order_and_parameters(program: Program) -> None:

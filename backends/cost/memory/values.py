@@ -219,7 +219,11 @@ def eager_updates(program: Program, values: RowValues, num_bytes: Int64s) -> Eag
     placed = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
     given = (program.kind == Kind.PARAMETER) & ((program.flags & Flag.DONATED) != 0)
     gathered = (program.op == OpClass.UNPACK) | (program.collective == Collective.ALL_GATHER)
-    arguments = set(np.flatnonzero(program.kind == Kind.PARAMETER).tolist())
+    kept = program.kind == Kind.PARAMETER
+    kept |= (program.kind == Kind.VALUE) & (
+        np.diff(program.dep_start) == 0
+    )  # allocated in the step
+    memory = set(np.flatnonzero(kept).tolist())
     finder = _UpdateFinder(program, values, set(np.flatnonzero(given).tolist()), found)
     whole = num_bytes.tolist()
     placed &= ~is_any(program, MERGED)
@@ -229,12 +233,11 @@ def eager_updates(program: Program, values: RowValues, num_bytes: Int64s) -> Eag
             continue
         before = values.read(int(program.alias[row]), int(program.region[row]))
         orders = finder.orders(row, before)
-        if program.kind[row] == Kind.COLLECTIVE:  # it may move within what it changes
-            orders |= finder.fences(row) - {before}
+        orders |= finder.fences(row) - {before}  # it may work within what it changes
         renews = gathered[row] and program.result_bytes[row] >= _size(whole, before)
         if (
             renews
-            and before not in arguments
+            and finder.first(before) not in memory
             and orders
             and finder.is_enough(row, orders | {before})
         ):
@@ -268,11 +271,13 @@ class _UpdateFinder:
         program, orders = self.program, set[int]()
         for d, value in zip(program.dependencies(row).tolist(), self.read(row), strict=True):
             waits = program.kind[d] == Kind.COLLECTIVE or program.stream[d] > 0
+            waits &= program.kind[d] != Kind.VALUE  # who reads a view reads it
             if waits and self.is_enough(row, {*orders, value}):
                 orders.add(value)
         return orders
 
-    def _first(self, value: int) -> int:
+    def first(self, value: int) -> int:
+        """The value that others were made of in place, up to this one."""
         while value in self.found.changes:
             value = self.found.changes[value]
         return value
@@ -285,7 +290,7 @@ class _UpdateFinder:
     def orders(self, row: int, before: int) -> set[int]:
         """Values of which `row` only waits for, as they were made of what it changes."""
         depends = set(self.read(row))
-        changed = {v for v in depends if self._first(v) in self.donated} | {before}
+        changed = {v for v in depends if self.first(v) in self.donated} | {before}
         made = {v for v in depends - changed if v < len(self.program)}
         made = {v for v in made if not changed.isdisjoint(self.read(v))}
         return made if self.is_enough(row, made) else set()

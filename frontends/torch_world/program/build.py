@@ -237,9 +237,10 @@ class _Build:
     def _value(self, event: Event, opcode: str) -> int:
         """A row without work: a view, an allocation, a wait."""
         self._leave_waits(event)
-        if not event.outputs:
+        allocates = opcode in _ALLOCATING
+        if not event.outputs or (allocates and event.outputs[0].storage in self.arguments):
             return -1
-        reads = () if opcode in _ALLOCATING else event.inputs
+        reads = () if allocates else event.inputs
         sources = self._sources(reads)
         home = event.outputs[0].storage
         aliased = self._sources([t for t in reads if t.storage == home])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from flint.frontends.torch_world.program.operands import (
     base_storage,
     does_nothing,
@@ -20,7 +22,7 @@ def found_memory(recording: Recording) -> dict[int, TensorInfo]:
 
     That with a role, and what an event reads and none before it wrote. A gradient or input counts
     only if it is read: between steps a gradient may be gone. Memory without a name that rows are
-    put into was allocated for them.
+    put into was allocated for them, or is older than the step.
     """
     found: dict[int, TensorInfo] = {}
     known: set[int] = set()
@@ -40,6 +42,8 @@ def found_memory(recording: Recording) -> dict[int, TensorInfo]:
         for tensor in results(event):
             if tensor.storage not in known and tensor.storage in recording.storages:
                 _add_persistent(tensor.storage, recording, found)
+            elif tensor.storage not in known and tensor.storage in event.writes:
+                _add_older(tensor, recording, found)
             known.add(tensor.storage)
     for storage in recording.storages:
         if storage not in known:
@@ -58,3 +62,11 @@ def _as_found(tensor: TensorInfo, recording: Recording) -> TensorInfo:
     if info is None:
         return tensor
     return TensorInfo(tensor.storage, info.shape, info.dtype, info.num_bytes)
+
+
+def _add_older(part: TensorInfo, recording: Recording, found: dict[int, TensorInfo]) -> None:
+    """The memory that a tensor is in or all of, if it outlives the step."""
+    num_bytes = recording.older.get(part.storage, 0)
+    if num_bytes and part.num_bytes:
+        elements = num_bytes * math.prod(part.shape) // part.num_bytes
+        found[part.storage] = TensorInfo(part.storage, (elements,), part.dtype, num_bytes)

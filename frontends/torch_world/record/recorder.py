@@ -44,7 +44,7 @@ from flint.ir.op_class import ATTENTION
 from flint.ir.program import Collective, Phase
 from flint.passes.work.work import Work
 
-#: Operators that only allocate: their result gets its number when something uses it.
+#: Operators that only allocate: they are events where the memory is then used in parts.
 _ALLOCATIONS = frozenset(
     f"aten::{name}"
     for name in (
@@ -52,6 +52,7 @@ _ALLOCATIONS = frozenset(
         *("new_empty_strided", "_local_scalar_dense", "is_pinned", "record_stream", "set_"),
     )
 )
+_EMPTY = "aten.empty.memory_format"
 #: Operators that copy between devices.
 _COPIES = frozenset(("aten::_to_copy", "aten::copy_", "aten::_copy_from", "prims::device_put"))
 #: Operators whose result the host reads at once.
@@ -200,6 +201,8 @@ class Recorder(TorchDispatchMode):
         if session.phases.recording or session.graph is not None:
             if not operator.allocates:
                 self._record(operator, args, kwargs, result)
+            elif session.graph is None and "empty" in operator.op:
+                self.storages.allocate(filter(_on_accelerator, _tensors((result,))))
             if (operator.copies or operator.is_read) and session.graph is None:
                 self._follow_host(operator, args, kwargs, result)
         elif operator.copies:
@@ -254,7 +257,7 @@ class Recorder(TorchDispatchMode):
         inputs = tuple(map(self.storages.info, device_inputs))
         results = tuple(map(self.storages.info, device_outputs))
         writes = self._writes(operator, args, kwargs)
-        attributes = _attributes(operator, args, kwargs)
+        attributes = plain_arguments(operator.names, args, kwargs)
         if operator.precision is not None and any(t.dtype == "f32" for t in inputs):
             attributes = {**attributes, PRECISION: operator.precision()}
         if operator.attends and (packed := packed_call(operator.names, args, kwargs)) is not None:
@@ -263,6 +266,7 @@ class Recorder(TorchDispatchMode):
                 self.session.warnings.setdefault(packed.assumed)
         known = {t.storage for t in inputs}
         is_view = bool(results) and not writes and all(t.storage in known for t in results)
+        self._add_allocations(inputs, is_view)
         work, declares = None, self._declared.declares(operator.func)
         if declares is not None and not is_view:
             declaration = declares(args, kwargs, result)
@@ -296,9 +300,10 @@ class Recorder(TorchDispatchMode):
                 self.host_inputs[stored.storage] = stored
         else:
             self._offloaded[stored.storage] = stored.storage
+        self._add_allocations((stored,))
         self._add(
             operator.op, (source,), (stored,), (stored.storage,) if operator.written else (), False,
-            _attributes(operator, args, kwargs), None,
+            plain_arguments(operator.names, args, kwargs), None,
             HostCopy.FROM_HOST if on_device else HostCopy.TO_HOST,
         )  # fmt: skip
         return True
@@ -341,10 +346,15 @@ class Recorder(TorchDispatchMode):
         inputs = tuple(map(self.storages.info, sources))
         outputs = tuple(map(self.storages.info, targets))
         writes = tuple(dict.fromkeys(t.storage for t in outputs)) if family.output >= 0 else ()
+        self._add_allocations((*inputs, *outputs))
         index = self._add(operator.op, inputs, outputs, writes, False, {}, comm)
         if self.session.graph is None:
             self.session.timeline.under_way.append(index)
         self._remember_work(result, index)
+
+    def _add_allocations(self, used: Sequence[TensorInfo], is_view: bool = False) -> None:
+        for whole in self.storages.used(used, is_view):
+            self._add(_EMPTY, (), (whole,), (), False, {}, None)
 
     def _remember_work(self, result: object, index: int) -> None:
         boxed = result[-1] if isinstance(result, (tuple, list)) and result else result
@@ -483,9 +493,3 @@ def _argument(
 ) -> object:
     position = operator.names.index(name)
     return args[position] if position < len(args) else kwargs.get(name)
-
-
-def _attributes(
-    operator: _Operator, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    return plain_arguments(operator.names, args, kwargs)

@@ -236,7 +236,8 @@ class Recording:
     that make the work of a rank depend on its number, as far as their text shows. `shares` are lines
     at which no data said how many rows each part (expert) has, but the policy or a hint. `loops` are
     passes of inference that are alike. `freed` is the memory that the program let go of in the step,
-    in that order; where there are loops, nothing is known of it.
+    in that order; where there are loops, nothing is known of it. `older` are the bytes of storages
+    that an event writes, which were there before the step and are there behind it.
     """
 
     rank: int
@@ -254,6 +255,7 @@ class Recording:
     shares: tuple[str, ...] = ()
     loops: tuple[PassLoop, ...] = ()
     freed: tuple[Freed, ...] = ()
+    older: Mapping[int, int] = field(default_factory=dict)
 
 
 def with_known_sources(recording: Recording) -> Iterator[Event]:

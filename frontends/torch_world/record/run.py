@@ -429,5 +429,6 @@ def _recording(job: Job, session: Session, recorder: Recorder, states: States) -
         asks=questions_of_program(job),
         shares=tuple(session.values.shares),
         freed=recorder.storages.freed_in(len(events)),
+        older=recorder.storages.older(events),
     )
     return recording if job.steps else condensed(recording, recorder.calls, job.part)

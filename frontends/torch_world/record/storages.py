@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from flint.frontends.torch_private import storage_address
-from flint.frontends.torch_world.record.recording import Freed, TensorInfo, extent_of, order_of
+from flint.frontends.torch_world.record.recording import (
+    Event,
+    Freed,
+    TensorInfo,
+    extent_of,
+    order_of,
+)
 
 #: PyTorch's types under StableHLO's names.
 DTYPES = {
@@ -55,12 +61,17 @@ class Storages:
         self._references: list[StorageWeakRef] = []
         self._watched: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._infos: dict[_Key, TensorInfo] = {}
+        self._num_bytes: list[int] = []
+        #: What the step allocated, and as a whole until an event uses it.
+        self._allocated: set[int] = set()
+        self._unused: dict[int, TensorInfo] = {}
 
     def number(self, tensor: torch.Tensor) -> int:
         storage = tensor.untyped_storage()
         found = self._numbers.get(storage_address(storage))
         if found is None:
             self._references.append(StorageWeakRef(storage))
+            self._num_bytes.append(storage.nbytes())
             found = self._numbers[storage_address(storage)] = len(self._references) - 1
             self._watched[found] = weakref.ref(storage, partial(self._let_go, found))
         return found
@@ -69,6 +80,27 @@ class Storages:
         """The recorded step starts here, unless another start follows."""
         self.freed.clear()
         self._known = None
+        self._allocated.clear()
+        self._unused.clear()
+
+    def allocate(self, tensors: Iterable[torch.Tensor]) -> None:
+        """The step allocates memory for tensors, and writes nothing into it."""
+        for info in map(self.info, tensors):
+            self._allocated.add(info.storage)
+            self._unused[info.storage] = info
+
+    def used(self, tensors: Sequence[TensorInfo], is_view: bool) -> Iterator[TensorInfo]:
+        """Memory that the step allocated, of which the first event that uses it sees a part, or makes a view."""
+        for tensor in tensors:
+            whole = self._unused.pop(tensor.storage, None)
+            if whole is not None and (is_view or tensor.num_bytes < whole.num_bytes):
+                yield whole
+
+    def older(self, events: Sequence[Event]) -> dict[int, int]:
+        """Bytes of storages that a step changes, has not allocated and never lets go of."""
+        gone = {f.storage for f in self.freed_in(len(events)) if f.events < len(events)}
+        changed = {s for event in events for s in event.writes} - self._allocated - gone
+        return {storage: self._num_bytes[storage] for storage in changed}
 
     def emptied(self, storage: torch.UntypedStorage) -> None:
         """A storage has no bytes now, until the program gives it some again."""

@@ -1,4 +1,4 @@
-"""Collectives that a program groups: one of each tensor, as NCCL makes them of one launch."""
+"""Collectives of several tensors: one of each as NCCL groups them, or one of a flat copy of equal ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from flint.frontends.torch_world.device.device import SHOWN
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.patching import Function, Patches
 
 COALESCED = Patches()
 _GROUP = "torch.distributed:ProcessGroup"
+_Lists = Sequence[list[torch.Tensor]]
 
 
 class Works:
@@ -26,6 +28,10 @@ class Works:
         for work in self._works:
             work.wait()
         return True
+
+    def get_future(self) -> object:
+        """The future of the last of them."""
+        return self._works[-1].get_future()
 
     def is_completed(self) -> bool:
         return True
@@ -69,3 +75,69 @@ _of_pairs("_allgather_base", "all_gather_single_coalesced", "allgather_into_tens
 _of_pairs(
     "_reduce_scatter_base", "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"
 )
+
+
+class CopiedWorks(Works):
+    """A collective and the copies behind it, which run on a stream of their own."""
+
+    def __init__(self, work: dist.Work, copies: torch.cuda.Stream) -> None:
+        super().__init__([work])
+        self._copies = copies
+
+    def wait(self, *timeout: object) -> bool:
+        torch.cuda.current_stream().wait_stream(self._copies)
+        return super().wait()
+
+
+def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Memory for a list of equal tensors, as ProcessGroupNCCL.cpp has (`newLikeFlat`); None for other lists."""
+    shapes = {t.shape for t in tensors}
+    if len(tensors) < 2 or len(shapes) > 1 or tensors[0].device.type != SHOWN:
+        return None
+    return tensors[0].new_empty((len(tensors), *tensors[0].shape))
+
+
+@COALESCED.replaces(f"{_GROUP}.allgather")
+def all_gather_list(session: Session, original: Function) -> Function:
+    """NCCL gathers equal tensors into flat memory, and copies each out of it behind the collective."""
+    streams: dict[str, torch.cuda.Stream] = {}
+
+    def gather(
+        group: dist.ProcessGroup,
+        outputs: _Lists,
+        inputs: Sequence[torch.Tensor],
+        options: dist.AllgatherOptions | None = None,
+    ) -> object:
+        given = () if options is None else (options,)
+        flat = _flat(outputs[0])
+        if flat is None:
+            return original(group, outputs, inputs, *given)
+        work = group._allgather_base(flat, inputs[0], *given)
+        copies = torch.cuda.current_stream()
+        if getattr(options, "asyncOp", True):
+            copies = streams.get(group.group_name) or torch.cuda.Stream()
+            streams[group.group_name] = copies
+        with torch.cuda.stream(copies):
+            work.wait()
+            for output, part in zip(outputs[0], flat, strict=True):
+                output.copy_(part)
+        return CopiedWorks(work, copies)
+
+    return gather
+
+
+@COALESCED.replaces(f"{_GROUP}.reduce_scatter")
+def reduce_scatter_list(session: Session, original: Function) -> Function:
+    """NCCL copies equal tensors into flat memory before it reduces them."""
+
+    def scatter(
+        group: dist.ProcessGroup, outputs: Sequence[torch.Tensor], inputs: _Lists, *options: object
+    ) -> object:
+        flat = _flat(inputs[0])
+        if flat is None:
+            return original(group, outputs, inputs, *options)
+        for part, input_ in zip(flat, inputs[0], strict=True):
+            part.copy_(input_)
+        return group._reduce_scatter_base(outputs[0], flat, *options)
+
+    return scatter

@@ -266,6 +266,7 @@ def test_a_writer_does_not_wait_for_ever(tmp_path: Path) -> None:
         raise AssertionError("not reached")
 
 
+@pytest.mark.long
 def test_at_every_step_one_whole_trace_is_left(tmp_path: Path) -> None:
     """The writer ends before its first file operation, its second, and so on to its last."""
     (tmp_path / "beside.txt").write_text("mine")

@@ -116,6 +116,7 @@ def test_small_sorts_cost_a_launch_on_a_tpu() -> None:
     assert latency_ns(program, "v5e")[KernelKind.SORT] > 2_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cluster", ["v5e", "v6e"])
 def test_rows_that_leave_vmem_sort_slower(cluster: str) -> None:
     """Twice the elements in one row that no longer fits take more than twice as long."""

@@ -302,6 +302,7 @@ def test_gemms_of_a_gpu_without_constants_are_met_by_its_neighbour(
     assert np.abs(found / rows.measured_ns - 1).mean() < 0.17
 
 
+@pytest.mark.long
 def test_sustained_fp8_of_the_machine_that_is_left_out_is_met() -> None:
     """cuBLASLt's, with the constants of another machine; SGLang's were 18 and 28 % off."""
     for row in accuracy_kernels.errors(accuracy_kernels.left_out_rows()):

@@ -18,6 +18,7 @@ import pytest
 from flint.errors import FlintError
 from flint.io import kept_files
 from flint.io.kept_files import KeptFiles
+from tests.long import long_but
 
 OLD = "of a real run"
 
@@ -147,7 +148,7 @@ ACTIONS: dict[Callable[[], object], str] = {
 }
 
 
-@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("action", long_but(list(ACTIONS)[:12:2], ACTIONS))
 def test_an_older_file_stays_and_is_named(folder: Path, action: Callable[[], object]) -> None:
     said: list[str] = []
     before = vars(builtins) | vars(io) | vars(os) | vars(shutil)
@@ -200,6 +201,7 @@ def test_copies_of_older_files_are_the_programs_own(folder: Path) -> None:
     assert (folder / "snapshot/step-1/state.json").read_text() == OLD
 
 
+@pytest.mark.long
 def test_a_file_that_is_too_large_to_copy_is_an_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Phase
 from flint.passes.rewrites.generation import with_generation
 from flint.tracing import trace_script
+from tests.long import long_but
 
 LAYERS, WIDTH, HEADS, DIM, WORDS, BATCH, PROMPT, NEW = 2, 64, 4, 16, 96, 4, 24, 8
 LENGTH = PROMPT + NEW
@@ -161,7 +162,10 @@ for n in range(24): ps = train(ps, y)
 
 @pytest.mark.parametrize(
     ("script", "passes"),
-    [(GENERATES.format(at="at"), 24), (GENERATES.format(at="n"), 24), (TRAINS, None)],
+    long_but(
+        [(GENERATES.format(at="at"), 24)],
+        [(GENERATES.format(at="at"), 24), (GENERATES.format(at="n"), 24), (TRAINS, None)],
+    ),
 )
 def test_a_prefill_and_calls_that_decode_are_one_program(
     script: str, passes: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

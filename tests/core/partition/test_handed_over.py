@@ -75,6 +75,7 @@ WRONG = [None, -1, 3, 10**30, 2.5, float("nan"), True, "x", "\x1b[31m", b"b", ob
 WRONG += [{"a": "x"}, {1: 2}, {"a": -1}, int, SMALL, P("nope"), P(3), set(), [[]]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("record", RECORDS)
 def test_any_value_of_any_field_is_taken_or_refused(record: type) -> None:
     make = RECORDS[record]

@@ -18,11 +18,12 @@ from flint.ir.program import Kind, Phase, Program, RegionKind
 from flint.passes.rewrites.phases import with_phases
 from flint.tracing import trace_step
 from tests.auto_mesh import auto_mesh
+from tests.long import long_but
 from tests.program_rows import ProgramBuilder
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 #: Example, mesh and options; whether its backward pass recomputes.
-STEPS = (
+_STEPS = (
     ("llama_jax.py", "4x2", "num_layers=2 seq=128", True),
     ("llama_jax.py", "4x2", "num_layers=2 seq=128 layers=unrolled remat=none", False),
     ("mixtral_jax.py", "4x2", "num_layers=2 seq=128 remat=none", False),
@@ -30,9 +31,10 @@ STEPS = (
     ("ring_attention_jax.py", "2x4", "seq=4096", True),
     ("spmd_pipeline_jax.py", "4x2", "num_layers=8 seq=512", True),
     ("gpt3_jax.py", "pipe=2,data=1,model=2", "num_layers=4 model=6.7b remat=none clip=1.0", False),
-    pytest.param("resnet50_jax.py", "2x2", "batch=8 image=64", False, marks=pytest.mark.long),
+    ("resnet50_jax.py", "2x2", "batch=8 image=64", False),
     ("torch_llama.py", "4x2", "num_layers=2 seq=128", False),
 )
+STEPS = long_but((_STEPS[0], _STEPS[3], _STEPS[5]), _STEPS)
 
 
 def programs(file: str, mesh: str, options: str) -> tuple[Program, ...]:

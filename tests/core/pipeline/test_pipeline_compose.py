@@ -426,6 +426,7 @@ def test_every_unit_waits_for_the_one_before_it() -> None:
     assert all(count == 1 for count in counts.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("schedule", "microbatches", "chunks"),
     long_but(

@@ -184,6 +184,7 @@ def test_interleaved_steady_state_advances_by_a_round():
     assert steady.trip_count >= 29
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ranks", "chunks", "microbatches"), [(8, 8, 512), (16, 4, 256), (32, 2, 1024)]
 )

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from flint.backends.cost.estimate import Estimate, estimate
+from flint.backends.cost.memory.memory import layouts
 from flint.backends.cost.simulate.critical_path import critical_path
 from flint.backends.cost.simulate.timeline import POLICIES
 from flint.cluster.models import Cluster
 from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind, Phase, Program
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
@@ -118,16 +120,20 @@ for _ in range(2):
 """
 
 
-def test_fsdp_gathers_for_the_next_layer_while_one_runs(tmp_path: Path) -> None:
+def recorded(script: str, folder: Path) -> Program:
+    """The program of the first of 16 ranks that run a script."""
     pytest.importorskip("torch")
     from flint.frontends.torch_world.program.build import build_program
     from flint.frontends.torch_world.record.job import Job
     from flint.frontends.torch_world.record.process import record
 
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    job = replace(Job.of_script(script), world_size=16, mesh_sizes=(16,))
-    program = build_program(record([job])[0], MESH).program
+    (folder / "train.py").write_text(script)
+    job = replace(Job.of_script(folder / "train.py"), world_size=16, mesh_sizes=(16,))
+    return build_program(record([job])[0], MESH).program
+
+
+def test_fsdp_gathers_for_the_next_layer_while_one_runs(tmp_path: Path) -> None:
+    program = recorded(SCRIPT, tmp_path)
     found = estimated(program)
     track = found.timeline.classes[0]
     row = track.work.nodes.row
@@ -140,3 +146,39 @@ def test_fsdp_gathers_for_the_next_layer_while_one_runs(tmp_path: Path) -> None:
     assert sum(s.exposed_ns for s in found.classes[0].shares) == pytest.approx(found.step_time_ns)
     late = estimated(program, "in-order").timeline.classes[0]
     assert (late.start_ns[gathers[1:]] >= late.start_ns[products[:-1]]).all()
+
+
+LISTS = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+model, n = torch.nn.Linear(8, 8, device="cuda"), dist.get_world_size()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+one = torch.randn(1 << 20, device="cuda")
+every = [torch.empty(1 << 20, device="cuda") for _ in range(n)]
+for _ in range(2):
+    CALL
+    model(one[:8] + every[0][:8]).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "collective"),
+    [
+        ("dist.all_gather(every, one)", Collective.ALL_GATHER),
+        ("dist.all_gather(every, one, async_op=True).wait()", Collective.ALL_GATHER),
+        ("dist.reduce_scatter(one, every)", Collective.REDUCE_SCATTER),
+    ],
+)
+def test_collectives_of_lists_go_through_flat_memory(
+    call: str, collective: Collective, tmp_path: Path
+) -> None:
+    program = recorded(LISTS.replace("CALL", call), tmp_path)
+    copies = np.flatnonzero((program.op == OpClass.COPY) & (program.kind == Kind.COMPUTE))
+    assert program.result_bytes[copies].tolist() == [4 << 20] * 16
+    (moved,) = np.flatnonzero(program.collective == collective)
+    gathers = collective is Collective.ALL_GATHER
+    assert ((copies > moved) == gathers).all()
+    assert layouts(program)[0].live_bytes.max() >= (16 + 16 + 1) * (4 << 20)

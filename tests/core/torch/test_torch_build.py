@@ -82,6 +82,16 @@ def test_memory_that_rows_are_put_into_was_allocated_for_them():
     assert [r.result_bytes for r in arguments] == [64, 128]
 
 
+def test_memory_from_before_the_step_that_is_filled_by_parts_is_an_argument():
+    events = (
+        update("aten.copy_", [part(1, 8, 8), tensor(2, 8)]),
+        event("aten.sum", [tensor(1, 64)]),
+    )
+    assert buffers(build(*events, older={1: 256})).live_bytes.max() == 256 + 32
+    allocated = event("aten.empty.memory_format", [], [tensor(1, 64)])
+    assert buffers(build(allocated, *events)).live_bytes.max() == 256 + 32
+
+
 def test_gradients_stay_until_the_step_is_over():
     weight, gradient = tensor(1, 4), tensor(2, 4)
     program = build(

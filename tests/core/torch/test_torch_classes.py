@@ -302,6 +302,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("foreach", [True, False])
 def test_derived_programs_are_those_that_ranks_really_run(foreach, tmp_path):
     pytest.importorskip("torch")

@@ -200,6 +200,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_traces_cannot_show_is_refused(name: str, capture: Capture) -> None:
     step, before, said = REFUSED[name]
@@ -311,6 +312,7 @@ ALIKE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALIKE)
 def test_what_is_alike_raises_no_alarm(name: str, capture: Capture) -> None:
     step, before, ran = ALIKE[name]

@@ -107,6 +107,7 @@ def git(*arguments: str) -> None:
     subprocess.run(["git", *own, *arguments], check=True, capture_output=True)
 
 
+@pytest.mark.long
 def test_a_revision_is_captured_with_its_own_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,6 +189,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.long
 def test_what_the_process_of_a_script_reads_is_an_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -300,6 +300,7 @@ def test_a_full_disk_is_one_error_and_loses_no_point(tmp_path):
     assert all(result_at(r.point) == r for r in study.results)
 
 
+@pytest.mark.long
 def test_ten_thousand_points_load_fast(tmp_path):
     space, path = space_of(tmp_path, range(1, 1251)), tmp_path / "s.db"
     with open_study(path, space) as file:

@@ -146,6 +146,7 @@ def _flint(folder: Path, *words: object) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_hints_hold_when_the_program_is_changed_as_they_say(folder):
     """A capture tells where to shard a weight, and the program that does it takes that long."""
     command = ("capture", "@model.py:train", "--mesh=data=1,model=8", "-c", "h100-dgx", "--json")

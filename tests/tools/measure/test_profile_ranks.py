@@ -104,6 +104,7 @@ MEETING = Collective(partition(WORLD, 4, 1))
 START = Kernel((10_000.0,) * WORLD, (0.0,) * WORLD)
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schedules, st.lists(st.floats(-1e8, 1e8), min_size=WORLD, max_size=WORLD))
 def test_any_schedule_plays_back_with_one_clock(items: list[Item], clocks: list[float]) -> None:
@@ -217,6 +218,7 @@ def test_profiles_that_do_not_fit_are_refused(change: dict[str, Any], code: str)
     assert raised.value.code == code
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schedules, st.lists(st.floats(-1e8, 1e8), min_size=WORLD, max_size=WORLD))
 def test_the_estimate_is_the_time_that_it_took(items: list[Item], clocks: list[float]) -> None:

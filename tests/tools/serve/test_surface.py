@@ -159,6 +159,7 @@ def test_a_pass_takes_what_a_fresh_capture_takes(
     assert found == pytest.approx(true, rel=0.01)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("entry", ["latent", "engine:window=512,num_layers=6"])
 def test_latents_windows_and_layers_that_repeat(model: Path, entry: str) -> None:
     """MLA and windows as they are written; of six equal layers most captures have four."""
@@ -230,6 +231,7 @@ def test_models_that_are_no_pass(
         surface_of(asked, EstimateRequest(cluster="h100-dgx"))
 
 
+@pytest.mark.long
 def test_captures_are_kept_while_what_the_model_reads_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +280,7 @@ def serve(*arguments: str) -> tuple[int, str, str]:
     return found.exit_code, found.stdout, found.stderr
 
 
+@pytest.mark.long
 def test_command(model: Path, tmp_path: Path) -> None:
     machine = (f"{model}:engine", "--mesh", "2", "-c", "h100-dgx")
     load = ("--requests", "poisson:50/s,input=uniform(50,900),output=40,n=60")

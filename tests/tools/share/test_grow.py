@@ -85,6 +85,7 @@ def test_heads_are_made_of_key_value_heads_and_queries() -> None:
     assert "multiple of 8" in refused("FL922", llama(), heads=36)
 
 
+@pytest.mark.long
 def test_the_batch_of_a_device_stays_or_the_whole_one() -> None:
     small = llama(batch=16)
     assert [v.whole for v in grow(small).variables if v.roles == ("batch",)] == [16]
@@ -99,6 +100,7 @@ def test_the_batch_of_a_device_stays_or_the_whole_one() -> None:
     assert "cannot be kept" in refused("FL922", llama(), mesh="8x2", keep_global_batch=True)
 
 
+@pytest.mark.long
 def test_what_a_mesh_cannot_be() -> None:
     assert "other axes" in refused("FL925", llama(), mesh="8")
     assert "other axes" in refused("FL925", llama(), mesh="model=2,data=4")

@@ -21,6 +21,7 @@ from flint.ir.workload import Workload
 from flint.requests.estimate import EstimateRequest
 from flint.tools.share.leaks.strings import surviving_strings
 from flint.tools.share.redact import neutral_scopes, redacted
+from tests.long import long_but
 from tests.random_programs import programs
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -87,7 +88,7 @@ def _planted(workload: Workload) -> Workload:
     return Workload(mesh, tuple(made), tuple(classes), {**metadata, "pipeline": None})
 
 
-@pytest.mark.parametrize("name", CAPTURES)
+@pytest.mark.parametrize("name", long_but(["pipeline"], CAPTURES))
 def test_estimates_are_equal_to_the_last_bit(captured: Path, name: str) -> None:
     """Of every overlap policy that differs in what it reads, on GPUs and TPUs."""
     workload = Workload.load(captured / name / "workload.flint")

@@ -100,6 +100,7 @@ def test_without_variables_it_is_refused() -> None:
         flint.anonymize(frozen, level="shapes")
 
 
+@pytest.mark.long
 def test_the_command_says_what_moved(tmp_path: Path) -> None:
     out = tmp_path / "out"
     told = ["anonymize", str(BERT), "-o", str(out), "--level", "shapes", "--seed", "3"]

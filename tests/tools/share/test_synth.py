@@ -72,6 +72,7 @@ def test_what_is_asked_for_is_met_and_valid(name: str) -> None:
         assert wanted is None or value == pytest.approx(wanted, rel=TOLERANCE)
 
 
+@pytest.mark.long
 def test_no_sample_is_near_another_or_a_remembered_program() -> None:
     made = list(synth(6, model=programs(), seed=11))
     structures = [structure_of(s.workload.programs[0]) for s in made]

@@ -98,6 +98,7 @@ def test_costs_know_pairs_from_products_that_are_split_apart():
     assert priced[inner].blocking_ns < priced[width].blocking_ns
 
 
+@pytest.mark.long
 def test_a_module_of_pytorch_gets_placements_and_plans():
     torch = pytest.importorskip("torch")
     with torch.device("meta"):
