@@ -20,6 +20,8 @@ from tests import warm
 # Tests are run by as many processes as there are cores: threads of each only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+#: Variables that Dask sets for the processes that it starts, and for good.
+_OF_DASK = {"PYTHONHASHSEED", "MALLOC_TRIM_THRESHOLD_", "__DASK_PARENT_PID"} - set(os.environ)
 _GOLDEN = Path(__file__).parent / "golden"
 
 # No limits of time: a loaded machine must not fail a test. No database: a test must not depend on
@@ -59,6 +61,13 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     marked = any(item.get_closest_marker(name) for name in ("cold",))
     warm.forks().on = not marked  # before module fixtures, which start children as well
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """What Dask leaves in the environment would keep later children from being forks."""
+    for name in _OF_DASK:
+        os.environ.pop(name, None)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

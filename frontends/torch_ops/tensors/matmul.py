@@ -5,7 +5,7 @@ give it: bfloat16 products are one `dot_general` of bfloat16, without conversion
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,9 @@ from flint.frontends.torch_ops.types import Number, cast, jax_dtype
 
 if TYPE_CHECKING:
     from jax import Array
+
+
+_Dims = Sequence[int]
 
 
 def _dot(
@@ -58,8 +61,22 @@ def _added_to(product: Callable[..., Array]) -> Callable[..., Array]:
     )
 
 
+def _trilinear(
+    a: Array, b: Array, c: Array, expand1: _Dims, expand2: _Dims, expand3: _Dims, sumdim: _Dims,
+    unroll_dim: int = 1,
+) -> Array:  # fmt: skip
+    """The sum over some dimensions of a product of three, each without the dimensions it is given as new."""
+    names = "abcdefghijklm"[: a.ndim + len(expand1)]
+    first, second, third, left = (
+        "".join(n for d, n in enumerate(names) if d not in without)
+        for without in (expand1, expand2, expand3, sumdim)
+    )
+    return jnp.einsum(f"{first},{second},{third}->{left}", a, b, c)
+
+
 register_all(
     {
+        "_trilinear": _trilinear,
         "mm mm.dtype": _mm,
         "bmm bmm.dtype": _bmm,
         "addmm addmm.dtype addmv": _added_to(_mm),

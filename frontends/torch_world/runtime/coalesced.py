@@ -71,10 +71,9 @@ def _of_pairs(one: str, *names: str) -> None:
         return run
 
 
-_of_pairs("_allgather_base", "all_gather_single_coalesced", "allgather_into_tensor_coalesced")
-_of_pairs(
-    "_reduce_scatter_base", "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"
-)
+_GATHER, _SCATTER = "_allgather_base", "_reduce_scatter_base"
+_of_pairs(_GATHER, "all_gather_single_coalesced", "allgather_into_tensor_coalesced")
+_of_pairs(_SCATTER, "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced")
 
 
 class CopiedWorks(Works):
@@ -89,10 +88,10 @@ class CopiedWorks(Works):
         return super().wait()
 
 
-def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """Memory for a list of equal tensors, as ProcessGroupNCCL.cpp has (`newLikeFlat`); None for other lists."""
-    shapes = {t.shape for t in tensors}
-    if len(tensors) < 2 or len(shapes) > 1 or tensors[0].device.type != SHOWN:
+def _flat(tensors: Sequence[torch.Tensor], members: int) -> torch.Tensor | None:
+    """Memory for equal tensors of all members, as ProcessGroupNCCL.cpp has (`newLikeFlat`); None for other lists."""
+    equal = len({(t.shape, t.dtype) for t in tensors}) == 1 and len(tensors) == members
+    if not equal or members == 1 or tensors[0].device.type != SHOWN:
         return None
     return tensors[0].new_empty((len(tensors), *tensors[0].shape))
 
@@ -109,10 +108,10 @@ def all_gather_list(session: Session, original: Function) -> Function:
         options: dist.AllgatherOptions | None = None,
     ) -> object:
         given = () if options is None else (options,)
-        flat = _flat(outputs[0])
+        flat = _flat(outputs[0], group.size())
         if flat is None:
             return original(group, outputs, inputs, *given)
-        work = group._allgather_base(flat, inputs[0], *given)
+        work = getattr(group, _GATHER)(flat, inputs[0], *given)
         copies = torch.cuda.current_stream()
         if getattr(options, "asyncOp", True):
             copies = streams.get(group.group_name) or torch.cuda.Stream()
@@ -120,7 +119,7 @@ def all_gather_list(session: Session, original: Function) -> Function:
         with torch.cuda.stream(copies):
             work.wait()
             for output, part in zip(outputs[0], flat, strict=True):
-                output.copy_(part)
+                output.data.copy_(part)
         return CopiedWorks(work, copies)
 
     return gather
@@ -133,11 +132,11 @@ def reduce_scatter_list(session: Session, original: Function) -> Function:
     def scatter(
         group: dist.ProcessGroup, outputs: Sequence[torch.Tensor], inputs: _Lists, *options: object
     ) -> object:
-        flat = _flat(inputs[0])
+        flat = _flat(inputs[0], group.size())
         if flat is None:
             return original(group, outputs, inputs, *options)
         for part, input_ in zip(flat, inputs[0], strict=True):
-            part.copy_(input_)
-        return group._reduce_scatter_base(outputs[0], flat, *options)
+            part.copy_(input_.data)
+        return getattr(group, _SCATTER)(outputs[0], flat, *options)
 
     return scatter
