@@ -20,8 +20,14 @@ from tests import warm
 # Tests are run by as many processes as there are cores: threads of each only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-#: Variables that Dask sets for the processes that it starts, and for good.
-_OF_DASK = {"PYTHONHASHSEED", "MALLOC_TRIM_THRESHOLD_", "__DASK_PARENT_PID"} - set(os.environ)
+#: Variables that Dask and Polars set for their own processes and never take back.
+_OF_LIBRARIES = {
+    "PYTHONHASHSEED",
+    "MALLOC_TRIM_THRESHOLD_",
+    "__DASK_PARENT_PID",
+    "_RJEM_MALLOC_CONF",
+}
+_OF_LIBRARIES -= set(os.environ)
 _GOLDEN = Path(__file__).parent / "golden"
 
 # No limits of time: a loaded machine must not fail a test. No database: a test must not depend on
@@ -65,8 +71,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """What Dask leaves in the environment would keep later children from being forks."""
-    for name in _OF_DASK:
+    """What libraries leave in the environment would keep later children from being forks."""
+    for name in _OF_LIBRARIES:
         os.environ.pop(name, None)
 
 

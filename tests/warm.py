@@ -4,7 +4,7 @@
 environment, folder, descriptors and process group of a process that was started anew, is a child of
 the test, and ends as the interpreter ends. What cannot be had by a fork is started anew: other
 programs, an environment that Python or JAX read as they start, a folder that hides a library.
-Tests of how processes start, and long ones, are marked so that they get no forks (`cold`, `long`).
+Tests of how processes start are marked so that they get no forks (`cold`).
 
 The server is this file run as a program: it imports nothing of the tests.
 """

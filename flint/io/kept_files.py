@@ -61,7 +61,6 @@ class KeptFiles:
         self._own: set[str] = set()  # what it made, whatever time it has: copies keep the old one
         self._folder = ""
         self._lock: int | None = None
-        self._guards = False
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -71,7 +70,6 @@ class KeptFiles:
         instead = {id(original): stand_in for original, stand_in in self._stand_ins()}
         with ExitStack() as stack:
             stack.callback(self._forget)
-            self._guards = True
             _add_hook()
             _ON.append(self)
             stack.callback(_ON.remove, self)
@@ -151,7 +149,7 @@ class KeptFiles:
     def _is_old(self, path: str, *, itself: bool = False) -> bool:
         """Whether a file is from before the recording, outside caches; of a link `itself`, or its target."""
         real = _place(path) if itself else os.path.realpath(path)
-        if not self._guards or real in self._own or real.startswith(_CACHES):
+        if self not in _ON or real in self._own or real.startswith(_CACHES):
             return False
         if "__pycache__" in real or real.endswith(".pyc"):
             return False
@@ -198,7 +196,6 @@ class KeptFiles:
         self._warn(f"{name} was not {done}, because it is older than this capture")
 
     def _forget(self) -> None:
-        self._guards = False
         self._copies.clear()
         self._own.clear()
         if self._folder:

@@ -219,11 +219,8 @@ def eager_updates(program: Program, values: RowValues, num_bytes: Int64s) -> Eag
     placed = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
     given = (program.kind == Kind.PARAMETER) & ((program.flags & Flag.DONATED) != 0)
     gathered = (program.op == OpClass.UNPACK) | (program.collective == Collective.ALL_GATHER)
-    kept = program.kind == Kind.PARAMETER
-    kept |= (program.kind == Kind.VALUE) & (
-        np.diff(program.dep_start) == 0
-    )  # allocated in the step
-    memory = set(np.flatnonzero(kept).tolist())
+    allocated = (program.kind == Kind.VALUE) & (np.diff(program.dep_start) == 0)
+    memory = set(np.flatnonzero((program.kind == Kind.PARAMETER) | allocated).tolist())
     finder = _UpdateFinder(program, values, set(np.flatnonzero(given).tolist()), found)
     whole = num_bytes.tolist()
     placed &= ~is_any(program, MERGED)

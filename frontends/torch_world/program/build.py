@@ -9,7 +9,7 @@ from typing import Any
 from flint.frontends.torch_world.program.found_memory import DONATED_ROLES, found_memory
 from flint.frontends.torch_world.program.groups import Channels, Messages, group_of
 from flint.frontends.torch_world.program.memory import FUNCTIONAL, Memory, StreamOrder
-from flint.frontends.torch_world.program.names import is_causal, opcode_of
+from flint.frontends.torch_world.program.names import is_causal, opcode_of, without_overload
 from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.operands import (
     corrected,
@@ -23,6 +23,7 @@ from flint.frontends.torch_world.program.operands import (
 )
 from flint.frontends.torch_world.program.work import work_of
 from flint.frontends.torch_world.record.recording import (
+    ALLOCATION,
     Comm,
     CommKind,
     Event,
@@ -49,15 +50,7 @@ _IDLE = frozenset(
     f"aten.{name}"
     for name in ("alias", "detach", "detach_", "lift", "lift_fresh", "resize_", "set_")
 ) | {"_c10d_functional.wait_tensor", "_c10d_functional._wrap_tensor_autograd"}
-#: Operators that allocate: what they are given says the size, and is not read.
-_ALLOCATING = frozenset(
-    f"aten.{name}"
-    for name in (
-        *("empty", "empty_like", "empty_strided", "empty_permuted"),
-        *("new_empty", "new_empty_strided"),
-    )
-)
-_WITHOUT_WORK = _IDLE | _ALLOCATING
+_WITHOUT_WORK = _IDLE | {without_overload(ALLOCATION)}
 #: Operators that are kernels by themselves: PyTorch's, and those of packages that are stood in for.
 LAUNCHED = (
     "aten.",
@@ -237,13 +230,11 @@ class _Build:
     def _value(self, event: Event, opcode: str) -> int:
         """A row without work: a view, an allocation, a wait."""
         self._leave_waits(event)
-        allocates = opcode in _ALLOCATING
-        if not event.outputs or (allocates and event.outputs[0].storage in self.arguments):
+        home = event.outputs[0].storage if event.outputs else -1
+        if home < 0 or (event.op == ALLOCATION and home in self.arguments):
             return -1
-        reads = () if allocates else event.inputs
-        sources = self._sources(reads)
-        home = event.outputs[0].storage
-        aliased = self._sources([t for t in reads if t.storage == home])
+        sources = self._sources(event.inputs)
+        aliased = self._sources([t for t in event.inputs if t.storage == home])
         alias = max(aliased or sources, default=-1)
         row = self._row(
             event,

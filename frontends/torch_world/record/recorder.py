@@ -35,7 +35,14 @@ from flint.frontends.torch_world.program.work import OF_CUDNN, PRODUCTS, SCORES,
 from flint.frontends.torch_world.record.compiled import EAGER, CompiledCall
 from flint.frontends.torch_world.record.declared import DeclaredWork, work_of_call
 from flint.frontends.torch_world.record.modules import Places
-from flint.frontends.torch_world.record.recording import Comm, CommKind, Event, HostCopy, TensorInfo
+from flint.frontends.torch_world.record.recording import (
+    ALLOCATION,
+    Comm,
+    CommKind,
+    Event,
+    HostCopy,
+    TensorInfo,
+)
 from flint.frontends.torch_world.record.refusals import of_functions
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.record.storages import Storages
@@ -45,14 +52,11 @@ from flint.ir.program import Collective, Phase
 from flint.passes.work.work import Work
 
 #: Operators that only allocate: they are events where the memory is then used in parts.
-_ALLOCATIONS = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty"),
-        *("new_empty_strided", "_local_scalar_dense", "is_pinned", "record_stream", "set_"),
-    )
-)
-_EMPTY = "aten.empty.memory_format"
+_EMPTY = "empty empty_like empty_strided empty_permuted new_empty new_empty_strided"
+_ALLOCATIONS = frozenset(f"aten::{name}" for name in _EMPTY.split())
+#: These, and others for which nothing runs on the device.
+_SILENT = _ALLOCATIONS | {"aten::_local_scalar_dense", "aten::is_pinned"}
+_SILENT |= {"aten::record_stream", "aten::set_"}
 #: Operators that copy between devices.
 _COPIES = frozenset(("aten::_to_copy", "aten::copy_", "aten::_copy_from", "prims::device_put"))
 #: Operators whose result the host reads at once.
@@ -70,6 +74,7 @@ class _Operator:
     names: tuple[str, ...]
     written: tuple[str, ...]
     allocates: bool
+    is_silent: bool  #: no event: it allocates, asks or marks
     copies: bool
     is_read: bool  #: by the host, at once
     family: Family | None
@@ -199,9 +204,9 @@ class Recorder(TorchDispatchMode):
         session = self.session
         result = session.values.run(operator.func, args, kwargs)
         if session.phases.recording or session.graph is not None:
-            if not operator.allocates:
+            if not operator.is_silent:
                 self._record(operator, args, kwargs, result)
-            elif session.graph is None and "empty" in operator.op:
+            elif operator.allocates and session.graph is None:
                 self.storages.allocate(filter(_on_accelerator, _tensors((result,))))
             if (operator.copies or operator.is_read) and session.graph is None:
                 self._follow_host(operator, args, kwargs, result)
@@ -266,7 +271,6 @@ class Recorder(TorchDispatchMode):
                 self.session.warnings.setdefault(packed.assumed)
         known = {t.storage for t in inputs}
         is_view = bool(results) and not writes and all(t.storage in known for t in results)
-        self._add_allocations(inputs, is_view)
         work, declares = None, self._declared.declares(operator.func)
         if declares is not None and not is_view:
             declaration = declares(args, kwargs, result)
@@ -300,7 +304,6 @@ class Recorder(TorchDispatchMode):
                 self.host_inputs[stored.storage] = stored
         else:
             self._offloaded[stored.storage] = stored.storage
-        self._add_allocations((stored,))
         self._add(
             operator.op, (source,), (stored,), (stored.storage,) if operator.written else (), False,
             plain_arguments(operator.names, args, kwargs), None,
@@ -346,15 +349,10 @@ class Recorder(TorchDispatchMode):
         inputs = tuple(map(self.storages.info, sources))
         outputs = tuple(map(self.storages.info, targets))
         writes = tuple(dict.fromkeys(t.storage for t in outputs)) if family.output >= 0 else ()
-        self._add_allocations((*inputs, *outputs))
         index = self._add(operator.op, inputs, outputs, writes, False, {}, comm)
         if self.session.graph is None:
             self.session.timeline.under_way.append(index)
         self._remember_work(result, index)
-
-    def _add_allocations(self, used: Sequence[TensorInfo], is_view: bool = False) -> None:
-        for whole in self.storages.used(used, is_view):
-            self._add(_EMPTY, (), (whole,), (), False, {}, None)
 
     def _remember_work(self, result: object, index: int) -> None:
         boxed = result[-1] if isinstance(result, (tuple, list)) and result else result
@@ -386,6 +384,9 @@ class Recorder(TorchDispatchMode):
         host: HostCopy = HostCopy.NONE,
         work: Work | None = None,
     ) -> int:
+        for whole in self.storages.used((*inputs, *outputs), is_view):
+            if self.session.graph is None:  # each replay would allocate anew
+                self._add(ALLOCATION, (), (whole,), (), False, {}, None)
         timeline = self.session.timeline
         module, location, call = self._where()
         phase = self._phase(comm, outputs or inputs)
@@ -447,6 +448,7 @@ def _operator(func: OpOverload) -> _Operator:
         names=tuple(a.name for a in schema.arguments),
         written=() if torch.Tag.inplace_view in func.tags else written,  # no element moves
         allocates=schema.name in _ALLOCATIONS,
+        is_silent=schema.name in _SILENT,
         copies=schema.name in _COPIES,
         is_read=schema.name in _READ,
         family=family_of(*schema.name.split("::")),

@@ -38,6 +38,8 @@ class TensorInfo:
 
 #: Elements with gaps between them, or that lie at one place: slices, expanded tensors.
 GAPS = (-1,)
+#: The operator of an event that is memory of which the events behind it use parts.
+ALLOCATION = "aten.empty.memory_format"
 
 
 def order_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
