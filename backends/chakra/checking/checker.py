@@ -16,7 +16,7 @@ import numpy as np
 from flint.backends.chakra.checking.cohorts import Cohort, find_cohorts, match_collectives
 from flint.backends.chakra.checking.findings import MAX_PER_CODE, CheckReport, Findings, Proved
 from flint.backends.chakra.checking.listed_files import FileNumber, ListedFiles
-from flint.backends.chakra.checking.liveness import Deadlock, Situation, examine
+from flint.backends.chakra.checking.liveness import Deadlock, Situation, examine, examine_unbuffered
 from flint.backends.chakra.checking.messages import AllMessages, find_exchange, report_overtaking
 from flint.backends.chakra.reading.kinds import GroupCodes, Remark
 from flint.backends.chakra.reading.parser import TraceParser
@@ -73,6 +73,7 @@ class _Check:
         self.listed = ListedFiles(traces.folder, traces.manifest, self.findings)
         self.present = set(traces.paths)
         self.unknown_groups = 0
+        self.unbuffered: Deadlock | None = None
         #: Files with several names -> class and row of the rank that was read.
         self.linked: dict[FileNumber, tuple[TraceClass, int]] = {}
 
@@ -169,6 +170,11 @@ class _Check:
                 f"{plural(nameless, 'collective')} without a group are taken as collectives of "
                 f"all {plural(self.traces.world, 'rank')}, as in ASTRA-sim"
             )
+        if self.unbuffered is not None:
+            notes.append(
+                "sends are taken to end before they are received, as in ASTRA-sim; where they wait, as in "
+                f"NCCL, ranks wait for each other: {self.unbuffered.sentence}"
+            )
         return [*notes, *self.listed.notes(self.traces.entries)]
 
     def _note_missing_ranks(self) -> None:
@@ -186,8 +192,10 @@ class _Check:
         """At which times the traces end, and why not at any."""
         report_overtaking(exchange, self.findings)
         members = self.membership.members
-        found = examine(Situation(cohorts, exchange, members, self.traces.world))
+        situation = Situation(cohorts, exchange, members, self.traces.world)
+        found = examine(situation)
         if found is None:
+            self.unbuffered = examine_unbuffered(situation)
             return Proved.ANY_TIMES, ""
         if isinstance(found, Deadlock):
             return self._never_ends(found, "")

@@ -120,6 +120,30 @@ def examine(situation: Situation, parts: Int64s | None = None) -> Deadlock | Dou
     return world.doubt()
 
 
+def examine_unbuffered(situation: Situation) -> Deadlock | None:
+    """Ranks that wait for each other where a send ends no sooner than its receive begins, as in NCCL.
+
+    Only for traces that `examine` has proved to end.
+    """
+    if not any(_is_awaited(cohort) for cohort in situation.cohorts):
+        return None
+    s = situation
+    parts = find_parts(s.cohorts, s.exchange, s.members, s.world)
+    world = _Actors(situation, parts, with_slots=False, is_buffered=False)
+    world.run()
+    if world.explain() and len(np.unique(parts)) < s.world:  # each rank's own reason
+        world = _Actors(situation, np.arange(s.world), with_slots=False, is_buffered=False)
+        world.run()
+    return world.explain()
+
+
+def _is_awaited(cohort: Cohort) -> bool:
+    """Whether anything waits for a send."""
+    start, _ = cohort.nodes.structure.adjacency
+    sends = cohort.sends.lines[:, AT]
+    return any(start[at + 1] > start[at] for at in sends.tolist())
+
+
 def _unordered(cohorts: Sequence[Cohort]) -> Doubt | None:
     """Two collectives, or two equal messages, of which neither waits for the other."""
     found = []
@@ -196,9 +220,12 @@ class _ActorState:
 class _Actors:
     """All actors, who do whatever waits for nothing more until nothing is left to do."""
 
-    def __init__(self, situation: Situation, parts: Int64s, *, with_slots: bool) -> None:
+    def __init__(
+        self, situation: Situation, parts: Int64s, *, with_slots: bool, is_buffered: bool = True
+    ) -> None:
         self.situation = situation
         self.parts = parts
+        self.is_buffered = is_buffered
         uses = make_uses(situation.cohorts, situation.exchange, situation.world)
         self.meeting_of = meetings(parts, uses)
         self.sizes = _meeting_sizes(situation, parts, uses, self.meeting_of)
@@ -212,6 +239,7 @@ class _Actors:
         #: Who is at the n-th collective of a meeting: (meeting, n) -> (actor, position).
         self.gathering: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self.sent: set[_Key] = set()
+        #: The ends that wait for the other one: (actor, position).
         self.posted: dict[_Key, tuple[int, int]] = {}
         self.todo: deque[tuple[int, int]] = deque()
 
@@ -229,13 +257,13 @@ class _Actors:
             self._end(number, position)
         elif step.type is NodeType.COMM_COLL:
             self._meet(number, position, state.actor.meetings[step.label], step.key[0])
-        elif step.type is NodeType.COMM_SEND:
-            key = state.actor.edge(step)
+        elif (key := state.actor.edge(step)) in self.posted:
+            self._end(number, position)
+            self._end(*self.posted.pop(key))
+        elif step.type is NodeType.COMM_SEND and self.is_buffered:
             self._end(number, position)
             self.sent.add(key)
-            if key in self.posted:
-                self._end(*self.posted.pop(key))
-        elif (key := state.actor.edge(step)) in self.sent:
+        elif key in self.sent:
             self._end(number, position)
         else:
             state.held.add(position)
@@ -312,6 +340,10 @@ class _Actors:
             source = int(cohort.receives.values[row, step.label])
             text = f"rank {rank} waits in node {node} for a message of rank {source}"
             return node, source, True, text
+        if step.type is NodeType.COMM_SEND:
+            target = int(cohort.sends.values[row, step.label])
+            text = f"rank {rank} sends in node {node} until rank {target} receives it"
+            return node, target, True, text
         group = int(cohort.collectives.values[row, step.label])
         return self._waits_in(rank, node, group, step)
 

@@ -430,6 +430,33 @@ def test_equal_messages_take_turns_by_dependencies(tmp_path: Path) -> None:
     assert report.ok and report.proved == "any-times"
 
 
+@pytest.mark.parametrize(
+    ("size", "first", "is_noted"),
+    [
+        (2, "send", True),  # each waits until the other one receives
+        (2, "odd ranks receive", False),
+        (2, "both at once", False),
+        (6, "send", True),  # a ring: nobody receives
+        (6, "odd ranks receive", False),
+    ],
+)
+def test_sends_that_wait_for_their_receive(
+    size: int, first: str, is_noted: bool, tmp_path: Path
+) -> None:
+    """The simulator's sends end at once, so the traces are sound; NCCL's wait, which is noted."""
+    ranks: Ranks = []
+    for rank in range(size):
+        left, right = (rank - 1) % size, (rank + 1) % size
+        if first == "odd ranks receive" and rank % 2:
+            ranks.append([recv(1, rank, left), send(2, rank, right, (1,))])
+        else:
+            after = () if first == "both at once" else (1,)
+            ranks.append([send(1, rank, right), recv(2, rank, left, after)])
+    report = check(put_traces(tmp_path, ranks))
+    assert report.ok and report.proved == "any-times"
+    assert any("rank 0 sends in node 1 until rank 1" in note for note in report.notes) == is_noted
+
+
 def test_a_rank_that_only_the_network_names_is_missing(tmp_path: Path) -> None:
     ranks: Ranks = [[coll(1, "")] for _ in range(3)]
     folder = put_traces(tmp_path, ranks)
