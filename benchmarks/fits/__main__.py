@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from benchmarks.fits.fit import FEW, Fit, all_fits
+from benchmarks.fits.toml_constants import constants_in, update_constants
 from flint.tools.measure.calibration.fitted import at_bounds
-from flint.tools.measure.fitting.toml_constants import constants_in, update_constants
 
 #: Constants by name: value, kind and source.
 Made: TypeAlias = Mapping[str, tuple[float, str, str]]

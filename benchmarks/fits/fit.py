@@ -11,9 +11,9 @@ from pathlib import Path
 from types import ModuleType
 
 import benchmarks.fits
+from benchmarks.fits.toml_constants import constants_in
 from flint.cluster.load import PRESETS
 from flint.cluster.stack import STACKS
-from flint.tools.measure.fitting.toml_constants import constants_in
 
 #: Value, kind ("fitted", "measured", "assumed", "datasheet") and source of a constant.
 Constant = tuple[float, str, str]

@@ -12,9 +12,16 @@ from flint.errors import FlintError
 from flint.ir.mesh import Mesh
 from flint.steps.entry import AnyStep
 from flint.steps.step import Step, TorchStep
-from flint.tools.explore.propose.applied import PlanShardings, partition_spec, shardings_of
 from flint.tools.explore.propose.blank import Blank, blank_of
-from flint.tools.explore.propose.plan import AtRest, ShardingPlan, Spec, used
+from flint.tools.explore.propose.plan import (
+    AtRest,
+    PlanShardings,
+    ShardingPlan,
+    Spec,
+    partition_spec,
+    shardings_of,
+    used,
+)
 from flint.tools.explore.propose.sharded import named_leaves, other_kind, sharded
 
 if TYPE_CHECKING:

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from flint.errors import FlintError, nearest
 from flint.io.processes import processors
 from flint.tools.explore.study.fingerprint import versions
-from flint.tools.explore.workers.schedule import KILLED_TWICE, failed
 from flint.tools.explore.workers.work import (
+    KILLED_TWICE,
     Done,
     EvaluationWork,
     PointGroup,
     evaluate_group,
+    failed,
     limit_of,
 )
 

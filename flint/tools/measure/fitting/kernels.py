@@ -44,7 +44,6 @@ CLASSES: Mapping[str, tuple[frozenset[KernelKind], tuple[str, ...]]] = {
 }
 #: A constant without a limit of its own is looked for up to so many times its value, and down to.
 RANGE = 12.0
-_NUMBERED = ".D"
 
 
 @dataclass(frozen=True, eq=False)

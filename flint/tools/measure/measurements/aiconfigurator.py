@@ -14,7 +14,7 @@ from typing import Any
 
 from flint.errors import FlintError, Malformed
 from flint.ir.op_class import Collective
-from flint.tools.measure.measurements import kernel_rows as make
+from flint.tools.measure.measurements import rows as make
 from flint.tools.measure.measurements.nccl_tests import COLLECTIVES
 from flint.tools.measure.measurements.rows import (
     CollectedRows,

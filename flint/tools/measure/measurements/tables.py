@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from flint.errors import FlintError
 from flint.ir.op_class import Collective, OpClass
-from flint.tools.measure.measurements import kernel_rows as make
+from flint.tools.measure.measurements import rows as make
 from flint.tools.measure.measurements.nccl_tests import COLLECTIVES
 from flint.tools.measure.measurements.rows import (
     CollectedRows,

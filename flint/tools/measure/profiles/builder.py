@@ -48,21 +48,24 @@ class ProfileBuilder:
         self._tensors: Table[tuple[tuple[int, ...], tuple[int, ...]]] = Table()
         self._threads: Table[Any] = Table()
         self._operators = PackedColumns(
-            name="i", start="d", duration="d", thread="i", external="q", signature="i",
-            sequence="q", backward="B", comm="i", tensors="i", record="q",
+            name="i", start_ns="d", duration_ns="d", thread="i", external="q", signature="i",
+            sequence="q", is_backward="?", comm="i", tensors="i", record="q",
         )  # fmt: skip
         self._calls = PackedColumns(
-            kind="B", name="i", start="d", duration="d", thread="i", correlation="q",
+            kind="B", name="i", start_ns="d", duration_ns="d", thread="i", correlation="q",
             external="q", stream="i", waits="q",
         )  # fmt: skip
         self._activities = PackedColumns(
-            kind="B", name="i", start="d", duration="d", stream="i", bytes="q", correlation="q",
-            external="q", comm="i", flops="q", accessed="q", category="i", compiled="i",
+            kind="B", name="i", start_ns="d", duration_ns="d", stream="i", num_bytes="q",
+            correlation="q", external="q", comm="i", flops="q", bytes_accessed="q", category="i",
+            compiled="i",
         )  # fmt: skip
         self._waits = PackedColumns(waiter="i", waited="i")
         self._syncs = PackedColumns(correlation="q", stream="i", waited="i", record="q")
         self._characters = 0
-        self._marks = PackedColumns(name="i", start="d", duration="d", thread="i", on_device="B")
+        self._marks = PackedColumns(
+            name="i", start_ns="d", duration_ns="d", thread="i", on_device="?"
+        )
 
     @property
     def names(self) -> Iterable[str]:

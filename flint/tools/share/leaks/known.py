@@ -24,14 +24,11 @@ from flint.tools.share.leaks.fingerprints import (
 
 # Totals of a workload: what remains of sizes where single sizes are changed.
 
-#: Totals of one device and step, and devices, in the order of `log_totals`.
-TOTALS = ("flops", "moved bytes", "communicated bytes", "bytes of parameters", "devices")
-
 
 def log_totals(workload: Workload) -> NDArray[np.float64]:
-    """log2(1 + total) for each of `TOTALS`, of the program that has most of it.
+    """log2(1 + total) of FLOPs, bytes moved, communicated and of parameters, and of devices.
 
-    A level that keeps totals within 2 % moves each by at most 0.03.
+    The first four are of one device and step, each of the program that has most of it. A level that keeps totals within 2 % moves each by at most 0.03.
     """
     most = np.max([_totals(p) for p in workload.programs], axis=0)
     logs: NDArray[np.float64] = np.log2(1.0 + np.append(most, workload.mesh.size))

@@ -16,7 +16,6 @@ import numpy as np
 from flint.errors import FlintError, Malformed
 from flint.io.sqlite import MAGIC
 from flint.tools.measure.profiles.builder import ProfileBuilder
-from flint.tools.measure.profiles.foreign import no_rocprof
 from flint.tools.measure.profiles.kineto.calls import is_synchronous_copy, kind_of_call
 from flint.tools.measure.profiles.kineto.collectives import with_comms_of_operators
 from flint.tools.measure.profiles.nsight.database import Database, open_export
@@ -33,6 +32,7 @@ from flint.tools.measure.profiles.profile import (
     Signature,
     element_of_kernel,
 )
+from flint.tools.measure.profiles.source import no_rocprof
 
 # The host's side of an export: calls of CUDA, what they wait for, and NVTX ranges.
 

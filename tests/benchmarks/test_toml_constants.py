@@ -4,9 +4,9 @@ import tomllib
 
 import pytest
 
+from benchmarks.fits import toml_constants
 from flint.cluster.load import PRESETS
 from flint.cluster.models import Cluster
-from flint.tools.measure.fitting import toml_constants
 
 ONE = {"gemm.efficiency": (0.87654321, "fitted", 'rows of "a", see b')}
 OLD = {"own_part": (0.4, "fitted", "rows of d")}
