@@ -7,7 +7,7 @@ Ids of the format (correlation, external id) become rows of tables when all are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from flint.ir.builder import Table
@@ -214,7 +214,7 @@ class ProfileBuilder:
             activities=tables.activities,
             marks=tables.marks,
             signatures=tuple(self._signatures),
-            comms=tuple(self._completed(c) for c in self._comms),
+            comms=tuple(c.placed(self.groups, self.world_size) for c in self._comms),
             tensors=tuple(self._tensors),
             compiled=tuple(self._compiled),
             waits=tables.waits,
@@ -224,15 +224,6 @@ class ProfileBuilder:
             peak_bytes=self.peak_bytes,
             warnings=tuple(self.warnings),
         )
-
-    def _completed(self, comm: ProfiledComm) -> ProfiledComm:
-        """With the ranks of its group, where only the group is named."""
-        ranks = comm.ranks or self.groups.get(comm.group, ())
-        if not ranks and comm.group_size > 1 and comm.group_size == self.world_size:
-            ranks = tuple(range(self.world_size))
-        if comm.group_size and len(ranks) != comm.group_size:
-            return comm
-        return replace(comm, ranks=ranks, group_size=len(ranks))
 
 
 def texts(values: Sequence[object]) -> tuple[str, ...]:
