@@ -18,6 +18,7 @@ from flint.tools.explore.propose.plan import (
     PlanShardings,
     ShardingPlan,
     Spec,
+    entry,
     partition_spec,
     shardings_of,
     used,
@@ -196,7 +197,7 @@ class TorchOrigin:
         for name, spec in exact.items():
             glob = _starred(name)
             found[glob if len(globs[glob]) == 1 else name] = spec
-        arguments = {n: tuple(_entry(a) for a in spec) for n, spec in found.items()}
+        arguments = {n: tuple(map(entry, spec)) for n, spec in found.items()}
         fsdp = plan.rest_axes if plan.rest is AtRest.ALL else ()
         return {"arguments": arguments, "fsdp": fsdp}
 
@@ -207,7 +208,3 @@ class TorchOrigin:
 
 def _starred(name: str) -> str:
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name)
-
-
-def _entry(axes: tuple[str, ...]) -> str | tuple[str, ...] | None:
-    return None if not axes else axes[0] if len(axes) == 1 else axes

@@ -175,4 +175,9 @@ def partition_spec(spec: Spec) -> PartitionSpec:
     """A sharding as JAX has it."""
     from jax.sharding import PartitionSpec
 
-    return PartitionSpec(*(None if not a else a[0] if len(a) == 1 else a for a in spec))
+    return PartitionSpec(*map(entry, spec))
+
+
+def entry(axes: tuple[str, ...]) -> str | tuple[str, ...] | None:
+    """The axes of a dimension as JAX and PyTorch have them."""
+    return None if not axes else axes[0] if len(axes) == 1 else axes

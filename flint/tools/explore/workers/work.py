@@ -223,11 +223,7 @@ def _pieces(points: Iterable[Point]) -> Iterator[PointGroup]:
 
 def failed(group: PointGroup, reason: str) -> Done:
     """Results of a group that no process has finished."""
-    return Done(tuple(_failed(point, reason) for point in group.points))
-
-
-def _failed(point: Point, reason: str) -> Result:
-    return Result(point, Status.FAILED, devices_of(point), reason)
+    return Done(tuple(Result(p, Status.FAILED, devices_of(p), reason) for p in group.points))
 
 
 def devices_of(point: Point) -> int:
