@@ -99,16 +99,12 @@ def member_distances(
 def read_known(data: bytes) -> Known:
     """Known models of the bytes of such a file."""
     with np.load(io.BytesIO(data), allow_pickle=False) as columns:
-        return _known(columns)
-
-
-def _known(columns: Mapping[str, NDArray[Any]]) -> Known:
-    return Known(
-        tuple(KnownEntry(*map(str, entry)) for entry in columns["entries"]),
-        {v: columns["histograms"][i].astype(np.int64) for i, v in enumerate(View)},
-        columns["totals"],
-        _stored_measures(columns["families"], columns["members"]),
-    )
+        return Known(
+            tuple(KnownEntry(*map(str, entry)) for entry in columns["entries"]),
+            {v: columns["histograms"][i].astype(np.int64) for i, v in enumerate(View)},
+            columns["totals"],
+            _stored_measures(columns["families"], columns["members"]),
+        )
 
 
 def _stored_measures(families: NDArray[Any], members: NDArray[Any]) -> Measured:
