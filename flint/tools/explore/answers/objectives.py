@@ -46,12 +46,6 @@ def cache_bytes(result: Result) -> int:
     return max((c.cache_bytes for c in result.classes), default=0)
 
 
-def cache_headroom_bytes(result: Result) -> int:
-    """What caches on the fullest device of those that hold them may grow by."""
-    holding = [c.memory_bytes for c in result.classes if c.cache_bytes]
-    return result.capacity_bytes - max(holding) if holding else 0
-
-
 def _pool(result: Result, role: PoolRole) -> ClassResult | None:
     """The pool that ends last of those that serve so."""
     pools = [c for c in result.classes if c.role is role]
