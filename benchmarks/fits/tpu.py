@@ -14,8 +14,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks import tpu_rows as rows
-from benchmarks.fits.fit import Constant, Fit
-from benchmarks.fits.toml_constants import constants_in
+from benchmarks.fits.fit import Constant, Fit, constants_in
 from benchmarks.kernel_rows import Measured
 from flint.backends.cost.chips.families.systolic.constants import REFERENCE, constants_of
 from flint.backends.cost.chips.families.systolic.model import SystolicModel

@@ -29,8 +29,7 @@ from functools import cache, partial
 
 from benchmarks import kernel_rows as rows
 from benchmarks.fits import bytes, norms
-from benchmarks.fits.fit import Constant, Fit
-from benchmarks.fits.toml_constants import constants_in
+from benchmarks.fits.fit import Constant, Fit, constants_in
 from benchmarks.trace_kernels import DATA, class_on
 from flint.backends.cost.chips.families.gpu import memory
 from flint.backends.cost.chips.families.gpu.constants import HEAD_SIZES, Constants

@@ -10,8 +10,7 @@ import pytest
 
 from benchmarks.accuracy_constants import doubtful
 from benchmarks.fits.bytes import fit_logs
-from benchmarks.fits.fit import Fit, all_fits
-from benchmarks.fits.toml_constants import constants_in
+from benchmarks.fits.fit import Fit, all_fits, constants_in
 from flint.backends.cost.chips.families.gpu.constants import constants_of
 from flint.backends.cost.software import with_stack
 from flint.cluster.load import PRESETS, preset_names
