@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshal
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -183,7 +183,7 @@ class Events:
         self.misunderstood = 0
         self.unfinished = 0
         self.complete = 0
-        self._by_category = {
+        self._by_category: dict[str, Callable[[_Event, dict[str, Any]], None]] = {
             **dict.fromkeys(OPERATORS, self._operator),
             **dict.fromkeys(CALLS, self._call),
             **dict.fromkeys(KERNELS, self._kernel),
