@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.fits.fit import FEW, Fit, all_fits
+from benchmarks.fits.fit import FEW, Fit, all_fits, constants_in
 from flint.tools.measure.calibration.fitted import at_bounds
-from flint.tools.measure.fitting.toml_constants import constants_in
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from benchmarks.bad import flint_files
 from benchmarks.bad.case import Case, Special
 from benchmarks.bad.databases import spoil_database
 from benchmarks.bad.spoil import spoil_bytes, spoil_json
+from benchmarks.bad.traces import varint
 
 Content = bytes | Special
 #: What is asked of a workload that was measured.
@@ -110,7 +111,7 @@ def _spoil_xplane(rng: random.Random, data: bytes) -> tuple[str, Content]:
     found = b""
     for plane in planes:
         packed = plane.SerializeToString()
-        found += b"\x0a" + _varint(len(packed)) + packed
+        found += b"\x0a" + varint(len(packed)) + packed
     return ", ".join(done), found + rest
 
 
@@ -134,11 +135,3 @@ def _spoil_field(rng: random.Random, message: Any) -> str:
         except (TypeError, ValueError, AttributeError):
             continue
     return "nothing"
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])

@@ -66,7 +66,7 @@ def _spoil_trace(rng: random.Random, data: bytes) -> tuple[str, bytes]:
         found.insert(at, found[at])
     else:
         return rng.choice(_BOMBS)
-    return action, b"".join(_varint(len(r)) + r for r in found)
+    return action, b"".join(varint(len(r)) + r for r in found)
 
 
 def _spoil_node(rng: random.Random, record: bytes) -> tuple[str, bytes]:
@@ -106,7 +106,8 @@ def _spoil_attribute(rng: random.Random, attribute: Any) -> str:
     return " kept"
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """A number as protobuf writes it."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

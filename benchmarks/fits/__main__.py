@@ -16,15 +16,11 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
-from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
-from benchmarks.fits.fit import FEW, Fit, all_fits
+from benchmarks.fits.fit import FEW, Constant, Fit, all_fits, constants_in, set_constants
 from flint.tools.measure.calibration.fitted import at_bounds
-from flint.tools.measure.fitting.toml_constants import constants_in, update_constants
 
-#: Constants by name: value, kind and source.
-Made: TypeAlias = Mapping[str, tuple[float, str, str]]
 #: Below this a constant is 0 and what is left of it the noise of the search, which other machines do not repeat.
 NOTHING = 1e-6
 #: As a share of a constant, one of its last digit.
@@ -49,7 +45,8 @@ def main() -> int:
         if not fnmatch(label, given.only) or (given.quick and not fit.quick):
             continue
         made = {name: (_written(v), k, s) for name, (v, k, s) in fit.run().items()}
-        lines = list(_differences(fit, made, fit.path))
+        there = constants_in(fit.path, fit.table)
+        lines = list(_differences(fit, made, there))
         edges = at_bounds({n: v for n, (v, _, _) in made.items() if n in fit.bounds}, fit.bounds)
         print(f"{label}: {len(made)} constants of {fit.rows} rows, {len(lines)} differ", end="")
         print(f"; at their bounds: {', '.join(edges)}" if edges else "", end="")
@@ -57,17 +54,12 @@ def main() -> int:
         for line in lines:
             print(f"  {line}", flush=True)
         if given.write and lines:
-            update_constants(fit.path, fit.table, made)
-        differs |= any(_apart(made[name], there) for name, there in _there(fit, made))
+            set_constants(fit.path, fit.table, made)
+        differs |= any(_apart(constant, there.get(name)) for name, constant in made.items())
     return int(differs and not given.write)
 
 
-def _there(fit: Fit, made: Made) -> Iterator[tuple[str, Mapping[str, object] | None]]:
-    table = constants_in(fit.path, fit.table)
-    return ((name, table.get(name)) for name in made)
-
-
-def _apart(made: tuple[float, str, str], there: Mapping[str, object] | None) -> bool:
+def _apart(made: Constant, there: Mapping[str, object] | None) -> bool:
     """Whether a constant is another one than that of its file, not by its last digit alone."""
     value, kind, source = made
     if there is None or (there["kind"], there["source"]) != (kind, source):
@@ -75,10 +67,9 @@ def _apart(made: tuple[float, str, str], there: Mapping[str, object] | None) -> 
     return not math.isclose(float(str(there["value"])), value, rel_tol=LAST_DIGIT)
 
 
-def _differences(fit: Fit, made: Made, path: Path) -> Iterator[str]:
+def _differences(fit: Fit, made: Mapping[str, Constant], table: Mapping[str, Any]) -> Iterator[str]:
     if set(made) != set(fit.names):
         raise ValueError(f"{fit.name} says that it makes {fit.names}, and makes {tuple(made)}")
-    table = constants_in(path, fit.table)
     for name, (value, kind, source) in made.items():
         there = table.get(name)
         if there != {"value": value, "kind": kind, "source": source}:

@@ -1,19 +1,24 @@
-"""A fit: which table of which preset it writes, and from which data."""
+"""A fit: which table of which preset it writes, from which data, and how it is written there."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
+import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import benchmarks.fits
 from flint.cluster.load import PRESETS
+from flint.cluster.models import SourceKind
 from flint.cluster.stack import STACKS
-from flint.tools.measure.fitting.toml_constants import constants_in
+from flint.io.files import write_atomically
 
 #: Value, kind ("fitted", "measured", "assumed", "datasheet") and source of a constant.
 Constant = tuple[float, str, str]
@@ -74,3 +79,112 @@ def all_fits(of: Callable[[ModuleType], bool] = lambda module: True) -> Sequence
         if hasattr(modules[name], "fits") and of(modules[name]):
             found += modules[name].fits()
     return found
+
+
+# Constants in a cluster file: what is there, and how they are written so that the rest of it stays.
+
+_HEADER = re.compile(r"\s*\[\[?\s*(?P<name>[^\[\]]+?)\s*\]")
+_NAME = re.compile(r'\s*name\s*=\s*"(?P<name>[^"]*)"')
+
+
+def set_constants(path: Path, table: str, constants: Mapping[str, Constant]) -> None:
+    """Put `constants` into the table `table` of the TOML file at `path`: others of it stay.
+
+    `table` is "chip.gpu.constants", "chip.systolic.constants" or, of the tier called nvlink,
+    "network.nvlink.constants". "" is the top of the file, such as a stack's, where constants take the place of
+    those of their names, or stand at its end. Constants are written sorted, with six significant digits. Raises
+    ValueError for an unknown kind, an empty source or a file without the table around it, and then
+    leaves the file as it was.
+    """
+    there = {n: (q["value"], q["kind"], q["source"]) for n, q in constants_in(path, table).items()}
+    changed = with_constants(path.read_text("utf-8"), table, {**there, **constants})
+    tomllib.loads(changed)
+    write_atomically(path, changed.encode())
+
+
+def constants_in(path: Path, table: str) -> dict[str, Any]:
+    """The table of constants of a cluster file, as it stands there; {} if it has none."""
+    document = tomllib.loads(path.read_text("utf-8"))
+    if not table:
+        return {n: v for n, v in document.items() if isinstance(v, dict) and "value" in v}
+    first, *names = table.split(".")
+    found: Any = document.get(first, {})
+    if isinstance(found, list):  # tiers of the network, by name
+        found = next((n for n in found if n.get("name") == names[0]), {})
+        names = names[1:]
+    for name in names:
+        found = found.get(name, {})
+    return dict(found)
+
+
+def with_constants(text: str, table: str, constants: Mapping[str, Constant]) -> str:
+    """The text of `set_constants`, see there."""
+    lines = text.splitlines()
+    made = {key: _line(key, *constants[key]) for key in sorted(constants)}
+    if not table:
+        top = _end(lines, -1)
+        for i, line in enumerate(lines[:top]):
+            lines[i] = made.pop(line.partition("=")[0].strip(), line)
+        lines[top:top] = made.values()
+        return "\n".join(lines) + "\n"
+    parent, _, last = table.rpartition(".")
+    while f"[{parent}]" not in map(str.strip, lines) and parent.count(".") > 1:
+        parent, _, above = parent.rpartition(".")  # a table of tables, which needs no header
+        last = f"{above}.{last}"
+    start, end, name = _parent_block(lines, parent)
+    header, stop = f"[{name}.{last}]", _end(lines, start, name)
+    body = [header, *made.values()]
+    own = next((i for i in range(start, stop) if lines[i].strip() == header), None)
+    if own is not None:
+        lines[own : _block_end(lines, own)] = body
+    else:
+        if "." in last:  # after the constants of all libraries
+            end = _trimmed(lines, stop)
+        lines[end:end] = ["", *body]
+    return "\n".join(lines) + "\n"
+
+
+def _line(key: str, value: float, kind: str, source: str) -> str:
+    if not source:
+        raise ValueError(f"constant {key} has no source")
+    bare = key if re.fullmatch(r"[\w-]+", key) else json.dumps(key)
+    number = float(f"{value:.6g}")
+    quoted = json.dumps(source, ensure_ascii=False)
+    return f'{bare} = {{ value = {number!r}, kind = "{SourceKind(kind)}", source = {quoted} }}'
+
+
+def _end(lines: list[str], start: int, inside: str = "") -> int:
+    """The next header after line `start`, of tables inside table `inside` none; else the end of the file."""
+    for i in range(start + 1, len(lines)):
+        header = _HEADER.match(lines[i])
+        if header and not (inside and header["name"].startswith(f"{inside}.")):
+            return i
+    return len(lines)
+
+
+def _block_end(lines: list[str], start: int) -> int:
+    """Line after the last key of the block whose header is at `start`.
+
+    Blank lines and comments after it are about what follows.
+    """
+    return _trimmed(lines, _end(lines, start))
+
+
+def _trimmed(lines: list[str], end: int) -> int:
+    while not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#"):
+        end -= 1
+    return end
+
+
+def _parent_block(lines: list[str], parent: str) -> tuple[int, int, str]:
+    """Header line, line after the last key and TOML name of the table around the constants."""
+    array, _, element = parent.partition(".")
+    for i, line in enumerate(lines):
+        if line.strip() == f"[{parent}]":
+            return i, _block_end(lines, i), parent
+        if line.strip() == f"[[{array}]]":
+            end = _block_end(lines, i)
+            names = [m["name"] for x in lines[i:end] if (m := _NAME.match(x))]
+            if names == [element]:
+                return i, end, array
+    raise ValueError(f"there is no table [{parent}] to write constants into")

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks import tpu_rows as rows
-from benchmarks.fits.fit import Constant, Fit
+from benchmarks.fits.fit import Constant, Fit, constants_in
 from benchmarks.kernel_rows import Measured
 from flint.backends.cost.chips.families.systolic.constants import REFERENCE, constants_of
 from flint.backends.cost.chips.families.systolic.model import SystolicModel
@@ -22,7 +22,6 @@ from flint.cluster.models import Cluster
 from flint.ir.arrays import Float64s
 from flint.ir.dims import AttentionDims
 from flint.tools.measure.fitting.fit import Bounds, fit
-from flint.tools.measure.fitting.toml_constants import constants_in
 
 TABLE = "chip.systolic.constants"
 #: TPUs that have constants of the reference.

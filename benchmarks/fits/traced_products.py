@@ -29,7 +29,7 @@ from functools import cache, partial
 
 from benchmarks import kernel_rows as rows
 from benchmarks.fits import bytes, norms
-from benchmarks.fits.fit import Constant, Fit
+from benchmarks.fits.fit import Constant, Fit, constants_in
 from benchmarks.trace_kernels import DATA, class_on
 from flint.backends.cost.chips.families.gpu import memory
 from flint.backends.cost.chips.families.gpu.constants import HEAD_SIZES, Constants
@@ -41,7 +41,6 @@ from flint.cluster.models import Chip, Cluster
 from flint.ir.arrays import Float64s
 from flint.tools.measure.fitting.fit import Bounds, fit
 from flint.tools.measure.fitting.kernels import MeasuredKernels, latencies, settled, with_constants
-from flint.tools.measure.fitting.toml_constants import constants_in
 
 #: Modules whose constants these start from.
 AFTER = ("products", "bytes")

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.accuracy_constants import doubtful
 from benchmarks.fits.bytes import fit_logs
-from benchmarks.fits.fit import Fit, all_fits
+from benchmarks.fits.fit import Fit, all_fits, constants_in
 from flint.backends.cost.chips.families.gpu.constants import constants_of
 from flint.backends.cost.software import with_stack
 from flint.cluster.load import PRESETS, preset_names
@@ -18,7 +18,6 @@ from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack
 from flint.ir.op_class import OpClass
 from flint.tools.measure.fitting.kernels import measured_kernels
-from flint.tools.measure.fitting.toml_constants import constants_in
 from flint.tools.measure.measurements.rows import KernelTime
 
 

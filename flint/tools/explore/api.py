@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flint.tools.explore.answers.explain import RowExplanation
     from flint.tools.explore.study.run import Listener
     from flint.tools.explore.study.search import SearchKind
-    from flint.tools.explore.workers.schedule import Executor
+    from flint.tools.explore.workers.work import Executor
     from flint.tools.hints.hint import StepHints
 
 

@@ -103,11 +103,8 @@ def _used(program: Program, column: str) -> list[str]:
 
 def _places(program: Program) -> list[str]:
     """Lines of collectives: gathers of one line may be of one layer, see `simulate.layers`."""
-    return _used(program.with_rows(location=program.location[_collectives(program)]), "location")
-
-
-def _collectives(program: Program) -> np.ndarray:
-    return np.flatnonzero(program.kind == Kind.COLLECTIVE)
+    collectives = np.flatnonzero(program.kind == Kind.COLLECTIVE)
+    return _used(program.with_rows(location=program.location[collectives]), "location")
 
 
 def _streams(names: Iterable[str]) -> dict[str, str]:

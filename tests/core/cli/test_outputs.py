@@ -33,9 +33,8 @@ from flint.tools.report.perfetto import write_perfetto
 from tests.estimates import layers
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-#: Who writes files of their own choice of names: caches, and a tool that edits a file of this repository.
+#: Who writes files of their own choice of names: caches.
 OTHER_WRITERS = {
-    "flint/tools/measure/fitting/toml_constants.py",
     "flint/io/files.py",
     "flint/io/outputs.py",
     "flint/tools/change/project/cache.py",

@@ -16,7 +16,7 @@ from flint.tools.explore.result import Status
 from flint.tools.explore.study.run import explore_space
 from flint.tools.explore.study.study import Study
 from flint.tools.explore.workers.dask_pool import DaskKind, dask_executor, find_kind
-from flint.tools.explore.workers.schedule import KILLED_TWICE
+from flint.tools.explore.workers.work import KILLED_TWICE
 from tests.explore_points import (
     Here,
     evaluated,

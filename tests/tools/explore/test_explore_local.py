@@ -16,7 +16,7 @@ from flint.tools.explore.result import Status
 from flint.tools.explore.study.run import explore_space
 from flint.tools.explore.study.study import Study
 from flint.tools.explore.workers.local import LocalExecutor
-from flint.tools.explore.workers.schedule import KILLED_TWICE, groups_of
+from flint.tools.explore.workers.work import KILLED_TWICE, groups_of
 from tests.explore_points import (
     evaluated,
     result_at,

@@ -7,7 +7,6 @@ import pytest
 from flint.errors import FlintError
 from flint.tools.explore.answers.objectives import (
     cache_bytes,
-    cache_headroom_bytes,
     period_ns,
     tpot_ns,
     ttft_ns,
@@ -60,8 +59,6 @@ def test_caches_are_what_the_dimensions_say(pools):
         "decode_jax.py", "data=1,model=8", ("batch", "16"), ("length", "16384"), ("model", "8b")
     )
     assert cache_bytes(longer) == 2 * expected
-    assert cache_headroom_bytes(longer) < cache_headroom_bytes(pools)
-    assert cache_headroom_bytes(longer) == longer.capacity_bytes - longer.memory_bytes
 
 
 def test_tokens_are_said_over_options_and_axes():

@@ -18,7 +18,7 @@ from flint.tools.explore.result import Result, Status
 from flint.tools.explore.space.conditions import parse_conditions
 from flint.tools.explore.study.run import explore_space, open_study
 from flint.tools.explore.study.study import Study
-from flint.tools.explore.workers.schedule import groups_of
+from flint.tools.explore.workers.work import groups_of
 from tests.explore_points import Hashed, evaluated, result_at, space_of
 
 OWN = 'base = "h100-dgx"\nname = "own"\ntitle = "one of ours"\n'

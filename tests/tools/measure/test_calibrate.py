@@ -27,7 +27,7 @@ from flint.tools.measure.calibration.result import Calibration
 from flint.tools.measure.fitting.fit import fit, halves, lowest
 from flint.tools.measure.fitting.kernels import latencies, measured_kernels, with_constants
 from flint.tools.measure.fitting.networks import call_of
-from flint.tools.measure.measurements import kernel_rows as make
+from flint.tools.measure.measurements import rows as make
 from flint.tools.measure.measurements.rows import CollectiveTime, KernelTime
 from tests.estimates import zoo
 from tests.machine_output import valid

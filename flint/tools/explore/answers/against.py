@@ -52,7 +52,7 @@ class StudyDifference:
         if self.status:
             lines.append(f"{plural(len(self.status), 'point')} ended differently:")
             lines += [
-                f"  {_name(a)}: {a.status.value} -> {b.status.value}{_because(b)}"
+                f"  {_name(a)}: {a.status.value} -> {b.status.value}{f' ({b.reason})' if b.reason else ''}"
                 for a, b in self.status[:_MOST]
             ]
         if self.changed:
@@ -105,7 +105,3 @@ def _times(a: Result, b: Result) -> str:
 
 def _name(r: Result) -> str:
     return " ".join(f"{n}={v}" for n, v in choices(r.point).items() if v)
-
-
-def _because(r: Result) -> str:
-    return f" ({r.reason})" if r.reason else ""

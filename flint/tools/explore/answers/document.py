@@ -176,7 +176,7 @@ def _ranked(study: Study, r: Result, row: int, is_on_front: bool) -> RankedDocum
         "is_on_front": is_on_front,
         "choices": choices(r.point),
         "devices": r.devices,
-        "values": _values(r),
+        "values": {name: float(str(value)) for name, value in names_of_result(r).items()},
         "low_ns": r.low_ns,
         "high_ns": r.high_ns,
         "exposed_ns": dict(r.exposed_ns),
@@ -187,10 +187,6 @@ def _ranked(study: Study, r: Result, row: int, is_on_front: bool) -> RankedDocum
         "taken": dict(r.taken),
         "commands": list(commands(study.subject, r.point)),
     }
-
-
-def _values(r: Result) -> dict[str, float]:
-    return {name: float(str(value)) for name, value in names_of_result(r).items()}
 
 
 def _rejected(r: Rejected) -> RejectedDocument:

@@ -6,10 +6,9 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from flint.errors import FlintError
 from flint.io.outputs import OutputKind, write_output
@@ -28,13 +27,18 @@ if TYPE_CHECKING:
 Cell: TypeAlias = str | int | float | bool | None
 
 
-class ColumnKind(StrEnum):
-    """The type of a column."""
+class ColumnKind(NamedTuple):
+    """The type of a column, as Arrow, pandas and polars call it."""
 
-    TEXT = "text"
-    WHOLE = "whole number"
-    NUMBER = "number"
-    FLAG = "true or false"
+    arrow: str
+    pandas: str
+    polars: str
+
+
+TEXT = ColumnKind("string", "string", "String")
+WHOLE = ColumnKind("int64", "Int64", "Int64")
+NUMBER = ColumnKind("float64", "float64", "Float64")
+FLAG = ColumnKind("bool_", "bool", "Boolean")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,36 +52,36 @@ class ResultColumn:
 
 _Found: TypeAlias = Callable[[Result], Cell]
 _RESULT: Mapping[str, tuple[ColumnKind, _Found]] = {
-    "status": (ColumnKind.TEXT, lambda r: r.status.value),
-    "devices": (ColumnKind.WHOLE, lambda r: r.devices),
-    "mesh": (ColumnKind.TEXT, lambda r: r.point.mesh),
+    "status": (TEXT, lambda r: r.status.value),
+    "devices": (WHOLE, lambda r: r.devices),
+    "mesh": (TEXT, lambda r: r.point.mesh),
 }
 _QUANTITIES: Mapping[str, tuple[ColumnKind, _Found]] = {
-    "step_time_ns": (ColumnKind.NUMBER, lambda r: r.step_time_ns or None),
-    "low_ns": (ColumnKind.NUMBER, lambda r: r.low_ns or None),
-    "high_ns": (ColumnKind.NUMBER, lambda r: r.high_ns or None),
-    "mfu": (ColumnKind.NUMBER, OBJECTIVES["mfu"].value),
-    "tokens": (ColumnKind.WHOLE, lambda r: r.tokens or None),
-    "tokens_per_s": (ColumnKind.NUMBER, OBJECTIVES["tokens_per_s"].value),
-    "tokens_per_s_per_device": (ColumnKind.NUMBER, OBJECTIVES["tokens_per_s_per_device"].value),
-    "cost_per_mtoken_usd": (ColumnKind.NUMBER, OBJECTIVES["cost_per_mtoken"].value),
-    "cost_per_step_usd": (ColumnKind.NUMBER, OBJECTIVES["cost_per_step"].value),
-    "energy_per_mtoken_kwh": (ColumnKind.NUMBER, OBJECTIVES["energy_per_mtoken"].value),
-    "ttft_ns": (ColumnKind.NUMBER, OBJECTIVES["ttft"].value),
-    "tpot_ns": (ColumnKind.NUMBER, OBJECTIVES["tpot"].value),
-    "memory_bytes": (ColumnKind.WHOLE, lambda r: r.memory_bytes or None),
-    "memory_is_bound": (ColumnKind.FLAG, lambda r: r.is_bound),
-    "capacity_bytes": (ColumnKind.WHOLE, lambda r: r.capacity_bytes or None),
-    "cache_bytes": (ColumnKind.WHOLE, lambda r: cache_bytes(r) or None),
-    "compute_ns": (ColumnKind.NUMBER, lambda r: r.compute_ns or None),
-    "waiting_ns": (ColumnKind.NUMBER, lambda r: _of_estimate(r, r.waiting_ns)),
-    "host_ns": (ColumnKind.NUMBER, lambda r: _of_estimate(r, r.host_ns)),
+    "step_time_ns": (NUMBER, lambda r: r.step_time_ns or None),
+    "low_ns": (NUMBER, lambda r: r.low_ns or None),
+    "high_ns": (NUMBER, lambda r: r.high_ns or None),
+    "mfu": (NUMBER, OBJECTIVES["mfu"].value),
+    "tokens": (WHOLE, lambda r: r.tokens or None),
+    "tokens_per_s": (NUMBER, OBJECTIVES["tokens_per_s"].value),
+    "tokens_per_s_per_device": (NUMBER, OBJECTIVES["tokens_per_s_per_device"].value),
+    "cost_per_mtoken_usd": (NUMBER, OBJECTIVES["cost_per_mtoken"].value),
+    "cost_per_step_usd": (NUMBER, OBJECTIVES["cost_per_step"].value),
+    "energy_per_mtoken_kwh": (NUMBER, OBJECTIVES["energy_per_mtoken"].value),
+    "ttft_ns": (NUMBER, OBJECTIVES["ttft"].value),
+    "tpot_ns": (NUMBER, OBJECTIVES["tpot"].value),
+    "memory_bytes": (WHOLE, lambda r: r.memory_bytes or None),
+    "memory_is_bound": (FLAG, lambda r: r.is_bound),
+    "capacity_bytes": (WHOLE, lambda r: r.capacity_bytes or None),
+    "cache_bytes": (WHOLE, lambda r: cache_bytes(r) or None),
+    "compute_ns": (NUMBER, lambda r: r.compute_ns or None),
+    "waiting_ns": (NUMBER, lambda r: _of_estimate(r, r.waiting_ns)),
+    "host_ns": (NUMBER, lambda r: _of_estimate(r, r.host_ns)),
 }
 _LAST: Mapping[str, tuple[ColumnKind, _Found]] = {
-    "code": (ColumnKind.TEXT, lambda r: r.code or None),
-    "reason": (ColumnKind.TEXT, lambda r: r.reason or None),
-    "place": (ColumnKind.TEXT, lambda r: r.place or None),
-    "key": (ColumnKind.TEXT, lambda r: r.point.key),
+    "code": (TEXT, lambda r: r.code or None),
+    "reason": (TEXT, lambda r: r.reason or None),
+    "place": (TEXT, lambda r: r.place or None),
+    "key": (TEXT, lambda r: r.point.key),
 }
 
 
@@ -92,9 +96,9 @@ def columns_of(results: Sequence[Result]) -> tuple[ResultColumn, ...]:
     found += [_choice_column(name, cells) for name, cells in choice.items()]
     found += [_column(n, kind, of, results) for n, (kind, of) in _QUANTITIES.items()]
     for axes in sorted({a for r in results for a in r.exposed_ns}):
-        found.append(_column(f"exposed_ns[{axes}]", ColumnKind.NUMBER, _exposed(axes), results))
+        found.append(_column(f"exposed_ns[{axes}]", NUMBER, _exposed(axes), results))
     for kind in sorted({k for r in results for k in r.memory}):
-        found.append(_column(f"memory_bytes[{kind}]", ColumnKind.WHOLE, _memory(kind), results))
+        found.append(_column(f"memory_bytes[{kind}]", WHOLE, _memory(kind), results))
     found += [_column(n, kind, of, results) for n, (kind, of) in _LAST.items()]
     return tuple(found)
 
@@ -133,10 +137,8 @@ def _choices(results: Sequence[Result]) -> dict[str, list[str | None]]:
 def _choice_column(name: str, cells: Sequence[str | None]) -> ResultColumn:
     said = [c for c in cells if c is not None]
     if said and all(c.isascii() and c.isdigit() and str(int(c)) == c for c in said):
-        return ResultColumn(
-            name, ColumnKind.WHOLE, tuple(None if c is None else int(c) for c in cells)
-        )
-    return ResultColumn(name, ColumnKind.TEXT, tuple(cells))
+        return ResultColumn(name, WHOLE, tuple(None if c is None else int(c) for c in cells))
+    return ResultColumn(name, TEXT, tuple(cells))
 
 
 #: In a Parquet file, which knows by it that Flint wrote it.
@@ -146,14 +148,8 @@ SCHEMA = "flint.points/1"
 def to_arrow(results: Sequence[Result]) -> pyarrow.Table:
     """A table with the columns of `columns_of`. Raises FlintError FL870 without pyarrow."""
     pa = _imported("pyarrow", "'flint-ir[explore]'")
-    types = {
-        ColumnKind.TEXT: pa.string(),
-        ColumnKind.WHOLE: pa.int64(),
-        ColumnKind.NUMBER: pa.float64(),
-        ColumnKind.FLAG: pa.bool_(),
-    }
     columns = columns_of(results)
-    schema = pa.schema([(c.name, types[c.kind]) for c in columns])
+    schema = pa.schema([(c.name, getattr(pa, c.kind.arrow)()) for c in columns])
     found: pyarrow.Table = pa.table({c.name: list(c.cells) for c in columns}, schema=schema)
     return found
 
@@ -161,14 +157,8 @@ def to_arrow(results: Sequence[Result]) -> pyarrow.Table:
 def to_pandas(results: Sequence[Result]) -> pandas.DataFrame:
     """The same table; what is not known is missing there. Raises FlintError FL870 without pandas."""
     pd = _imported("pandas", "pandas")
-    types = {
-        ColumnKind.TEXT: "string",
-        ColumnKind.WHOLE: "Int64",
-        ColumnKind.NUMBER: "float64",
-        ColumnKind.FLAG: "bool",
-    }
     found: pandas.DataFrame = pd.DataFrame(
-        {c.name: pd.array(list(c.cells), dtype=types[c.kind]) for c in columns_of(results)}
+        {c.name: pd.array(list(c.cells), dtype=c.kind.pandas) for c in columns_of(results)}
         if results
         else {c.name: [] for c in columns_of(results)}
     )
@@ -178,14 +168,11 @@ def to_pandas(results: Sequence[Result]) -> pandas.DataFrame:
 def to_polars(results: Sequence[Result]) -> polars.DataFrame:
     """The same table. Raises FlintError FL870 without polars."""
     pl = _imported("polars", "polars")
-    types = {
-        ColumnKind.TEXT: pl.String,
-        ColumnKind.WHOLE: pl.Int64,
-        ColumnKind.NUMBER: pl.Float64,
-        ColumnKind.FLAG: pl.Boolean,
-    }
     found: polars.DataFrame = pl.DataFrame(
-        [pl.Series(c.name, list(c.cells), dtype=types[c.kind]) for c in columns_of(results)]
+        [
+            pl.Series(c.name, list(c.cells), dtype=getattr(pl, c.kind.polars))
+            for c in columns_of(results)
+        ]
     )
     return found
 
@@ -222,7 +209,7 @@ def _csv(results: Sequence[Result]) -> bytes:
 
 
 def _texts(column: ResultColumn) -> list[str]:
-    if column.kind is ColumnKind.FLAG:
+    if column.kind is FLAG:
         return ["true" if cell else "false" for cell in column.cells]
     return ["" if cell is None else str(cell) for cell in column.cells]
 

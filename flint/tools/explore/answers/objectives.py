@@ -46,12 +46,6 @@ def cache_bytes(result: Result) -> int:
     return max((c.cache_bytes for c in result.classes), default=0)
 
 
-def cache_headroom_bytes(result: Result) -> int:
-    """What caches on the fullest device of those that hold them may grow by."""
-    holding = [c.memory_bytes for c in result.classes if c.cache_bytes]
-    return result.capacity_bytes - max(holding) if holding else 0
-
-
 def _pool(result: Result, role: PoolRole) -> ClassResult | None:
     """The pool that ends last of those that serve so."""
     pools = [c for c in result.classes if c.role is role]
@@ -145,10 +139,6 @@ def _lasting(result: Result, step_time_ns: float) -> Result:
     return replace(result, step_time_ns=step_time_ns, mfu=result.mfu / factor, classes=classes)
 
 
-def _time(r: Result) -> float | None:
-    return r.step_time_ns or None
-
-
 def _tokens_per_s(r: Result) -> float | None:
     if r.served:
         return r.served["output_tokens_per_s"]
@@ -159,10 +149,6 @@ def _tokens_per_s(r: Result) -> float | None:
 def _tokens_per_s_per_device(r: Result) -> float | None:
     found = _tokens_per_s(r)
     return None if found is None else found / r.devices
-
-
-def _mfu(r: Result) -> float | None:
-    return r.mfu if r.step_time_ns else None
 
 
 def _cost_per_step(r: Result) -> float | None:
@@ -199,7 +185,7 @@ def _headroom(r: Result) -> float | None:
     return float(r.capacity_bytes - r.memory_bytes) if known else None
 
 
-_TIME = Objective("time", "step time", QuantityUnit.NS, False, _time)
+_TIME = Objective("time", "step time", QuantityUnit.NS, False, lambda r: r.step_time_ns or None)
 _TOKENS = Objective("tokens_per_s", "tokens/s", QuantityUnit.PER_S, True, _tokens_per_s)
 #: All objectives by name.
 OBJECTIVES: Mapping[str, Objective] = {
@@ -214,7 +200,9 @@ OBJECTIVES: Mapping[str, Objective] = {
             True,
             _tokens_per_s_per_device,
         ),
-        Objective("mfu", "MFU", QuantityUnit.SHARE, True, _mfu),
+        Objective(
+            "mfu", "MFU", QuantityUnit.SHARE, True, lambda r: r.mfu if r.step_time_ns else None
+        ),
         Objective(
             "cost_per_mtoken",
             "cost of 1M tokens",

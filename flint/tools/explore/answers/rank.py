@@ -12,8 +12,7 @@ from flint.tools.explore.point import Point
 from flint.tools.explore.result import Result, Status
 from flint.tools.explore.space.conditions import Condition, parse_conditions
 from flint.tools.explore.space.expression import Value
-from flint.tools.explore.study.spaces import scope_of, words_of
-from flint.tools.explore.study.study import Study
+from flint.tools.explore.study.study import Study, scope_of, words_of
 
 # The results of a study, ranked by what is wanted and by the limits that they have to meet.
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from flint.tools.explore.space.space import Space
     from flint.tools.explore.study.run import Listener, Progress
     from flint.tools.explore.subject import Subject
-    from flint.tools.explore.workers.schedule import Executor
+    from flint.tools.explore.workers.work import Executor
 
 # Options of `flint explore` that no other command has.
 

@@ -54,11 +54,10 @@ def simulate_best(
     folder: Path,
     *,
     simulator: AstraSim | None = None,
-    most_devices: int = MOST_DEVICES,
 ) -> Iterator[SimulatedPoint]:
     """Traces of the first `count` points that fit, in their order, in `folder`/1, /2 ..., simulated.
 
-    Points of more than `most_devices` are not written, and say so. Without a `simulator` Flint runs
+    Points of more than `MOST_DEVICES` are not written, and say so. Without a `simulator` Flint runs
     ASTRA-sim's rules. Raises what `flint capture` raises for a folder that cannot be written.
     """
     evaluator = Evaluator(subject)
@@ -66,8 +65,8 @@ def simulate_best(
         fitting = [r for r in ranked if r.status is Status.FITS][:count]
         for number, result in enumerate(fitting, 1):
             place = folder / str(number)
-            if result.devices > most_devices:
-                said = f"{result.devices:,} ranks are more than the limit of {most_devices:,}"
+            if result.devices > MOST_DEVICES:
+                said = f"{result.devices:,} ranks are more than the limit of {MOST_DEVICES:,}"
                 yield SimulatedPoint(result, place, reason=said)
                 continue
             write_point(evaluator.trace(result.point), subject, result.point, place)

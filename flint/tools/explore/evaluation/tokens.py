@@ -13,8 +13,7 @@ from flint.steps.entry import AnyStep
 from flint.steps.pipeline import Pipeline
 from flint.steps.pools import Disaggregated
 from flint.steps.step import Step, TorchStep
-from flint.tools.explore.space.expression import CannotTell, names_in
-from flint.tools.explore.space.expression_text import parse_expression
+from flint.tools.explore.space.expression import CannotTell, names_in, parse_expression
 from flint.tools.explore.space.names import RESULTS, Scope, as_name
 
 if TYPE_CHECKING:

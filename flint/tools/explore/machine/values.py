@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -106,21 +107,9 @@ def _example(target: PathTarget) -> str:
     return examples[target.form]
 
 
-def _amount(target: PathTarget, text: str) -> AmountOrFactor | None:
-    return amount_of(text, target.unit, needs_unit=target.is_short)
-
-
-def _whole(target: PathTarget, text: str) -> int | None:
-    return int(text) if re.fullmatch(r"\d{1,13}", text) else None
-
-
 def _plain(target: PathTarget, text: str) -> float | None:
     amount = amount_of(text, KeyUnit.NONE, needs_unit=False)
     return None if amount is None or amount.is_factor else amount.value
-
-
-def _flag(target: PathTarget, text: str) -> bool | None:
-    return _FLAGS.get(text)
 
 
 def _kind(target: PathTarget, text: str) -> Topology | None:
@@ -136,16 +125,12 @@ def _shape(target: PathTarget, text: str) -> tuple[int, ...] | None:
     return tuple(map(int, text.split("x"))) if _SHAPE.fullmatch(text) else None
 
 
-def _cluster(target: PathTarget, text: str) -> str | None:
-    return text or None
-
-
-_READERS = {
-    ValueForm.QUANTITY: _amount,
-    ValueForm.WHOLE: _whole,
+_READERS: Mapping[ValueForm, Callable[[PathTarget, str], Said | None]] = {
+    ValueForm.QUANTITY: lambda at, text: amount_of(text, at.unit, needs_unit=at.is_short),
+    ValueForm.WHOLE: lambda _, text: int(text) if re.fullmatch(r"\d{1,13}", text) else None,
     ValueForm.PLAIN: _plain,
-    ValueForm.FLAG: _flag,
+    ValueForm.FLAG: lambda _, text: _FLAGS.get(text),
     ValueForm.KIND: _kind,
     ValueForm.SHAPE: _shape,
-    ValueForm.CLUSTER: _cluster,
+    ValueForm.CLUSTER: lambda _, text: text or None,
 }

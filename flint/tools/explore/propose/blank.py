@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from flint.tools.explore.propose.colours import Dims
-from flint.tools.explore.propose.reading import Reading, read_program
+from flint.tools.explore.propose.reading import Dims, Reading, read_program
 
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr

@@ -19,7 +19,6 @@ from flint.backends.cost.network.torus import CollectiveCall
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.op_class import Collective
 from flint.tools.explore.propose.blank import Blank
-from flint.tools.explore.propose.colours import Dims
 from flint.tools.explore.propose.plan import (
     AtRest,
     ShardingPlan,
@@ -29,7 +28,7 @@ from flint.tools.explore.propose.plan import (
     resting,
     used,
 )
-from flint.tools.explore.propose.reading import Product
+from flint.tools.explore.propose.reading import Dims, Product
 
 if TYPE_CHECKING:
     from flint.cluster.models import Cluster

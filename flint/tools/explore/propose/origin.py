@@ -12,9 +12,17 @@ from flint.errors import FlintError
 from flint.ir.mesh import Mesh
 from flint.steps.entry import AnyStep
 from flint.steps.step import Step, TorchStep
-from flint.tools.explore.propose.applied import PlanShardings, partition_spec, shardings_of
 from flint.tools.explore.propose.blank import Blank, blank_of
-from flint.tools.explore.propose.plan import AtRest, ShardingPlan, Spec, used
+from flint.tools.explore.propose.plan import (
+    AtRest,
+    PlanShardings,
+    ShardingPlan,
+    Spec,
+    entry,
+    partition_spec,
+    shardings_of,
+    used,
+)
 from flint.tools.explore.propose.sharded import named_leaves, other_kind, sharded
 
 if TYPE_CHECKING:
@@ -189,7 +197,7 @@ class TorchOrigin:
         for name, spec in exact.items():
             glob = _starred(name)
             found[glob if len(globs[glob]) == 1 else name] = spec
-        arguments = {n: tuple(_entry(a) for a in spec) for n, spec in found.items()}
+        arguments = {n: tuple(map(entry, spec)) for n, spec in found.items()}
         fsdp = plan.rest_axes if plan.rest is AtRest.ALL else ()
         return {"arguments": arguments, "fsdp": fsdp}
 
@@ -200,7 +208,3 @@ class TorchOrigin:
 
 def _starred(name: str) -> str:
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name)
-
-
-def _entry(axes: tuple[str, ...]) -> str | tuple[str, ...] | None:
-    return None if not axes else axes[0] if len(axes) == 1 else axes

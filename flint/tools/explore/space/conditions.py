@@ -21,9 +21,9 @@ from flint.tools.explore.space.expression import (
     OneOf,
     Values,
     names_in,
+    parse_expression,
     parts_of,
 )
-from flint.tools.explore.space.expression_text import parse_expression
 from flint.tools.explore.space.names import RESULTS, Scope
 
 _PLAIN = "a plain number"

@@ -249,7 +249,9 @@ class Space:
     def _made(self, chosen: Sequence[str]) -> Point:
         found: dict[str, Any] = {"mesh": "", "cluster": ""}
         estimate: dict[str, str] = {}
-        for dimension, value in sorted(zip(self.dimensions, chosen, strict=True), key=_name):
+        for dimension, value in sorted(
+            zip(self.dimensions, chosen, strict=True), key=lambda c: c[0].name
+        ):
             if dimension.field in _PAIRS:
                 name = _PAIRS[dimension.field]
                 found[name] = (*found.get(name, ()), (dimension.name, value))
@@ -301,7 +303,3 @@ def space_of(
     )
     found.require_points()
     return found
-
-
-def _name(chosen: tuple[SpaceDimension, str]) -> str:
-    return chosen[0].name

@@ -40,8 +40,7 @@ from flint.tools.explore.study.study_format import (
 )
 from flint.tools.explore.subject import Subject
 from flint.tools.explore.workers.local import LocalExecutor
-from flint.tools.explore.workers.schedule import Executor, groups_of
-from flint.tools.explore.workers.work import work_of
+from flint.tools.explore.workers.work import Executor, groups_of, work_of
 
 # The file of a study while it runs: results go into it as they finish. One process writes to it.
 

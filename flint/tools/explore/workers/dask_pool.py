@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from flint.errors import FlintError, nearest
 from flint.io.processes import processors
 from flint.tools.explore.study.fingerprint import versions
-from flint.tools.explore.workers.schedule import KILLED_TWICE, failed
 from flint.tools.explore.workers.work import (
+    KILLED_TWICE,
     Done,
     EvaluationWork,
     PointGroup,
     evaluate_group,
+    failed,
     limit_of,
 )
 
@@ -94,7 +95,7 @@ class DaskExecutor:
             limit = limit_of(self._work, group)  # a worker that passes it ends itself
             return failed(group, f"{KILLED_TWICE}, from outside or at its limit of {limit:g} s")
         except (CancelledError, OSError, TimeoutError) as error:
-            raise _lost(self._client) from error
+            raise _lost() from error
         return done
 
     def _check_versions(self) -> None:
@@ -203,7 +204,7 @@ def _unreachable(what: str, error: Exception) -> FlintError:
     )
 
 
-def _lost(client: Client) -> FlintError:
+def _lost() -> FlintError:
     return FlintError(
         "FL867",
         "the Dask scheduler ended while points were evaluated",

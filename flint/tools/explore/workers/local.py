@@ -21,12 +21,13 @@ from typing import Self
 from flint.errors import FlintError
 from flint.io.processes import end_with, family, kill_group, processors
 from flint.io.scratch import remove_leftovers, scratch_folder
-from flint.tools.explore.workers.schedule import KILLED_TWICE, failed
 from flint.tools.explore.workers.work import (
+    KILLED_TWICE,
     Done,
     EvaluationWork,
     PointGroup,
     evaluate_group,
+    failed,
     late_file,
     limit_of,
 )

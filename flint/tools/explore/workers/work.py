@@ -6,17 +6,19 @@ import contextlib
 import faulthandler
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Protocol, TextIO
 
 from flint.io.inputs import RECORD, ROOT, ReadInput, record_if_asked, recorded
 from flint.io.scratch import scratch_folder
+from flint.ir.mesh import Mesh
 from flint.tools.explore.evaluation.evaluate import Evaluator
 from flint.tools.explore.point import Point
-from flint.tools.explore.result import Result
+from flint.tools.explore.result import Result, Status
 from flint.tools.explore.subject import Subject
 
 #: What a point after the first of a group may take: its program is captured then.
@@ -176,3 +178,57 @@ class _Record:
 @lru_cache(maxsize=1)
 def _record(folder: str, root: str, run: str) -> _Record:
     return _Record(folder, root)
+
+
+# In which pieces, and by whom, points are evaluated.
+
+#: Points of a group: what a process that is killed loses.
+MOST_POINTS = 100
+
+
+class Executor(Protocol):
+    """Evaluates groups somewhere, several at a time."""
+
+    def run(self, groups: Iterable[PointGroup]) -> Iterator[Done]:
+        """What became of each group, as they finish. Groups are asked for when there is room.
+
+        A group whose process ends twice becomes results that FAILED.
+        """
+        ...
+
+
+def groups_of(points: Iterable[Point], first: int = 0) -> Iterator[PointGroup]:
+    """Points of one program that stand together, at most `MOST_POINTS` each.
+
+    The first point of each of the `first` programs at the beginning is a group of its own: something
+    can be shown before all points of a program are done.
+    """
+    programs = groupby(points, key=lambda p: p.program)
+    early: list[list[Point]] = []
+    for _, of_program in islice(programs, first):
+        head, *rest = of_program
+        yield PointGroup((head,))
+        early.append(rest)
+    for rest in early:
+        yield from _pieces(rest)
+    for _, of_program in programs:
+        yield from _pieces(of_program)
+
+
+def _pieces(points: Iterable[Point]) -> Iterator[PointGroup]:
+    waiting = iter(points)
+    while piece := tuple(islice(waiting, MOST_POINTS)):
+        yield PointGroup(piece)
+
+
+def failed(group: PointGroup, reason: str) -> Done:
+    """Results of a group that no process has finished."""
+    return Done(tuple(Result(p, Status.FAILED, devices_of(p), reason) for p in group.points))
+
+
+def devices_of(point: Point) -> int:
+    """Devices of the mesh; 0 where the program's own is taken."""
+    return Mesh.parse(point.mesh).size if point.mesh else 0
+
+
+KILLED_TWICE = "the process that evaluated it was killed, twice"

@@ -37,7 +37,8 @@ def _imports(lines: list[str]) -> str:
     standard.pop("__future__", None)
     others = {m: n for m, n in names.items() if m.partition(".")[0] not in sys.stdlib_module_names}
     blocks = (
-        "".join(map(_import, sorted(part.items(), key=_order))) for part in (standard, others)
+        "".join(map(_import, sorted(part.items(), key=lambda m: (bool(m[1]), m[0]))))
+        for part in (standard, others)
     )
     return "\n".join(block for block in blocks if block)
 
@@ -45,10 +46,6 @@ def _imports(lines: list[str]) -> str:
 def _import(found: tuple[str, set[str]]) -> str:
     module, names = found
     return f"from {module} import {', '.join(sorted(names))}\n" if names else f"import {module}\n"
-
-
-def _order(found: tuple[str, set[str]]) -> tuple[bool, str]:
-    return bool(found[1]), found[0]
 
 
 def write_script(path: Path, framework: str, *, force: bool = False) -> None:

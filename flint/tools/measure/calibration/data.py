@@ -87,18 +87,14 @@ def _of_text(text: str, name: str) -> Measurements:
         return torch_benchmark.read(text, name)
     if osu.recognizes(text):
         return osu.read(text, name)
-    columns = tables.columns_of(text)
-    if aiconfigurator.recognizes(columns) or aiconfigurator.recognizes(_plain_columns(text)):
+    plain = [c.strip() for c in text.partition("\n")[0].split(",")]
+    if any(map(aiconfigurator.recognizes, (tables.columns_of(text), plain))):
         return aiconfigurator.read_csv(text, name)
     if tables.recognizes(text):
         return tables.read(text, name)
     if nccl_tests.recognizes(text):
         return nccl_tests.read(text, name)
     raise FlintError("FL854", f"{name} has an unknown format", help=_HELP)
-
-
-def _plain_columns(text: str) -> list[str]:
-    return [c.strip() for c in text.partition("\n")[0].split(",")]
 
 
 def _of_json(text: str, name: str) -> Measurements:

@@ -323,7 +323,3 @@ def _plain(found: Mapping[str, float], bounds: Bounds) -> dict[str, float]:
         n: float(np.clip(exp(v), *bounds[n][:2])) if bounds[n][0] > 0 else v
         for n, v in found.items()
     }
-
-
-def _start(bounds: Bounds) -> dict[str, float]:
-    return {name: value for name, (_, _, value) in bounds.items()}

@@ -167,7 +167,7 @@ def as_text(found: Calibration, *, verbose: bool = False, checked: bool = False)
     """What was read, the error before and after on the rows held out, and each constant."""
     parts = ["\n".join(_read(s) for s in found.sources)]
     parts += [f"left out   {n:,} collectives {why}" for why, n in sorted(found.left_out.items())]
-    results = _results(found)
+    results = [*found.kernels, *(f for _, f in found.tiers)]
     parts.append(text_table(_COLUMNS, [_row(f, checked=checked) for f in results]))
     if checked:
         parts.append("Errors in percent on all rows: the mean of each, and of the sum.")
@@ -183,10 +183,6 @@ def as_text(found: Calibration, *, verbose: bool = False, checked: bool = False)
     if found.host_launch_ns is not None:
         parts.append(f"host_launch_ns: {found.host_launch_ns:g}, the mean of the traces' launches")
     return "\n\n".join(part for part in parts if part)
-
-
-def _results(found: Calibration) -> list[Fitted]:
-    return [*found.kernels, *(f for _, f in found.tiers)]
 
 
 def _read(source: CalibrationFile) -> str:

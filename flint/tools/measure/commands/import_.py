@@ -91,17 +91,13 @@ def _of_slowest(summary: Summary, imported: Imported) -> Summary:
     return replace(summary, name=name, classes=(slowest,))
 
 
-def _is_file(output: Path) -> bool:
-    return output.suffix == ".flint"
-
-
 def _write(
     trace: Trace, output: Path | None, *, quiet: bool, force: bool
 ) -> tuple[str | None, FilesDocument | None]:
     """The `.flint` file or the traces that were written, if any."""
     if output is None:
         return None, None
-    if _is_file(output):
+    if output.suffix == ".flint":
         trace.workload.save(output, force=force)
         return str(output), None
     from flint.cli.commands.capture import files_document

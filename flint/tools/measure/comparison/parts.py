@@ -88,7 +88,6 @@ def _of_kernels(units: tuple[Units, Units], pairing: Pairing) -> list[Difference
 def _of_pairs(
     which: str, pairs: Sequence[tuple[ExecutedCall, ExecutedCall]]
 ) -> list[DifferencePart]:
-    """Kernels that both sides have, by kind."""
     by_kind: dict[str, list[tuple[ExecutedCall, ExecutedCall]]] = {}
     for measured, captured in pairs:
         if not measured.communicates:

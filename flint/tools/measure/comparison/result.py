@@ -228,19 +228,16 @@ def text(found: MeasuredComparison, *, verbose: bool = False) -> str:
 
 def _heading(found: MeasuredComparison) -> str:
     measured, estimated = found.step_ns
+    share = f"{estimated / measured - 1:+.1%}" if measured else "-"
     kernels = [sum(u.kernels for u in side) for side in found.units]
     return (
         f"rank {found.rank}, measured on {found.device or 'an unknown device'}, modeled on "
         f"{found.cluster}\n"
         f"step      {format_duration(measured)} measured, {format_duration(estimated)} "
-        f"estimated ({_share(measured, estimated)})\n"
+        f"estimated ({share})\n"
         f"calls     {format_count(len(found.units[0]))} measured of "
         f"{plural(kernels[0], 'kernel')}, {format_count(len(found.units[1]))} captured"
     )
-
-
-def _share(measured: float, estimated: float) -> str:
-    return f"{estimated / measured - 1:+.1%}" if measured else "-"
 
 
 def _kind(row: KindRow) -> tuple[str, ...]:

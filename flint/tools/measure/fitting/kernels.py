@@ -44,7 +44,6 @@ CLASSES: Mapping[str, tuple[frozenset[KernelKind], tuple[str, ...]]] = {
 }
 #: A constant without a limit of its own is looked for up to so many times its value, and down to.
 RANGE = 12.0
-_NUMBERED = ".D"
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,12 +175,9 @@ def latencies(data: MeasuredKernels, chip: Chip, *, exact: bool = False) -> Floa
 
 def roofline_ns(data: MeasuredKernels, chip: Chip) -> Float64s:
     """max(flops / peak, bytes / bandwidth); flops count where matrices are multiplied."""
-    bound = replace(data.kernels, flops=np.where(_multiplies(data), data.kernels.flops, 0))
+    multiplies = data.kernels.kind <= KernelKind.ATTENTION_BACKWARD
+    bound = replace(data.kernels, flops=np.where(multiplies, data.kernels.flops, 0))
     return np.maximum(Roofline(chip).latency_ns(bound), 1e-3)
-
-
-def _multiplies(data: MeasuredKernels) -> NDArray[np.bool_]:
-    return np.asarray(data.kernels.kind <= KernelKind.ATTENTION_BACKWARD, dtype=np.bool_)
 
 
 def bounds_of(chip: Chip, prefixes: Sequence[str], data: MeasuredKernels) -> Bounds:

@@ -14,7 +14,7 @@ from typing import Any
 
 from flint.errors import FlintError, Malformed
 from flint.ir.op_class import Collective
-from flint.tools.measure.measurements import kernel_rows as make
+from flint.tools.measure.measurements import rows as make
 from flint.tools.measure.measurements.nccl_tests import COLLECTIVES
 from flint.tools.measure.measurements.rows import (
     CollectedRows,
@@ -107,7 +107,8 @@ def _taken(row: Row) -> KernelTime | CollectiveTime | None:
         m, n, k = (size_of(row, c) for c in "mnk")
         return make.product(m, n, k, dtype, time) if dtype else None
     if "attention" in operation and "num_heads" in row:
-        return None if _flag(row, "window_size") else _attention(row, operation, time)
+        window = row.get("window_size") and size_of(row, "window_size")
+        return None if window else _attention(row, operation, time)
     if "num_gpus" in row:
         return _collective(row, operation, time)
     return None
@@ -144,7 +145,3 @@ def _collective(row: Row, operation: str, time: float) -> CollectiveTime | None:
     size = size * make.bytes_of(dtype)  # elements
     shard = size // ranks if collective is Collective.ALL_GATHER else size
     return CollectiveTime(collective, shard, ranks, 1, dtype, time)
-
-
-def _flag(row: Row, column: str) -> bool:
-    return bool(row.get(column)) and size_of(row, column) != 0

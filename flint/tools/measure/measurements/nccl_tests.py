@@ -181,7 +181,6 @@ def _count(pattern: re.Pattern[str], line: str) -> int:
 
 
 def _row_of(tokens: Sequence[str], run: _Run) -> _Row | None:
-    """A row, where tokens have the form of one."""
     if len(tokens) < 6 or not (tokens[0].isascii() and tokens[0].isdigit() and tokens[1].isdigit()):
         return None
     if tokens[2] not in TYPES:

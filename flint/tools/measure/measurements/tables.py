@@ -12,10 +12,11 @@ import io
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from flint.errors import FlintError
 from flint.ir.op_class import Collective, OpClass
-from flint.tools.measure.measurements import kernel_rows as make
+from flint.tools.measure.measurements import rows as make
 from flint.tools.measure.measurements.nccl_tests import COLLECTIVES
 from flint.tools.measure.measurements.rows import (
     CollectedRows,
@@ -190,19 +191,11 @@ def _one_of(columns: Mapping[str, re.Match[str]], name: str) -> tuple[str, str]:
 
 
 def _taken(row: Row, time_of: TimeOf, name: str) -> KernelTime | CollectiveTime:
-    """The row that a line of a table means."""
     names, kind = set(row), row.get("kind", "").lower()
     if row.get("collective") or kind in COLLECTIVES or kind in _MESSAGES:
         return _collective(row, kind, time_of(row, None), name)
     made = _kernel(row, names, kind, name)
-    return _timed(made, time_of(row, made))
-
-
-def _timed(made: KernelTime, time_ns: float) -> KernelTime:
-    return KernelTime(
-        made.op, made.dims, made.dtype, time_ns, made.flops, made.read_bytes,
-        made.written_bytes, made.elements, made.arrays, made.causal,
-    )  # fmt: skip
+    return replace(made, measured_ns=time_of(row, made))
 
 
 def _kernel(row: Row, names: set[str], kind: str, name: str) -> KernelTime:

@@ -111,12 +111,10 @@ class ActivityOrigins:
         call = int(self.profile.activities.call[row])
         thread = int(self.profile.calls.thread[call]) if call >= 0 else -1
         operators = self.profile.operators
-        at = int(self.profile.activities.operator[row])
-        while at >= 0:
+        for at in operators.around(int(self.profile.activities.operator[row])):
             forward = self._forward.get(int(operators.sequence[at]), -1)
             if operators.is_backward[at] and forward >= 0:
                 return float(operators.start_ns[forward]), int(operators.thread[forward]), row
-            at = int(operators.parent[at])
         return (-np.inf if np.isnan(launched_ns) else launched_ns), thread, row
 
     @cached_property
@@ -135,22 +133,13 @@ class ActivityOrigins:
         return found
 
     def _read(self, innermost: int) -> tuple[int, Phase]:
-        nest = self._nest(innermost)
         operators = self.profile.operators
+        nest = list(operators.around(innermost))[::-1]  # the outermost first
         names = [self.profile.strings[operators.name[row]] for row in nest]
         at = nest[chosen(names)]
         if not is_operator(self.profile.strings[operators.name[at]]):
             at = -1
         return at, self._phase(nest, names)
-
-    def _nest(self, innermost: int) -> list[int]:
-        """Rows of operators from the outermost in."""
-        found = []
-        at = innermost
-        while at >= 0:
-            found.append(at)
-            at = int(self.profile.operators.parent[at])
-        return found[::-1]
 
     def _phase(self, nest: list[int], names: list[str]) -> Phase:
         operators = self.profile.operators

@@ -7,7 +7,7 @@ Ids of the format (correlation, external id) become rows of tables when all are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from flint.ir.builder import Table
@@ -48,21 +48,24 @@ class ProfileBuilder:
         self._tensors: Table[tuple[tuple[int, ...], tuple[int, ...]]] = Table()
         self._threads: Table[Any] = Table()
         self._operators = PackedColumns(
-            name="i", start="d", duration="d", thread="i", external="q", signature="i",
-            sequence="q", backward="B", comm="i", tensors="i", record="q",
+            name="i", start_ns="d", duration_ns="d", thread="i", external="q", signature="i",
+            sequence="q", is_backward="?", comm="i", tensors="i", record="q",
         )  # fmt: skip
         self._calls = PackedColumns(
-            kind="B", name="i", start="d", duration="d", thread="i", correlation="q",
+            kind="B", name="i", start_ns="d", duration_ns="d", thread="i", correlation="q",
             external="q", stream="i", waits="q",
         )  # fmt: skip
         self._activities = PackedColumns(
-            kind="B", name="i", start="d", duration="d", stream="i", bytes="q", correlation="q",
-            external="q", comm="i", flops="q", accessed="q", category="i", compiled="i",
+            kind="B", name="i", start_ns="d", duration_ns="d", stream="i", num_bytes="q",
+            correlation="q", external="q", comm="i", flops="q", bytes_accessed="q", category="i",
+            compiled="i",
         )  # fmt: skip
         self._waits = PackedColumns(waiter="i", waited="i")
         self._syncs = PackedColumns(correlation="q", stream="i", waited="i", record="q")
         self._characters = 0
-        self._marks = PackedColumns(name="i", start="d", duration="d", thread="i", on_device="B")
+        self._marks = PackedColumns(
+            name="i", start_ns="d", duration_ns="d", thread="i", on_device="?"
+        )
 
     @property
     def names(self) -> Iterable[str]:
@@ -211,7 +214,7 @@ class ProfileBuilder:
             activities=tables.activities,
             marks=tables.marks,
             signatures=tuple(self._signatures),
-            comms=tuple(self._completed(c) for c in self._comms),
+            comms=tuple(c.placed(self.groups, self.world_size) for c in self._comms),
             tensors=tuple(self._tensors),
             compiled=tuple(self._compiled),
             waits=tables.waits,
@@ -221,15 +224,6 @@ class ProfileBuilder:
             peak_bytes=self.peak_bytes,
             warnings=tuple(self.warnings),
         )
-
-    def _completed(self, comm: ProfiledComm) -> ProfiledComm:
-        """With the ranks of its group, where only the group is named."""
-        ranks = comm.ranks or self.groups.get(comm.group, ())
-        if not ranks and comm.group_size > 1 and comm.group_size == self.world_size:
-            ranks = tuple(range(self.world_size))
-        if comm.group_size and len(ranks) != comm.group_size:
-            return comm
-        return replace(comm, ranks=ranks, group_size=len(ranks))
 
 
 def texts(values: Sequence[object]) -> tuple[str, ...]:

@@ -149,7 +149,6 @@ class Contents:
         return Content(opcode_of(found.event), columns=_work_columns(found))
 
     def _of_compiler(self, row: int) -> Content:
-        """What the compiler's program says of a kernel."""
         said = self._profile.compiled[self._profile.activities.compiled[row]]
         operator = self._origins[row].operator
         if operator >= 0 and self._main[operator] != row:
@@ -241,12 +240,10 @@ class Contents:
         category = self._profile.strings[self._profile.activities.category[row]]
         if category in COLLECTIVES:  # XLA's
             return f"hlo.{category}"
-        operator = int(self._profile.activities.operator[row])
-        while operator >= 0:
+        for operator in self._profile.operators.around(int(self._profile.activities.operator[row])):
             name = self._profile.strings[self._profile.operators.name[operator]]
             if name.startswith(("c10d::", "_c10d_functional::", "symm_mem::")):
                 return without_overload(recorded_name(name))
-            operator = int(self._profile.operators.parent[operator])
         if not self._profile.says_communication[row]:
             return KERNEL
         library = _WORD.sub("_", library_of(self._profile, row))

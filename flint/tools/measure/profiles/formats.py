@@ -10,9 +10,8 @@ from pathlib import Path
 from flint.errors import FlintError
 from flint.plugins import READERS, blamed, left_out, load, registered, usable
 from flint.tools.measure.profiles import execution_trace, kineto, nsight, xplane
-from flint.tools.measure.profiles.foreign import foreign
 from flint.tools.measure.profiles.profile import Profile
-from flint.tools.measure.profiles.source import head_of
+from flint.tools.measure.profiles.source import foreign, head_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ but the name, memory and processors of its device.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
@@ -149,6 +149,15 @@ class ProfiledComm:
     turn: int = -1
     pairs: tuple[tuple[int, int], ...] = ()
 
+    def placed(self, groups: Mapping[str, tuple[int, ...]], world: int = 0) -> ProfiledComm:
+        """With the ranks of its group where only that is named; one as large as the world has all."""
+        ranks = self.ranks or groups.get(self.group, ())
+        if not ranks and self.group_size == world > 1:
+            ranks = tuple(range(world))
+        if not ranks or (self.group_size and len(ranks) != self.group_size):
+            return self
+        return replace(self, ranks=ranks, group_size=len(ranks))
+
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
@@ -190,6 +199,12 @@ class Operators:
     comm: Int32s
     tensors: Int32s
     record: Int64s
+
+    def around(self, row: int) -> Iterator[int]:
+        """An operator and those around it, from the innermost out; nothing for -1."""
+        while row >= 0:
+            yield row
+            row = int(self.parent[row])
 
 
 @dataclass(frozen=True, eq=False)

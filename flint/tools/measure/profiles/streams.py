@@ -135,12 +135,9 @@ def _last_of_streams(streams: NDArray[np.int32], order: NDArray[np.int64]) -> di
 
 def _in_collective(profile: Profile, call: int) -> bool:
     """Whether an operator around a call communicates."""
-    at = int(profile.calls.operator[call])
-    while at >= 0:
-        if _COMMUNICATES.match(profile.strings[profile.operators.name[at]]):
-            return True
-        at = int(profile.operators.parent[at])
-    return False
+    around = profile.operators.around(int(profile.calls.operator[call]))
+    names = (profile.strings[profile.operators.name[at]] for at in around)
+    return any(map(_COMMUNICATES.match, names))
 
 
 def _of_collectives(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,7 @@ from flint.tools.measure.profiles.source import too_large
 
 # Columns of one table that grow row by row.
 
-_NUMPY = {"d": "<f8", "q": "<i8", "i": "<i4", "B": "u1"}
+_NUMPY = {"d": "<f8", "q": "<i8", "i": "<i4", "B": "u1", "?": "?"}
 #: Of one table. With all tables full a Profile takes about 6 GB while it is made.
 MOST_ROWS = 1 << 24
 
@@ -57,6 +57,11 @@ class PackedColumns:
         """All rows of one column, a view that is not contiguous."""
         found: NDArray[Any] = np.frombuffer(self._rows, dtype=self._type)[name]
         return found
+
+    def of(self, table: type, order: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
+        """The columns that a table has by the same names, their rows in an order."""
+        names = {f.name for f in fields(table)} & set(self._type.names or ())
+        return {name: self.column(name)[order] for name in names}
 
     def __len__(self) -> int:
         return len(self._rows) // self._type.itemsize
@@ -186,39 +191,20 @@ class ProfileTables:
     @cached_property
     def operators(self) -> Operators:
         """Operators; of those that start together the longer one is outside."""
-        o = self.added_operators
-        at = self._order_of_operators
-        start, duration, thread = (o.column(c)[at] for c in ("start", "duration", "thread"))
-        return Operators(
-            name=o.column("name")[at],
-            start_ns=start,
-            duration_ns=duration,
-            thread=thread,
-            parent=innermost(start, start + duration, thread),
-            signature=o.column("signature")[at],
-            sequence=o.column("sequence")[at],
-            is_backward=o.column("backward")[at].astype(np.bool_),
-            comm=o.column("comm")[at],
-            tensors=o.column("tensors")[at],
-            record=o.column("record")[at],
-        )
+        columns = self.added_operators.of(Operators, self._order_of_operators)
+        start, thread = columns["start_ns"], columns["thread"]
+        parent = innermost(start, start + columns["duration_ns"], thread)
+        return Operators(parent=parent, **columns)
 
     @cached_property
     def calls(self) -> HostCalls:
         """Calls, with what they wait for as far as it is said or seen."""
         c, at = self.added_calls, self._order_of_calls
+        correlation = self.added_activities.column("correlation")[self._order_of_activities]
         calls = HostCalls(
-            kind=c.column("kind")[at],
-            name=c.column("name")[at],
-            start_ns=c.column("start")[at],
-            duration_ns=c.column("duration")[at],
-            thread=c.column("thread")[at],
             operator=self._operators_of_calls,
-            stream=c.column("stream")[at],
-            waits_for=found(
-                self.added_activities.column("correlation")[self._order_of_activities],
-                c.column("waits")[at],
-            ),
+            waits_for=found(correlation, c.column("waits")[at]),
+            **c.of(HostCalls, at),
         )
         return waits_of_calls(calls, self.activities, self._syncs(), self.pageable)
 
@@ -232,34 +218,13 @@ class ProfileTables:
         if len(self._operators_of_calls):
             by_call = np.where(call >= 0, self._operators_of_calls[call], -1)
             operator = np.where(by_call >= 0, by_call, operator).astype(np.int32)
-        return Activities(
-            kind=a.column("kind")[at],
-            name=a.column("name")[at],
-            start_ns=a.column("start")[at],
-            duration_ns=a.column("duration")[at],
-            stream=a.column("stream")[at],
-            num_bytes=a.column("bytes")[at],
-            call=call,
-            operator=operator,
-            comm=a.column("comm")[at],
-            flops=a.column("flops")[at],
-            bytes_accessed=a.column("accessed")[at],
-            category=a.column("category")[at],
-            compiled=a.column("compiled")[at],
-        )
+        return Activities(call=call, operator=operator, **a.of(Activities, at))
 
     @cached_property
     def marks(self) -> Marks:
         """Annotations."""
-        m = self.added_marks
-        at = np.argsort(m.column("start"), kind="stable")
-        return Marks(
-            name=m.column("name")[at],
-            start_ns=m.column("start")[at],
-            duration_ns=m.column("duration")[at],
-            thread=m.column("thread")[at],
-            on_device=m.column("on_device")[at].astype(np.bool_),
-        )
+        at = np.argsort(self.added_marks.column("start_ns"), kind="stable")
+        return Marks(**self.added_marks.of(Marks, at))
 
     @cached_property
     def waits(self) -> Int32s:
@@ -271,21 +236,21 @@ class ProfileTables:
     @cached_property
     def _order_of_operators(self) -> NDArray[np.intp]:
         o = self.added_operators
-        return np.lexsort((-o.column("duration"), o.column("start")))
+        return np.lexsort((-o.column("duration_ns"), o.column("start_ns")))
 
     @cached_property
     def _order_of_calls(self) -> NDArray[np.intp]:
-        return np.argsort(self.added_calls.column("start"), kind="stable")
+        return np.argsort(self.added_calls.column("start_ns"), kind="stable")
 
     @cached_property
     def _order_of_activities(self) -> NDArray[np.intp]:
-        return np.argsort(self.added_activities.column("start"), kind="stable")
+        return np.argsort(self.added_activities.column("start_ns"), kind="stable")
 
     @cached_property
     def _operators_of_calls(self) -> Int32s:
         """The innermost operator of the thread at that time; else by external id."""
         c, at, o = self.added_calls, self._order_of_calls, self.operators
-        start, thread = c.column("start")[at], c.column("thread")[at]
+        start, thread = c.column("start_ns")[at], c.column("thread")[at]
         around = innermost_at(o.start_ns, o.start_ns + o.duration_ns, o.thread, start, thread)
         by_id = self._by_external(c.column("external")[at])
         return np.where(around >= 0, around, by_id).astype(np.int32)

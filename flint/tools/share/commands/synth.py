@@ -65,7 +65,8 @@ def synth(
         }
         print_json(document)
     else:
-        print_text(_table(found), end="")
+        rows = [_line(path, sample) for path, sample in found]
+        print_text(text_table(_COLUMNS, rows) + "\n", end="")
         print_note(f"wrote   {len(found)} workloads: {output}", quiet=quiet)
 
 
@@ -81,10 +82,6 @@ _COLUMNS = (
     Column("memory", right=True),
     Column("asked", right=True),
 )
-
-
-def _table(found: list[tuple[Path, Synthetic]]) -> str:
-    return text_table(_COLUMNS, [_line(path, sample) for path, sample in found]) + "\n"
 
 
 def _line(path: Path, sample: Synthetic) -> list[str]:

@@ -210,7 +210,10 @@ def entries_of(
             )
         )
     if "layers" not in known.roles and (now := unrolled_layers(known.structure.program)) > 1:
-        found.append(_of_layers(now, now if layers is None else layers))
+        new = now if layers is None else layers
+        found.append(
+            SizeEntry("layers", now, now, ("layers",), "layers", True, (), "", 0, 1.0, new, new)
+        )
     return tuple(found)
 
 
@@ -220,7 +223,3 @@ def _in_words(role: SizeRole) -> str:
     if len(role.variables) > 1 and not role.equal:
         return f"factor of {name}"
     return name if role.times == 1 else f"{name} / {role.times}"
-
-
-def _of_layers(now: int, new: int) -> SizeEntry:
-    return SizeEntry("layers", now, now, ("layers",), "layers", True, (), "", 0, 1.0, new, new)

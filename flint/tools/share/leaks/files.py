@@ -93,18 +93,15 @@ def is_public_line(text: str) -> bool:
     """Whether all words of a line are of Flint's files, numbers, or parts of generated names."""
     if _DIGEST.fullmatch(text):
         return True
-    return all(run.isdigit() or run in _words() or _is_generated(run) for run in runs(text))
-
-
-def _is_generated(run: str) -> bool:
-    return vocabulary.is_neutral_name(run) or run in vocabulary.METADATA_VALUES
+    is_name = vocabulary.is_neutral_name
+    return all(run.isdigit() or run in _words() or is_name(run) for run in runs(text))
 
 
 @cache
 def _words() -> frozenset[str]:
     """Words of the files that Flint writes for meshes of generated axes, and of its clusters."""
     texts = [*FILE_NAMES, *ATTRIBUTES, *_NODES, *_files(), *_clusters()]
-    return _MORE_WORDS | {run for text in texts for run in runs(text)}
+    return _MORE_WORDS | vocabulary.METADATA_VALUES | {run for text in texts for run in runs(text)}
 
 
 def _files() -> list[str]:

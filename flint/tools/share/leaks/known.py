@@ -24,14 +24,11 @@ from flint.tools.share.leaks.fingerprints import (
 
 # Totals of a workload: what remains of sizes where single sizes are changed.
 
-#: Totals of one device and step, and devices, in the order of `log_totals`.
-TOTALS = ("flops", "moved bytes", "communicated bytes", "bytes of parameters", "devices")
-
 
 def log_totals(workload: Workload) -> NDArray[np.float64]:
-    """log2(1 + total) for each of `TOTALS`, of the program that has most of it.
+    """log2(1 + total) of FLOPs, bytes moved, communicated and of parameters, and of devices.
 
-    A level that keeps totals within 2 % moves each by at most 0.03.
+    The first four are of one device and step, each of the program that has most of it. A level that keeps totals within 2 % moves each by at most 0.03.
     """
     most = np.max([_totals(p) for p in workload.programs], axis=0)
     logs: NDArray[np.float64] = np.log2(1.0 + np.append(most, workload.mesh.size))
@@ -102,16 +99,12 @@ def member_distances(
 def read_known(data: bytes) -> Known:
     """Known models of the bytes of such a file."""
     with np.load(io.BytesIO(data), allow_pickle=False) as columns:
-        return _known(columns)
-
-
-def _known(columns: Mapping[str, NDArray[Any]]) -> Known:
-    return Known(
-        tuple(KnownEntry(*map(str, entry)) for entry in columns["entries"]),
-        {v: columns["histograms"][i].astype(np.int64) for i, v in enumerate(View)},
-        columns["totals"],
-        _stored_measures(columns["families"], columns["members"]),
-    )
+        return Known(
+            tuple(KnownEntry(*map(str, entry)) for entry in columns["entries"]),
+            {v: columns["histograms"][i].astype(np.int64) for i, v in enumerate(View)},
+            columns["totals"],
+            _stored_measures(columns["families"], columns["members"]),
+        )
 
 
 def _stored_measures(families: NDArray[Any], members: NDArray[Any]) -> Measured:

@@ -42,40 +42,37 @@ def fresh(rows: Rows, row: int) -> Outcome:
     return Outcome.DONE if one else Outcome.UNKNOWN
 
 
-def result_of(rows: Rows, row: int) -> Outcome:
+def result_of(rows: Rows, row: int, read: int) -> Outcome:
     """One of several results of a row: in the shape of the first of them, or with some of its dimensions.
 
     A result with other dimensions (the state of random numbers) has its own.
     """
-    reads = rows.reads[row]
-    if len(reads) != 1:
-        return Outcome.UNKNOWN
-    alike = rows.shapes[reads[0]] == rows.shapes[row]
-    found = same(rows, row) if alike else among(rows, row, reads[0])
+    alike = rows.shapes[read] == rows.shapes[row]
+    found = same(rows, row) if alike else among(rows, row, read)
     return Outcome.DONE if found is Outcome.UNKNOWN else found
 
 
-def broadcast(rows: Rows, row: int) -> Outcome:
-    """The operand's dimensions are among the result's, in their order; the last ones first."""
-    if len(rows.reads[row]) != 1:
-        return Outcome.UNKNOWN
-    read = rows.reads[row][0]
-    places = embeddings(rows.long_shape(read), rows.long_shape(row))
-    dims = rows.long_dims(row)
+def broadcast(rows: Rows, row: int, read: int) -> Outcome:
+    """The operand's dimensions are among the result's, in their order."""
+    return _in_order(rows, row, read, row)
+
+
+def among(rows: Rows, row: int, read: int) -> Outcome:
+    """Dimensions of what is read, some of them, in their order: a part, or another of its results."""
+    return _in_order(rows, row, row, read)
+
+
+def _in_order(rows: Rows, row: int, few: int, many: int) -> Outcome:
+    """The dimensions of one of two rows are among the other's, in their order; the last ones first."""
+    places = embeddings(rows.long_shape(few), rows.long_shape(many))
+    own, dims = rows.long_dims(few), rows.long_dims(many)
     return rows.choose(
-        row,
-        [
-            list(zip(rows.long_dims(read), [dims[p] for p in where], strict=True))
-            for where in reversed(places)
-        ],
+        row, [list(zip(own, [dims[p] for p in where], strict=True)) for where in reversed(places)]
     )
 
 
-def transpose(rows: Rows, row: int) -> Outcome:
+def transpose(rows: Rows, row: int, read: int) -> Outcome:
     """Dimensions in another order."""
-    if len(rows.reads[row]) != 1:
-        return Outcome.UNKNOWN
-    read = rows.reads[row][0]
     if read in rows.exchanged:
         for whole in rows.reads[rows.reads[read][0]]:
             _equate_members(rows, read, whole, read)
@@ -93,11 +90,9 @@ def transpose(rows: Rows, row: int) -> Outcome:
     )
 
 
-def reshape(rows: Rows, row: int) -> Outcome:
+def reshape(rows: Rows, row: int, read: int) -> Outcome:
     """The same elements in the same order; of types of equal width."""
-    if len(rows.reads[row]) != 1:
-        return Outcome.UNKNOWN
-    read, p = rows.reads[row][0], rows.program
+    p = rows.program
     wide = [bytes_of_type(p.dtypes[int(p.dtype[at])], (8,)) for at in (read, row)]
     if wide[0] != wide[1] or math.prod(rows.shapes[read]) != math.prod(rows.shapes[row]):
         return Outcome.UNKNOWN
@@ -118,25 +113,8 @@ def _equate_members(rows: Rows, split: int, whole: int, exchanged: int) -> None:
             rows.symbols.equate(rows.dims[split][place], factor)
 
 
-def among(rows: Rows, row: int, read: int) -> Outcome:
-    """Dimensions of what is read, some of them, in their order: a part, or another of its results."""
-    places = embeddings(rows.long_shape(row), rows.long_shape(read))
-    dims = rows.long_dims(read)
-    own = rows.long_dims(row)
-    return rows.choose(
-        row, [list(zip(own, [dims[p] for p in where], strict=True)) for where in reversed(places)]
-    )
-
-
-def slice_(rows: Rows, row: int) -> Outcome:
-    """A part of the operand: equal dimensions are equal, others no longer."""
-    if len(rows.reads[row]) != 1:
-        return Outcome.UNKNOWN
-    return part_of(rows, row, rows.reads[row][0])
-
-
 def part_of(rows: Rows, part: int, whole: int) -> Outcome:
-    """The dimensions of a part and of a whole, of equally many."""
+    """A part of a whole, with as many dimensions: equal ones are equal, others no longer."""
     if len(rows.shapes[part]) != len(rows.shapes[whole]):
         return Outcome.UNKNOWN
     return ends_in(rows, part, whole)
@@ -296,9 +274,7 @@ def view_of(rows: Rows, row: int) -> Outcome:
     if not reads:
         return Outcome.DONE
     if all(rows.shapes[r] == rows.shapes[row] for r in reads):
-        for read in reads:
-            rows.equate_rows(read, row)
-        return Outcome.DONE
+        return same(rows, row)
     if rows.program.flags[row] & Flag.IN_PLACE and len(reads) > 1:
         return update_slice(rows, row)
     if len(reads) != 1:
@@ -314,11 +290,8 @@ def _other_shape(rows: Rows, row: int, read: int) -> Outcome:
     if math.prod(own) == math.prod(shape):
         turned = sorted(rows.long_shape(read)) == sorted(rows.long_shape(row))
         if turned and rows.long_shape(read) != rows.long_shape(row):
-            return transpose(rows, row)
-        return reshape(rows, row)
+            return transpose(rows, row, read)
+        return reshape(rows, row, read)
     if len(own) == len(shape) and all(a in (1, b) for a, b in zip(own, shape, strict=True)):
-        pairs = zip(rows.dims[read], rows.dims[row], own, strict=True)
-        for a, b in [(a, b) for a, b, size in pairs if size != 1]:
-            rows.symbols.equate(a, b)
-        return Outcome.DONE
+        return elementwise(rows, row)
     return part_of(rows, row, read)

@@ -19,11 +19,11 @@ from flint.tools.share.sizes.copies import (
     elementwise,
     fresh,
     pad,
+    part_of,
     ranked,
     reshape,
     result_of,
     same,
-    slice_,
     transpose,
     update_slice,
     view_of,
@@ -42,6 +42,17 @@ from flint.tools.share.sizes.symbols import Symbols, Term
 
 Relation = Callable[[Rows, int], Outcome]
 
+
+def _of_one(relation: Callable[[Rows, int, int], Outcome]) -> Relation:
+    """A relation between a row and what it reads, where that is one row."""
+
+    def of_row(rows: Rows, row: int) -> Outcome:
+        reads = rows.reads[row]
+        return relation(rows, row, reads[0]) if len(reads) == 1 else Outcome.UNKNOWN
+
+    return of_row
+
+
 _OF_CLASS: Mapping[OpClass, Relation] = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
     **dict.fromkeys((OpClass.CONSTANT, OpClass.IOTA, OpClass.FILL, OpClass.RANDOM), fresh),
@@ -49,18 +60,18 @@ _OF_CLASS: Mapping[OpClass, Relation] = {
     **dict.fromkeys((OpClass.SOFTMAX, OpClass.SCAN), same),
     OpClass.VALUE: view_of,
     OpClass.COPY: view_of,
-    OpClass.BROADCAST: broadcast,
-    OpClass.RESHAPE: reshape,
-    OpClass.TRANSPOSE: transpose,
-    OpClass.SLICE: slice_,
+    OpClass.BROADCAST: _of_one(broadcast),
+    OpClass.RESHAPE: _of_one(reshape),
+    OpClass.TRANSPOSE: _of_one(transpose),
+    OpClass.SLICE: _of_one(part_of),
     OpClass.PAD: pad,
     OpClass.CONCATENATE: concatenate,
     OpClass.DYNAMIC_SLICE: dynamic_slice,
     OpClass.UPDATE_SLICE: update_slice,
     OpClass.GATHER: gather,
     OpClass.SCATTER: scatter,
-    OpClass.ALL_SLICE: all_slice,
-    OpClass.PART: result_of,
+    OpClass.ALL_SLICE: _of_one(all_slice),
+    OpClass.PART: _of_one(result_of),
     OpClass.MATMUL: matmul,
     OpClass.REDUCE: reduce,
     OpClass.NORM: elementwise,

@@ -326,11 +326,9 @@ def _is_as_sent(rows: Rows, row: int) -> bool:
     return bool(p.result_bytes[row] == p.comm_bytes[row])
 
 
-def all_slice(rows: Rows, row: int) -> Outcome:
+def all_slice(rows: Rows, row: int, read: int) -> Outcome:
     """Each device keeps its part of what all of a group hold."""
-    if len(rows.reads[row]) != 1 or rows.program.group[row] < 0:
-        return Outcome.UNKNOWN
-    return split(rows, row, rows.reads[row][0], row)
+    return Outcome.UNKNOWN if rows.program.group[row] < 0 else split(rows, row, read, row)
 
 
 def split(rows: Rows, row: int, whole: int, part: int) -> Outcome:

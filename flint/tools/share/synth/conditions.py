@@ -32,16 +32,16 @@ def depth_of(program: Program) -> int:
     FLOPs says it; without such loops any loop. A loop over microbatches stacks as well, but what is
     inside it stacks too: of equal FLOPs the inner loop is the layers.
     """
-    loops = [(i, r) for i, r in enumerate(program.regions) if _repeats(r)]
+    loops = [
+        (i, r)
+        for i, r in enumerate(program.regions)
+        if r.kind is RegionKind.LOOP and r.trip_count > 1
+    ]
     stacked = [(i, r) for i, r in loops if _is_stacked(program, i, r)]
     if not (chosen := stacked or loops):
         return 1
     best = max(chosen, key=lambda item: (_flops_in(program, item[1]), item[0]))
     return best[1].trip_count
-
-
-def _repeats(region: Region) -> bool:
-    return region.kind is RegionKind.LOOP and region.trip_count > 1
 
 
 def _is_stacked(program: Program, number: int, region: Region) -> bool:

@@ -354,14 +354,10 @@ def gradient_comes_first(c: Checked) -> Iterator[str]:
 def call_of_another_vendor(c: Checked) -> Iterator[str]:
     """Calls of one vendor's runtime on a device of the other's."""
     names = {c.profile.strings[n] for n in np.unique(c.profile.calls.name).tolist()}
-    hip, cuda = (_starts(names, prefix) for prefix in ("hip", "cuda"))
+    hip, cuda = (any(n.startswith(prefix) for n in names) for prefix in ("hip", "cuda"))
     device = c.profile.device
     if (hip and not cuda and "NVIDIA" in device) or (cuda and not hip and "AMD" in device):
         yield f"calls of {'HIP' if hip else 'CUDA'} ran on '{device[:40]}'"
-
-
-def _starts(names: set[str], prefix: str) -> bool:
-    return any(n.startswith(prefix) for n in names)
 
 
 #: Nothing can be made of a profile that says one of these, by the code of the error.

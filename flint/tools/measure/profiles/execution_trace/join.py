@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flint.errors import FlintError
 from flint.tools.measure.profiles.execution_trace.build import HOST_ALONE
-from flint.tools.measure.profiles.profile import Profile, ProfiledComm, Signature
+from flint.tools.measure.profiles.profile import Profile, Signature
 
 #: Two files are of one run if so many of the numbers that both have name the same operators.
 _SAME = 0.95
@@ -81,7 +81,7 @@ def join(host: Profile, device: Profile) -> Profile:
         device,
         operators=replace(mine, signature=signature, comm=comm, tensors=tensors),
         signatures=tuple(signatures),
-        comms=tuple(_placed(c, host.groups) for c in comms),
+        comms=tuple(c.placed(host.groups) for c in comms),
         tensors=host.tensors,
         groups={**host.groups, **device.groups},
         rank=device.rank if device.rank >= 0 else host.rank,
@@ -178,11 +178,3 @@ def _merged(mine: Signature | None, theirs: Signature) -> Signature:
         both = zip(types, theirs.types, theirs.lists, strict=True)
         types = tuple(t if inside else m for m, t, inside in both)
     return replace(mine, outputs=theirs.outputs, lists=mine.lists or lists, types=types)
-
-
-def _placed(comm: ProfiledComm, groups: dict[str, tuple[int, ...]]) -> ProfiledComm:
-    """With the ranks of its group, which a profile lists up to 30 of."""
-    ranks = comm.ranks or groups.get(comm.group, ())
-    if not ranks or (comm.group_size and comm.group_size != len(ranks)):
-        return comm
-    return replace(comm, ranks=ranks, group_size=len(ranks))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -75,17 +75,13 @@ def _nodes(document: JsonStream, path: Path) -> Iterator[Node]:
             if not is_old and not _SCHEMA.search(schema):
                 raise _unknown(path, f"its schema is '{schema[:40]}'")
             has_nodes = True
-            as_new = _with_new_keys if is_old else _as_it_is
-            yield from (_node(element, path, interned, as_new) for element in document.elements())
+            for element in document.elements():
+                yield _node(element, path, interned, is_old=is_old)
             continue
         value = document.value()
         schema = str(value) if key == "schema" else schema
     if not has_nodes:
         raise _unknown(path, "it has no list of nodes")
-
-
-def _as_it_is(found: dict[str, Any]) -> dict[str, Any]:
-    return found
 
 
 def _with_new_keys(found: dict[str, Any]) -> dict[str, Any]:
@@ -100,18 +96,16 @@ def _with_new_keys(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _node(
-    found: Any, path: Path, interned: Interned, as_new: Callable[[dict[str, Any]], dict[str, Any]]
-) -> Node:
+def _node(found: Any, path: Path, interned: Interned, *, is_old: bool) -> Node:
     try:
-        return _read(as_new(object_of(found)), interned)
+        node = object_of(found)
+        return _read(_with_new_keys(node) if is_old else node, interned)
     except Malformed as error:
         what = str(found.get("id") if isinstance(found, dict) else found)[:40]
         raise _unknown(path, f"node {what} is not one that PyTorch writes") from error
 
 
-def _read(document: object, interned: Interned) -> Node:
-    found = object_of(document)
+def _read(found: dict[str, Any], interned: Interned) -> Node:
     missing = next(
         (k for k in ("id", "name", "inputs", "outputs", "ctrl_deps") if k not in found), ""
     )

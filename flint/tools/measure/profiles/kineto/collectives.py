@@ -135,13 +135,12 @@ def with_comms_of_operators(profile: Profile) -> Profile:
 def _around(operators: Operators, at: int, comms: tuple[ProfiledComm, ...]) -> int:
     """What the operators around one say of a collective: rather with a group, rather the inner one."""
     found = -1
-    while at >= 0:
-        number = int(operators.comm[at])
+    for row in operators.around(at):
+        number = int(operators.comm[row])
         if number >= 0 and (comms[number].group_size or found < 0):
             found = number
             if comms[number].group_size:
                 break
-        at = int(operators.parent[at])
     return found
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import marshal
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from flint.errors import FlintError, Malformed
@@ -44,8 +45,14 @@ ACCELERATORS = (
     Accelerator("Ascend NPU", "PrivateUse1", (), (), ("npu::", "hcom_")),
     Accelerator("a device of PyTorch's PrivateUse1", "PrivateUse1", ("privateuse1_runtime", "privateuse1_driver"), (), ()),
 )  # fmt: skip
-CALLS = tuple(c for a in ACCELERATORS for c in a.calls)
-KERNELS = tuple(c for a in ACCELERATORS for c in a.kernels)
+#: Categories of events, those of older versions and of other accelerators too.
+OPERATORS = ("cpu_op", "Operator", "operator")
+CALLS = (
+    *("cuda_runtime", "cuda_driver", "Runtime", "runtime"),
+    *(c for a in ACCELERATORS for c in a.calls),
+)
+KERNELS = ("kernel", "Kernel", *(c for a in ACCELERATORS for c in a.kernels))
+COPIES, FILLS = ("gpu_memcpy", "Memcpy"), ("gpu_memset", "Memset")
 _NEUTRAL = (
     "record with activities=[ProfilerActivity.CPU, and that of the device: CUDA (also on ROCm), XPU, "
     "MTIA, HPU or PrivateUse1]"
@@ -176,26 +183,16 @@ class Events:
         self.misunderstood = 0
         self.unfinished = 0
         self.complete = 0
-        self._by_category = {
-            "cpu_op": self._operator,
-            "Operator": self._operator,
-            "operator": self._operator,
-            "cuda_runtime": self._call,
-            "cuda_driver": self._call,
-            "Runtime": self._call,
-            "runtime": self._call,
-            "kernel": self._kernel,
-            "Kernel": self._kernel,
-            "gpu_memcpy": self._copy,
-            "Memcpy": self._copy,
-            "gpu_memset": self._fill,
-            "Memset": self._fill,
+        self._by_category: dict[str, Callable[[_Event, dict[str, Any]], None]] = {
+            **dict.fromkeys(OPERATORS, self._operator),
+            **dict.fromkeys(CALLS, self._call),
+            **dict.fromkeys(KERNELS, self._kernel),
+            **dict.fromkeys(COPIES, partial(self._activity, ActivityKind.COPY)),
+            **dict.fromkeys(FILLS, partial(self._activity, ActivityKind.FILL)),
             "cuda_sync": self._sync,
             "user_annotation": self._host_mark,
             "gpu_user_annotation": self._device_mark,
             "python_function": self._module,
-            **dict.fromkeys(CALLS, self._call),
-            **dict.fromkeys(KERNELS, self._kernel),
         }
 
     @property
@@ -239,11 +236,9 @@ class Events:
             self.unfinished += 1
             return
         name = name_of(event)
-        start, duration = span_ns(event, self.first_us)
         self._builder.add_operator(
             name,
-            start,
-            duration,
+            *span_ns(event, self.first_us),
             thread_of(event),
             external=_external(args),
             signature=self._signatures.number(args),
@@ -259,13 +254,11 @@ class Events:
         known = self._kinds.get(name)
         if known is None:
             known = self._kinds[name] = kind_of_call(name), is_synchronous_copy(name)
-        start, duration = span_ns(event, self.first_us)
         correlation = integer(args.get("correlation"))
         self._builder.add_call(
             known[0],
             name,
-            start,
-            duration,
+            *span_ns(event, self.first_us),
             thread_of(event),
             correlation=correlation,
             external=_external(args),
@@ -281,21 +274,12 @@ class Events:
             kind = ActivityKind.FILL
         self._activity(kind, event, args)
 
-    def _copy(self, event: _Event, args: dict[str, Any]) -> None:
-        self._activity(ActivityKind.COPY, event, args)
-
-    def _fill(self, event: _Event, args: dict[str, Any]) -> None:
-        self._activity(ActivityKind.FILL, event, args)
-
     def _activity(self, kind: ActivityKind, event: _Event, args: dict[str, Any]) -> None:
-        name = name_of(event)
-        start, duration = span_ns(event, self.first_us)
         device = integer(args.get("device", event.get("pid")))
         self._builder.add_activity(
             kind,
-            name,
-            start,
-            duration,
+            name_of(event),
+            *span_ns(event, self.first_us),
             self._stream(device, integer(args.get("stream", event.get("tid")))),
             num_bytes=max(0, integer(args.get("bytes"), 0)),
             correlation=integer(args.get("correlation")),
@@ -327,20 +311,17 @@ class Events:
 
     def _annotated_collective(self, event: _Event, args: dict[str, Any], comm: int) -> None:
         """What NCCL was asked for, as an operator: kernels inside it have its sizes."""
-        start, duration = span_ns(event, self.first_us)
-        thread = thread_of(event)
+        span, thread = span_ns(event, self.first_us), thread_of(event)
         self._builder.add_operator(
-            name_of(event), start, duration, thread, external=_external(args), comm=comm
+            name_of(event), *span, thread, external=_external(args), comm=comm
         )
 
     def _device_mark(self, event: _Event, args: dict[str, Any]) -> None:
         self._mark(event, ("device", *thread_of(event)), on_device=True)
 
     def _mark(self, event: _Event, thread: object, *, on_device: bool) -> None:
-        start, duration = span_ns(event, self.first_us)
-        self._builder.add_mark(
-            without_paths(name_of(event)), start, duration, thread, on_device=on_device
-        )
+        name, span = without_paths(name_of(event)), span_ns(event, self.first_us)
+        self._builder.add_mark(name, *span, thread, on_device=on_device)
 
     def _memory(self, args: dict[str, Any]) -> None:
         if integer(args.get("Device Type"), 0) > 0:

@@ -11,7 +11,10 @@ from flint.tools.measure.profiles.builder import ProfileBuilder
 from flint.tools.measure.profiles.kineto.collectives import with_comms_of_operators
 from flint.tools.measure.profiles.kineto.events import (
     CALLS,
+    COPIES,
+    FILLS,
     KERNELS,
+    OPERATORS,
     Events,
     how_to_record,
     no_pytorch,
@@ -23,17 +26,7 @@ from flint.tools.measure.profiles.source import open_profile
 
 _BEGINS = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
 _RANK = re.compile(r"rank[_-]?(\d{1,7})(?!\d)")
-_HOST = (
-    "cpu_op",
-    "Operator",
-    "operator",
-    "cuda_runtime",
-    "cuda_driver",
-    "Runtime",
-    "runtime",
-    *CALLS,
-)
-_DEVICE = ("kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset", *KERNELS)
+_HOST, _DEVICE = (*OPERATORS, *CALLS), (*KERNELS, *COPIES, *FILLS)
 #: What is kept of all that is beside the events.
 _KEPT = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds")
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from flint.errors import Malformed
 from flint.io.records import Count, record
-from flint.tools.measure.profiles.kineto.fields import without_paths
 from flint.tools.measure.profiles.profile import Profile, ProfiledComm, Signature
 
 #: `aten::mm, seq = 12, op_id = 3, sizes = [[8, 16], [16, 4]], input_op_ids = [(1,0)]`
@@ -39,8 +38,6 @@ _KERNEL = re.compile(r"(?:nccl|rccl)\w*?(?:Kernel|Generic)_(\w+?)(?:_|$|\()")
 
 @dataclass(frozen=True, slots=True)
 class _RangeOperator:
-    """An operator of PyTorch that a range names."""
-
     name: str
     sequence: int
     is_backward: bool
@@ -123,8 +120,3 @@ def _sent(payload: str) -> int:
             digits = str(value)
             return int(digits) if digits.isdecimal() and len(digits) < 19 else -1
     return -1
-
-
-def mark_of(text: str) -> str:
-    """An annotation without the paths in it."""
-    return without_paths(text)

@@ -16,13 +16,12 @@ import numpy as np
 from flint.errors import FlintError, Malformed
 from flint.io.sqlite import MAGIC
 from flint.tools.measure.profiles.builder import ProfileBuilder
-from flint.tools.measure.profiles.foreign import no_rocprof
 from flint.tools.measure.profiles.kineto.calls import is_synchronous_copy, kind_of_call
 from flint.tools.measure.profiles.kineto.collectives import with_comms_of_operators
+from flint.tools.measure.profiles.kineto.fields import without_paths
 from flint.tools.measure.profiles.nsight.database import Database, open_export
 from flint.tools.measure.profiles.nsight.ranges import (
     comm_of,
-    mark_of,
     operator_of,
     with_comms_of_kernels,
 )
@@ -33,6 +32,7 @@ from flint.tools.measure.profiles.profile import (
     Signature,
     element_of_kernel,
 )
+from flint.tools.measure.profiles.source import no_rocprof
 
 # The host's side of an export: calls of CUDA, what they wait for, and NVTX ranges.
 
@@ -44,8 +44,6 @@ _STREAM_WAIT_EVENT = 2
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of the runtime or the driver."""
-
     name: str
     start_ns: int
     duration_ns: int
@@ -66,8 +64,6 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class _Sync:
-    """What a synchronization is about."""
-
     kind: int
     stream: int
     event: int
@@ -169,7 +165,7 @@ def _add_range(builder: ProfileBuilder, found: Range, zero_ns: int) -> None:
     operator = operator_of(found.text)
     comm = comm_of(found.text, found.payload)
     if operator is None and comm is None:
-        builder.add_mark(mark_of(found.text), start, duration, found.thread, on_device=False)
+        builder.add_mark(without_paths(found.text), start, duration, found.thread, on_device=False)
         return
     signature = operator.signature if operator else None
     builder.add_operator(
@@ -397,7 +393,9 @@ def with_types_of_kernels(profile: Profile) -> Profile:
         if rows[operator] >= 0:
             name = profile.strings[profile.activities.name[activity]]
             named = _TYPES.get(element_of_kernel(name), "float")
-            typed[operator] = _typed(profile.signatures[rows[operator]], named)
+            said = profile.signatures[rows[operator]]
+            types = tuple(named if shape else "" for shape in said.shapes)
+            typed[operator] = replace(said, types=types)
             signatures.setdefault(typed[operator])
     numbers = {s: i for i, s in enumerate(signatures)}
     signature = np.array(
@@ -412,13 +410,7 @@ def _longest(profile: Profile) -> dict[int, int]:
     found: dict[int, int] = {}
     duration = profile.activities.duration_ns
     for activity, innermost in enumerate(profile.activities.operator.tolist()):
-        at = innermost
-        while at >= 0:
+        for at in profile.operators.around(innermost):
             if at not in found or duration[activity] > duration[found[at]]:
                 found[at] = activity
-            at = int(profile.operators.parent[at])
     return found
-
-
-def _typed(signature: Signature, named: str) -> Signature:
-    return replace(signature, types=tuple(named if shape else "" for shape in signature.shapes))

@@ -59,6 +59,10 @@ class SignatureArguments:
         found = self._at[at] if 0 <= at < len(self._at) else ()
         return found[0] if found else None
 
+    def needed(self, at: int) -> GivenTensor:
+        """The same. Raises LookupError where there is none: nothing is known of such a call."""
+        return self._at[at][0]
+
     def list_at(self, at: int) -> tuple[GivenTensor, ...]:
         """The tensors of the list at a position."""
         return self._at[at] if 0 <= at < len(self._at) else ()
@@ -81,6 +85,13 @@ class SignatureArguments:
             return None
         found = _INTEGER.findall(text)
         return tuple(int(n) for n in found if len(n) <= _MOST_DIGITS)
+
+    def sizes(self, at: int) -> tuple[int, ...]:
+        """The same. Raises LookupError where there is none."""
+        found = self.integers(at)
+        if found is None:
+            raise LookupError(at)
+        return found
 
     def truth(self, at: int) -> bool | None:
         """True or False, None where neither is said."""

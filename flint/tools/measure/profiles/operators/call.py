@@ -36,7 +36,8 @@ class CallEffects:
     work: Work | None = None
 
 
-#: Reads a call; None where the arguments are not those that the operator takes.
+#: Reads a call; None where the arguments are not those that the operator takes. What a call lacks may
+#: also raise LookupError, ValueError or ArithmeticError: `events.read` then knows nothing of it.
 Form: TypeAlias = Callable[[OperatorCall], CallEffects | None]
 
 

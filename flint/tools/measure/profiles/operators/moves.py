@@ -17,19 +17,15 @@ from flint.tools.measure.profiles.operators.call import (
 from flint.tools.measure.profiles.operators.types import type_of_number
 
 
-def copy(call: OperatorCall) -> CallEffects | None:
+def copy(call: OperatorCall) -> CallEffects:
     """`copy_(target, source)`: the target is written and not read."""
-    tensors = call.given.tensors
-    if len(tensors) < 2:
-        return None
-    return CallEffects(tensors[:2], (tensors[0],), (0,))
+    target, source, *_ = call.given.tensors
+    return CallEffects((target, source), (target,), (0,))
 
 
-def converted(call: OperatorCall) -> CallEffects | None:
+def converted(call: OperatorCall) -> CallEffects:
     """`_to_copy(self, dtype, ...)` and `to`."""
-    data = call.given.tensor(0)
-    if data is None:
-        return None
+    data = call.given.needed(0)
     dtype = type_of_number(_number(call, 1)) or data.dtype
     return CallEffects((data,), (lies_as(like(data, dtype), (data,)),))
 
@@ -39,10 +35,10 @@ def _number(call: OperatorCall, at: int) -> int:
     return -1 if found is None else found
 
 
-def filled(call: OperatorCall) -> CallEffects | None:
+def filled(call: OperatorCall) -> CallEffects:
     """`fill_`, `zero_` and random numbers in place: the only tensor is written."""
-    data = call.given.tensor(0)
-    return None if data is None else CallEffects((data,), (data,), (0,))
+    data = call.given.needed(0)
+    return CallEffects((data,), (data,), (0,))
 
 
 def made_like(call: OperatorCall) -> CallEffects | None:
@@ -64,70 +60,58 @@ def made_like(call: OperatorCall) -> CallEffects | None:
     return CallEffects((), (tensor(shape, data.dtype if data else dtype),))
 
 
-def embedding(call: OperatorCall) -> CallEffects | None:
+def embedding(call: OperatorCall) -> CallEffects:
     """(table, indices)."""
-    tensors = call.given.tensors
-    if len(tensors) < 2 or not tensors[0].shape:
-        return None
-    table, indices = tensors[:2]
+    table, indices, *_ = call.given.tensors
     return CallEffects((table, indices), (tensor((*indices.shape, table.shape[-1]), table.dtype),))
 
 
 def embedding_backward(call: OperatorCall) -> CallEffects | None:
     """(gradient, indices, rows)."""
-    gradient, rows = call.given.tensor(0), call.given.integer(2)
-    if gradient is None or rows is None or not gradient.shape:
+    gradient, rows = call.given.needed(0), call.given.integer(2)
+    if rows is None:
         return None
-    return CallEffects(
-        call.given.tensors[:2], (tensor((rows, gradient.shape[-1]), gradient.dtype),)
-    )
+    made = tensor((rows, gradient.shape[-1]), gradient.dtype)
+    return CallEffects(call.given.tensors[:2], (made,))
 
 
-def index_select(call: OperatorCall) -> CallEffects | None:
+def index_select(call: OperatorCall) -> CallEffects:
     """(self, dim, indices)."""
-    data, dim, indices = call.given.tensor(0), call.given.integer(1, 0), call.given.tensor(2)
-    if data is None or indices is None or not data.shape:
-        return None
+    data, dim, indices = call.given.needed(0), call.given.integer(1, 0), call.given.needed(2)
     at = (dim or 0) % len(data.shape)
     shape = (*data.shape[:at], math.prod(indices.shape), *data.shape[at + 1 :])
     return CallEffects((data, indices), (tensor(shape, data.dtype),), (), {"dim": at})
 
 
-def gather(call: OperatorCall) -> CallEffects | None:
+def gather(call: OperatorCall) -> CallEffects:
     """(self, dim, indices): a result of the shape of the indices."""
-    data, indices = call.given.tensor(0), call.given.tensor(2)
-    if data is None or indices is None:
-        return None
+    data, indices = call.given.needed(0), call.given.needed(2)
     made = tensor(indices.shape, data.dtype)
     return CallEffects((data, indices), (made,), (), {"dim": call.given.integer(1, 0)})
 
 
 def index(call: OperatorCall) -> CallEffects | None:
     """(self, list of indices): what each names, instead of the first dimensions."""
-    data, indices = call.given.tensor(0), call.given.list_at(1)
-    if data is None or not indices or len(indices) > len(data.shape):
+    data, indices = call.given.needed(0), call.given.list_at(1)
+    if not indices or len(indices) > len(data.shape):
         return None
     indices = tuple(replace(t, dtype="i64") for t in indices)
     shape = (*broadcast(indices), *data.shape[len(indices) :])
     return CallEffects((data, *indices), (tensor(shape, data.dtype),))
 
 
-def put(call: OperatorCall) -> CallEffects | None:
+def put(call: OperatorCall) -> CallEffects:
     """`index_put_(self, list of indices, values, accumulate)`."""
-    data, indices, values = call.given.tensor(0), call.given.list_at(1), call.given.tensor(2)
-    if data is None or values is None:
-        return None
+    data, indices, values = call.given.needed(0), call.given.list_at(1), call.given.needed(2)
     inputs = (data, *(replace(t, dtype="i64") for t in indices), values)
     attributes = {"accumulate": bool(call.given.truth(3))}
     writes = (0,) if call.in_place or "impl" in call.base else ()
     return CallEffects(inputs, (like(data),), writes, attributes)
 
 
-def scatter(call: OperatorCall) -> CallEffects | None:
+def scatter(call: OperatorCall) -> CallEffects:
     """(self, dim, indices, values)."""
-    data = call.given.tensor(0)
-    if data is None or call.given.tensor(2) is None:
-        return None
+    data, _ = call.given.needed(0), call.given.needed(2)
     writes = (0,) if call.in_place else ()
     return CallEffects(call.given.tensors, (like(data),), writes, {"dim": call.given.integer(1, 0)})
 
@@ -135,14 +119,12 @@ def scatter(call: OperatorCall) -> CallEffects | None:
 def concatenated(call: OperatorCall) -> CallEffects | None:
     """`cat(list, dim)` and `stack(list, dim)`."""
     parts = call.given.list_at(0)
-    if not parts:
-        return None
     if call.base == "stack":
         return CallEffects(parts, (tensor((len(parts), *parts[0].shape), parts[0].dtype),))
     whole = [t for t in parts if t.shape != (0,)] or list(parts)
     rank = len(whole[0].shape)
-    at = (call.given.integer(1, 0) or 0) % max(rank, 1)
-    if any(len(t.shape) != rank for t in whole) or not rank:
+    at = (call.given.integer(1, 0) or 0) % rank
+    if any(len(t.shape) != rank for t in whole):
         return None
     size = sum(t.shape[at] for t in whole)
     shape = (*whole[0].shape[:at], size, *whole[0].shape[at + 1 :])
@@ -151,8 +133,8 @@ def concatenated(call: OperatorCall) -> CallEffects | None:
 
 def padded(call: OperatorCall) -> CallEffects | None:
     """`constant_pad_nd(self, before and after of the last dimensions first)`."""
-    data, edges = call.given.tensor(0), call.given.integers(1)
-    if data is None or edges is None or len(edges) > 2 * len(data.shape):
+    data, edges = call.given.needed(0), call.given.sizes(1)
+    if len(edges) > 2 * len(data.shape):
         return None
     shape = list(data.shape)
     for i in range(len(edges) // 2):
@@ -160,29 +142,24 @@ def padded(call: OperatorCall) -> CallEffects | None:
     return CallEffects((data,), (tensor(shape, data.dtype),))
 
 
-def repeated(call: OperatorCall) -> CallEffects | None:
+def repeated(call: OperatorCall) -> CallEffects:
     """`repeat(self, times of each dimension)`."""
-    data, times = call.given.tensor(0), call.given.integers(1)
-    if data is None or times is None or len(times) < len(data.shape):
-        return None
+    data, times = call.given.needed(0), call.given.sizes(1)
     sizes = (1,) * (len(times) - len(data.shape)) + data.shape
-    return CallEffects(
-        (data,), (tensor([s * t for s, t in zip(sizes, times, strict=True)], data.dtype),)
-    )
+    shape = [s * t for s, t in zip(sizes, times, strict=True)]
+    return CallEffects((data,), (tensor(shape, data.dtype),))
 
 
-def moved(call: OperatorCall) -> CallEffects | None:
+def moved(call: OperatorCall) -> CallEffects:
     """The same elements at other places."""
-    data = call.given.tensor(0)
-    return None if data is None else CallEffects((data,), (like(data),))
+    data = call.given.needed(0)
+    return CallEffects((data,), (like(data),))
 
 
-def grown(call: OperatorCall) -> CallEffects | None:
+def grown(call: OperatorCall) -> CallEffects:
     """`slice_backward(gradient, sizes, ...)`: zeros with a part in them."""
-    data, sizes = call.given.tensor(0), call.given.integers(1)
-    if data is None or sizes is None:
-        return None
-    return CallEffects((data,), (tensor(sizes, data.dtype),))
+    data = call.given.needed(0)
+    return CallEffects((data,), (tensor(call.given.sizes(1), data.dtype),))
 
 
 FORMS: dict[str, Form] = {

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from flint.ir.dims import ReductionDims
 from flint.ir.op_class import OpClass
@@ -16,7 +17,7 @@ from flint.ir.product_types import product_type
 from flint.passes.work import formulas
 from flint.passes.work.work import Work
 from flint.tools.measure.profiles.operators.arguments import GivenTensor
-from flint.tools.measure.profiles.operators.call import CallEffects, OperatorCall, tensor
+from flint.tools.measure.profiles.operators.call import CallEffects, Form, OperatorCall, tensor
 
 #: Operations for each element: mean of squares, scale, weight; one more to add a residual.
 _RMS_NORM = 4
@@ -32,24 +33,16 @@ def _elements(t: GivenTensor) -> int:
     return math.prod(t.shape)
 
 
-def _moved(read: Sequence[GivenTensor], stored: Sequence[GivenTensor]) -> tuple[int, int]:
-    return sum(t.num_bytes for t in read), sum(t.num_bytes for t in stored)
-
-
-def _found(
-    call: OperatorCall, work: Work, read: Sequence[GivenTensor], stored: Sequence[GivenTensor]
-) -> CallEffects:
-    operands, results = _moved(read, stored)
-    said = Work(
-        flops=work.flops, dims=work.dims, product=work.product, mask=work.mask,
-        operand_bytes=operands, result_bytes=results, op=work.op,
-    )  # fmt: skip
+def _found(work: Work, read: Sequence[GivenTensor], stored: Sequence[GivenTensor]) -> CallEffects:
+    """What a call does whose bytes are those of what it reads and stores."""
+    operands, results = (sum(t.num_bytes for t in side) for side in (read, stored))
+    said = replace(work, operand_bytes=operands, result_bytes=results)
     return CallEffects(tuple(read), tuple(stored), (), {}, said)
 
 
 def rms_norm(call: OperatorCall) -> CallEffects | None:
     """`rms_norm(out, input, weight, eps)`; some have no result argument."""
-    data = _data(call)
+    data = call.given.tensors
     if len(data) < 2 or not data[0].shape:
         return None
     out, given, *rest = data if len(data) > 2 else (data[0], *data)
@@ -58,12 +51,12 @@ def rms_norm(call: OperatorCall) -> CallEffects | None:
         flops=_RMS_NORM * _elements(given), op=OpClass.NORM,
         dims=ReductionDims(rows, given.shape[-1] if given.shape else 1).row,
     )  # fmt: skip
-    return _found(call, work, (given, *rest), (tensor(given.shape, out.dtype),))
+    return _found(work, (given, *rest), (tensor(given.shape, out.dtype),))
 
 
 def added_rms_norm(call: OperatorCall) -> CallEffects | None:
     """`fused_add_rms_norm(input, residual, weight, eps)`: both are read and written."""
-    data = _data(call)
+    data = call.given.tensors
     if len(data) < 2 or not data[0].shape:
         return None
     given = data[0]
@@ -72,53 +65,43 @@ def added_rms_norm(call: OperatorCall) -> CallEffects | None:
         flops=(_RMS_NORM + 1) * _elements(given), op=OpClass.NORM,
         dims=ReductionDims(rows, given.shape[-1]).row,
     )  # fmt: skip
-    return _found(call, work, data, data[:2])
+    return _found(work, data, data[:2])
 
 
-def activation(call: OperatorCall) -> CallEffects | None:
+def activation(call: OperatorCall) -> CallEffects:
     """`silu_and_mul(out, input)`: the input is twice as wide."""
-    data = sorted(_data(call)[:2], key=_elements)
-    if len(data) < 2:
-        return None
-    out, given = data
+    out, given = sorted(call.given.tensors[:2], key=_elements)
     work = Work(flops=_ACTIVATION * _elements(out), op=OpClass.FUNCTION)
-    return _found(call, work, (given,), (out,))
+    return _found(work, (given,), (out,))
 
 
-def quantization(call: OperatorCall) -> CallEffects | None:
+def quantization(call: OperatorCall) -> CallEffects:
     """`static_scaled_fp8_quant(out, input, scale)` and kin."""
-    data = _data(call)
-    if len(data) < 2:
-        return None
-    out, given, *scales = data
+    out, given, *scales = call.given.tensors
     each = _QUANTIZE if "static" in call.base else _QUANTIZE_DYNAMIC
     work = Work(flops=each * _elements(given), op=OpClass.CONVERT)
-    return _found(call, work, (given, *scales[:1]), (out,))
+    return _found(work, (given, *scales[:1]), (out,))
 
 
 def rotary(call: OperatorCall) -> CallEffects | None:
     """`rotary_embedding(positions, query, key, head size, cosines and sines, neox)`, in place."""
-    data = _data(call)
-    if len(data) < 3:
+    positions, *turned = call.given.tensors[:3]
+    if len(turned) < 2:
         return None
-    positions, *turned = data[:3]
     work = Work(flops=_ROTATE * sum(map(_elements, turned)), op=OpClass.ARITHMETIC)
-    return _found(call, work, (positions, *turned), turned)
+    return _found(work, (positions, *turned), turned)
 
 
-def cache_write(call: OperatorCall) -> CallEffects | None:
+def cache_write(call: OperatorCall) -> CallEffects:
     """`reshape_and_cache(key, value, caches ..., slots, ...)`: keys and values go into pages."""
-    tensors = _data(call)
-    if len(tensors) < 5:
-        return None
-    keys, values, key_cache, value_cache, slots = tensors[:5]
+    keys, values, key_cache, value_cache, slots, *_ = call.given.tensors
     stored = [tensor(t.shape, c.dtype) for t, c in ((keys, key_cache), (values, value_cache))]
-    return _found(call, Work(op=OpClass.SCATTER), (keys, values, slots), stored)
+    return _found(Work(op=OpClass.SCATTER), (keys, values, slots), stored)
 
 
 def flash_attention(call: OperatorCall) -> CallEffects | None:
     """(queries, keys, values, ...), (batch, sequence, heads, size): FlashAttention's own operators."""
-    data = _data(call)
+    data = call.given.tensors
     if len(data) < 3 or any(len(t.shape) != 4 for t in data[:3]):
         return None
     backward = "bwd" in call.base or "backward" in call.base
@@ -128,44 +111,31 @@ def flash_attention(call: OperatorCall) -> CallEffects | None:
         backward=backward, product=product_type([q.dtype, k.dtype]),
     )  # fmt: skip
     made = (q, k, v) if backward else (tensor((*q.shape[:-1], v.shape[-1]), q.dtype),)
-    said = Work(
-        flops=work.flops, dims=work.dims, product=work.product,
-        op=OpClass.ATTENTION_BACKWARD if backward else OpClass.ATTENTION,
-    )  # fmt: skip
-    return _found(call, said, data if backward else data[:3], made)
+    op = OpClass.ATTENTION_BACKWARD if backward else OpClass.ATTENTION
+    return _found(replace(work, op=op), data if backward else data[:3], made)
 
 
 def scaled_product(call: OperatorCall) -> CallEffects | None:
     """`cutlass_scaled_mm(out (m, n), a (m, k), b (k, n), scales ...)` and kin."""
-    data = [t for t in _data(call) if len(t.shape) == 2]
-    if len(data) < 3:
-        return None
-    out, left, right = data[:3]
+    out, left, right, *_ = (t for t in call.given.tensors if len(t.shape) == 2)
     if left.shape[0] != out.shape[0] or left.shape[1] not in right.shape:
         return None
     (m, n), k = out.shape, left.shape[1]
     work = formulas.product(1, m, n, k, product=product_type([left.dtype, right.dtype]))
-    said = Work(flops=work.flops, dims=work.dims, product=work.product, op=OpClass.MATMUL)
-    return _found(call, said, (left, right), (out,))
+    return _found(replace(work, op=OpClass.MATMUL), (left, right), (out,))
 
 
-def compiled(call: OperatorCall) -> CallEffects | None:
+def compiled(call: OperatorCall) -> CallEffects:
     """Inductor's kernels: all arrays are arguments, each read or written once; work is not known."""
-    data = _data(call)
-    if not data:
-        return None
+    data = call.given.tensors
     moved = sum(t.num_bytes for t in data)
     largest = max(data, key=_elements)
     work = Work(operand_bytes=moved, result_bytes=0, unpriced=True, op=OpClass.COMPILED)
     return CallEffects(data, (tensor(largest.shape, largest.dtype),), (), {}, work)
 
 
-def _data(call: OperatorCall) -> tuple[GivenTensor, ...]:
-    return call.given.tensors
-
-
 #: The first pattern that an operator's whole name holds says what it is.
-_FORMS: tuple[tuple[re.Pattern[str], Callable[[OperatorCall], CallEffects | None]], ...] = (
+_FORMS: tuple[tuple[re.Pattern[str], Form], ...] = (
     (re.compile(r"^triton_"), compiled),
     (re.compile(r"fused_add_rms_?norm|add_rms_?norm"), added_rms_norm),
     (re.compile(r"::rms_?norm$"), rms_norm),
@@ -178,7 +148,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[OperatorCall], CallEffects | None
 )
 
 
-def form_of(name: str) -> Callable[[OperatorCall], CallEffects | None] | None:
+def form_of(name: str) -> Form | None:
     """How an operator outside PyTorch is read, by its whole name (`_C::rms_norm`)."""
     if name.startswith("aten::"):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from flint.tools.measure.profiles.operators.call import (
@@ -14,31 +15,22 @@ from flint.tools.measure.profiles.operators.call import (
 from flint.tools.measure.profiles.operators.types import type_of_number
 
 
-def mm(call: OperatorCall) -> CallEffects | None:
-    """(..., m, k) x (k, n) or (batch, k, n); a vector counts as a row or a column."""
-    return _product(call, 0)
+def product(call: OperatorCall, first: int) -> CallEffects | None:
+    """(..., m, k) x (k, n) or (batch, k, n); a vector counts as a row or a column.
 
-
-def addmm(call: OperatorCall) -> CallEffects | None:
-    """What is added comes first."""
-    return _product(call, 1)
-
-
-def _product(call: OperatorCall, first: int) -> CallEffects | None:
-    tensors = call.given.tensors
-    if len(tensors) < first + 2:
-        return None
-    left, right = tensors[first : first + 2]
+    `first` is the place of the left operand: what is added to a product comes before it.
+    """
+    left, right = call.given.tensors[first : first + 2]
     if not left.shape or not right.shape:
         return None
-    rows = left.shape[:-1]
     columns = right.shape[-1:] if len(right.shape) > 1 else ()
-    return CallEffects(tensors[: first + 2], (tensor((*rows, *columns), left.dtype),))
+    made = tensor((*left.shape[:-1], *columns), left.dtype)
+    return CallEffects(call.given.tensors[: first + 2], (made,))
 
 
 def scaled_mm(call: OperatorCall) -> CallEffects | None:
     """(self, other, scales ..., out type): 8-bit numbers in, mostly bf16 out."""
-    found = _product(call, 0)
+    found = product(call, 0)
     if found is None:
         return None
     numbers = [call.given.integer(i) for i in range(2, len(call.given))]
@@ -49,21 +41,19 @@ def scaled_mm(call: OperatorCall) -> CallEffects | None:
 
 def linear(call: OperatorCall) -> CallEffects | None:
     """(input, weight (n, k), bias)."""
-    tensors = call.given.tensors
-    if len(tensors) < 2 or not tensors[0].shape or not tensors[1].shape:
+    data, weight, *_ = call.given.tensors
+    if not data.shape or not weight.shape:
         return None
-    columns = tensors[1].shape[:1] if len(tensors[1].shape) > 1 else ()
-    return CallEffects(tensors, (tensor((*tensors[0].shape[:-1], *columns), tensors[0].dtype),))
+    columns = weight.shape[:1] if len(weight.shape) > 1 else ()
+    return CallEffects(call.given.tensors, (tensor((*data.shape[:-1], *columns), data.dtype),))
 
 
-def grouped_mm(call: OperatorCall) -> CallEffects | None:
+def grouped_mm(call: OperatorCall) -> CallEffects:
     """Rows of all groups (m, k) times matrices (groups, k, n)."""
-    tensors = call.given.tensors
-    if len(tensors) < 2 or len(tensors[0].shape) < 2 or len(tensors[1].shape) < 2:
-        return None
-    left, right = tensors[:2]
+    left, right, *_ = call.given.tensors
     batch = right.shape[:1] if len(left.shape) == len(right.shape) == 3 else ()
-    return CallEffects(tensors, (tensor((*batch, left.shape[-2], right.shape[-1]), left.dtype),))
+    (*_, rows, _), (*_, _, columns) = left.shape, right.shape
+    return CallEffects(call.given.tensors, (tensor((*batch, rows, columns), left.dtype),))
 
 
 def convolution(call: OperatorCall) -> CallEffects | None:
@@ -91,8 +81,8 @@ def _convolution(
     groups: int,
 ) -> CallEffects | None:
     given = call.given
-    data, weight = given.tensor(0), given.tensor(1)
-    if data is None or weight is None or not 3 <= len(data.shape) == len(weight.shape):
+    data, weight = given.needed(0), given.needed(1)
+    if not 3 <= len(data.shape) == len(weight.shape):
         return None
     spatial = len(weight.shape) - 2
     split = given.integer(groups, 1) or 1
@@ -121,12 +111,10 @@ def _each(found: tuple[int, ...] | None, count: int, otherwise: int) -> tuple[in
     return found if len(found) == count else (found[0],) * count
 
 
-def convolution_backward(call: OperatorCall) -> CallEffects | None:
+def convolution_backward(call: OperatorCall) -> CallEffects:
     """(gradient, input, weight, bias sizes, stride, padding, dilation, transposed, ., groups, mask)."""
     given = call.given
-    gradient, data, weight = given.tensor(0), given.tensor(1), given.tensor(2)
-    if gradient is None or data is None or weight is None:
-        return None
+    gradient, data, weight = (given.needed(i) for i in range(3))
     mask = given.truths(10) or [True, True, False]
     made = [like(t) for t, wanted in zip((data, weight), mask, strict=False) if wanted]
     if len(mask) > 2 and mask[2]:
@@ -137,60 +125,27 @@ def convolution_backward(call: OperatorCall) -> CallEffects | None:
     return CallEffects((gradient, data, weight), tuple(made), (), attributes)
 
 
-def attention(causal: int) -> Form:
-    """Queries, keys and values (batch, heads, sequence, size); argument `causal` says if masked."""
+def attention(call: OperatorCall, causal: int, keys: int = -1) -> CallEffects | None:
+    """Queries, keys and values (batch, heads, sequence, size); argument `causal` says if masked.
 
-    def form(call: OperatorCall) -> CallEffects | None:
-        q, k, v = (call.given.tensor(i) for i in range(3))
-        if q is None or k is None or v is None or len(q.shape) != 4:
-            return None
-        made = tensor((*q.shape[:-1], v.shape[-1]), q.dtype)
-        sums = tensor(q.shape[:-1], "f32")
-        return CallEffects((q, k, v), (made, sums), (), _causal(call, causal))
-
-    return form
-
-
-def attention_backward(causal: int) -> Form:
-    """The gradient of the output comes first, then queries, keys, values."""
-
-    def form(call: OperatorCall) -> CallEffects | None:
-        read = [call.given.tensor(i) for i in range(4)]
-        q, k, v = read[1:]
-        if q is None or k is None or v is None:
-            return None
-        inputs = call.given.tensors
-        return CallEffects(inputs, (like(q), like(k), like(v)), (), _causal(call, causal))
-
-    return form
+    With `keys`, the argument that has the longest sequence of keys, they are (batch, sequence, heads,
+    size), or packed.
+    """
+    q, k, v = (call.given.needed(i) for i in range(3))
+    if len(q.shape) < 3 or (keys < 0 and len(q.shape) != 4):
+        return None
+    made, sums = tensor((*q.shape[:-1], v.shape[-1]), q.dtype), tensor(q.shape[:-1], "f32")
+    attributes = _causal(call, causal) | _longest(call, keys, len(q.shape) == 3)
+    return CallEffects((q, k, v), (made, sums), (), attributes)
 
 
-def packed_attention(causal: int, keys: int) -> Form:
-    """(batch, sequence, heads, size), or packed; argument `keys` is the longest sequence of keys."""
-
-    def form(call: OperatorCall) -> CallEffects | None:
-        q, k, v = (call.given.tensor(i) for i in range(3))
-        if q is None or k is None or v is None or len(q.shape) < 3:
-            return None
-        made = tensor((*q.shape[:-1], v.shape[-1]), q.dtype)
-        attributes = _causal(call, causal) | _longest(call, keys, len(q.shape) == 3)
-        sums = tensor(q.shape[:-1], "f32")
-        return CallEffects((q, k, v), (made, sums), (), attributes)
-
-    return form
-
-
-def packed_attention_backward(causal: int, keys: int) -> Form:
+def attention_backward(call: OperatorCall, causal: int, keys: int = -1) -> CallEffects | None:
     """The same with the gradient of the output first."""
-
-    def form(call: OperatorCall) -> CallEffects | None:
-        q, k, v = (call.given.tensor(i) for i in range(1, 4))
-        if q is None or k is None or v is None or len(q.shape) < 3:
-            return None
-        attributes = _causal(call, causal) | _longest(call, keys, len(q.shape) == 3)
-        return CallEffects(call.given.tensors, (like(q), like(k), like(v)), (), attributes)
-
-    return form
+    q, k, v = (call.given.needed(i) for i in range(1, 4))
+    if keys >= 0 and len(q.shape) < 3:
+        return None
+    attributes = _causal(call, causal) | _longest(call, keys, len(q.shape) == 3)
+    return CallEffects(call.given.tensors, (like(q), like(k), like(v)), (), attributes)
 
 
 def _causal(call: OperatorCall, at: int) -> dict[str, Any]:
@@ -205,8 +160,8 @@ def _longest(call: OperatorCall, keys: int, packed: bool) -> dict[str, Any]:
 
 
 FORMS: dict[str, Form] = {
-    **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot", "matmul", "_int_mm"), mm),
-    **dict.fromkeys(("addmm", "baddbmm", "addmv", "addbmm"), addmm),
+    **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot", "matmul", "_int_mm"), partial(product, first=0)),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv", "addbmm"), partial(product, first=1)),
     **dict.fromkeys(("_scaled_mm", "_scaled_mm_v2"), scaled_mm),
     **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"), grouped_mm),
     "linear": linear,
@@ -218,16 +173,16 @@ FORMS: dict[str, Form] = {
         backend_convolution,
     ),
     "convolution_backward": convolution_backward,
-    "_scaled_dot_product_flash_attention": attention(4),
-    "_scaled_dot_product_efficient_attention": attention(6),
-    "_scaled_dot_product_cudnn_attention": attention(6),
-    "_scaled_dot_product_fused_attention_overrideable": attention(5),
-    "_scaled_dot_product_flash_attention_backward": attention_backward(11),
-    "_scaled_dot_product_efficient_attention_backward": attention_backward(11),
-    "_scaled_dot_product_cudnn_attention_backward": attention_backward(14),
-    "_scaled_dot_product_fused_attention_overrideable_backward": attention_backward(13),
-    "_flash_attention_forward": packed_attention(8, 6),
-    "_efficient_attention_forward": packed_attention(9, 7),
-    "_flash_attention_backward": packed_attention_backward(11, 9),
-    "_efficient_attention_backward": packed_attention_backward(14, 9),
+    "_scaled_dot_product_flash_attention": partial(attention, causal=4),
+    "_scaled_dot_product_efficient_attention": partial(attention, causal=6),
+    "_scaled_dot_product_cudnn_attention": partial(attention, causal=6),
+    "_scaled_dot_product_fused_attention_overrideable": partial(attention, causal=5),
+    "_scaled_dot_product_flash_attention_backward": partial(attention_backward, causal=11),
+    "_scaled_dot_product_efficient_attention_backward": partial(attention_backward, causal=11),
+    "_scaled_dot_product_cudnn_attention_backward": partial(attention_backward, causal=14),
+    "_scaled_dot_product_fused_attention_overrideable_backward": partial(attention_backward, causal=13),
+    "_flash_attention_forward": partial(attention, causal=8, keys=6),
+    "_efficient_attention_forward": partial(attention, causal=9, keys=7),
+    "_flash_attention_backward": partial(attention_backward, causal=11, keys=9),
+    "_efficient_attention_backward": partial(attention_backward, causal=14, keys=9),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from flint.tools.measure.profiles.operators.arguments import GivenTensor
@@ -16,12 +17,10 @@ from flint.tools.measure.profiles.operators.call import (
 from flint.tools.measure.profiles.operators.types import type_of_number
 
 
-def reduction(call: OperatorCall) -> CallEffects | None:
+def reduction(call: OperatorCall) -> CallEffects:
     """(self, dims, keep, dtype), or (self, dtype) over everything."""
     given = call.given
-    data = given.tensor(0)
-    if data is None:
-        return None
+    data = given.needed(0)
     if given.tensor(1) is not None:  # max and min of two tensors
         return CallEffects(given.tensors[:2], (like(data),))
     listed = next((i for i in range(1, len(given)) if given.text(i).startswith("[")), 0)
@@ -49,183 +48,126 @@ def _reduced_type(call: OperatorCall, data: GivenTensor) -> str:
     return "i64" if call.base == "sum" and data.dtype in ("i1", "i32") else data.dtype
 
 
-def same(at: int = 0) -> Form:
-    """A result of the shape of one argument: softmax, running sums, gradients of losses."""
-
-    def form(call: OperatorCall) -> CallEffects | None:
-        data = call.given.tensor(at)
-        return None if data is None else CallEffects(call.given.tensors, (like(data),))
-
-    return form
+def same(call: OperatorCall, at: int = 0) -> CallEffects:
+    """A result of the shape of one argument: running sums, gradients of losses."""
+    return CallEffects(call.given.tensors, (like(call.given.needed(at)),))
 
 
-def softmax(call: OperatorCall) -> CallEffects | None:
+def softmax(call: OperatorCall) -> CallEffects:
     """(self, dim, to float)."""
-    data, dim = call.given.tensor(0), call.given.integer(1, -1)
-    if data is None:
-        return None
+    data, dim = call.given.needed(0), call.given.integer(1, -1)
     dtype = "f32" if call.given.truth(2) else data.dtype
     return CallEffects((data,), (like(data, dtype),), (), {"dim": dim})
 
 
-def softmax_backward(call: OperatorCall) -> CallEffects | None:
+def softmax_backward(call: OperatorCall) -> CallEffects:
     """(gradient, output, dim, type of the input)."""
-    gradient, dim = call.given.tensor(0), call.given.integer(2, -1)
-    if gradient is None:
-        return None
+    gradient, dim = call.given.needed(0), call.given.integer(2, -1)
     dtype = type_of_number(call.given.integer(3, -1) or -1) or gradient.dtype
     return CallEffects(call.given.tensors[:2], (like(gradient, dtype),), (), {"dim": dim})
 
 
-def norm(shape_at: int) -> Form:
+def norm(call: OperatorCall, shape_at: int) -> CallEffects:
     """Layer and root-mean-square norms: the normalized shape is argument `shape_at`."""
-
-    def form(call: OperatorCall) -> CallEffects | None:
-        data, sizes = call.given.tensor(0), call.given.integers(shape_at)
-        if data is None:
-            return None
-        attributes: dict[str, Any] = {"normalized_shape": list(sizes)} if sizes else {}
-        rows = _rows(data, sizes)
-        statistics = [tensor((rows,), "f32")] * (2 if call.base == "native_layer_norm" else 1)
-        return CallEffects(call.given.tensors, (like(data), *statistics), (), attributes)
-
-    return form
+    data, sizes = call.given.needed(0), call.given.integers(shape_at)
+    row = math.prod(sizes) if sizes else data.shape[-1] if data.shape else 1
+    statistics = [tensor((math.prod(data.shape) // max(row, 1),), "f32")]
+    made = (like(data), *statistics * (2 if call.base == "native_layer_norm" else 1))
+    return CallEffects(call.given.tensors, made, (), _normalized(sizes))
 
 
-def norm_backward(shape_at: int) -> Form:
+def norm_backward(call: OperatorCall, shape_at: int) -> CallEffects:
     """(gradient, input, normalized shape, statistics ..., weight, bias, mask)."""
-
-    def form(call: OperatorCall) -> CallEffects | None:
-        given = call.given
-        data, sizes = given.tensor(1), given.integers(shape_at)
-        if data is None:
-            return None
-        attributes: dict[str, Any] = {"normalized_shape": list(sizes)} if sizes else {}
-        mask = given.truths(len(given) - 1) or [True]
-        weights = [tensor(sizes, data.dtype)] * sum(mask[1:]) if sizes else []
-        return CallEffects(given.tensors, (like(data), *weights), (), attributes)
-
-    return form
+    data, sizes = call.given.needed(1), call.given.integers(shape_at)
+    mask = call.given.truths(len(call.given) - 1) or [True]
+    weights = [tensor(sizes, data.dtype)] * sum(mask[1:]) if sizes else []
+    return CallEffects(call.given.tensors, (like(data), *weights), (), _normalized(sizes))
 
 
-def _rows(data: GivenTensor, sizes: tuple[int, ...] | None) -> int:
-    return math.prod(data.shape) // max(math.prod(sizes) if sizes else data.shape[-1] if data.shape else 1, 1)  # fmt: skip
+def _normalized(sizes: tuple[int, ...] | None) -> dict[str, Any]:
+    return {"normalized_shape": list(sizes)} if sizes else {}
 
 
 def group_norm(call: OperatorCall) -> CallEffects | None:
     """(input, weight, bias, N, C, HxW, groups, eps)."""
-    data = call.given.tensor(0)
-    if data is None or not data.shape:
+    data = call.given.needed(0)
+    if not data.shape:
         return None
     at = max(len(call.given) - 5, 0)
     groups, batch = call.given.integer(at + 3, 1) or 1, call.given.integer(at, 1) or 1
     row = math.prod(data.shape) // max(groups * batch, 1)
-    statistics = tensor((batch, groups), data.dtype)
-    return CallEffects(
-        call.given.tensors, (like(data), statistics, statistics), (), {"normalized_shape": [row]}
-    )
+    made = (like(data), *[tensor((batch, groups), data.dtype)] * 2)
+    return CallEffects(call.given.tensors, made, (), _normalized((row,)))
 
 
-def group_norm_backward(call: OperatorCall) -> CallEffects | None:
+def group_norm_backward(call: OperatorCall) -> CallEffects:
     """(gradient, input, mean, deviation, weight, N, C, HxW, groups, mask)."""
-    data = call.given.tensor(1)
-    if data is None:
-        return None
+    data = call.given.needed(1)
     groups, batch = call.given.integer(8, 1) or 1, call.given.integer(5, 1) or 1
     features, mask = call.given.integer(6, 1) or 1, call.given.truths(9) or [True]
     row = math.prod(data.shape) // max(groups * batch, 1)
     weights = [tensor((features,), data.dtype)] * sum(mask[1:])
-    return CallEffects(call.given.tensors, (like(data), *weights), (), {"normalized_shape": [row]})
+    return CallEffects(call.given.tensors, (like(data), *weights), (), _normalized((row,)))
 
 
-def batch_norm(call: OperatorCall) -> CallEffects | None:
-    """(input, weight, bias, running mean, running variance, ...)."""
-    data = call.given.tensor(0)
-    if data is None:
-        return None
+def batch_norm(call: OperatorCall, statistics: str) -> CallEffects:
+    """(input, weight, bias, running mean, running variance, ...): the result, and two numbers a channel.
+
+    Those are of the type `statistics`, "" for that of the input. Backward the gradient comes first, of
+    cuDNN's and MIOpen's the input: sizes are equal.
+    """
+    data = call.given.needed(0)
     features = data.shape[1] if len(data.shape) > 1 else 1
-    statistics = tensor((features,), "f32")
-    return CallEffects(call.given.tensors, (like(data), statistics, statistics))
+    each = tensor((features,), statistics or data.dtype)
+    return CallEffects(call.given.tensors, (like(data), each, each))
 
 
-def batch_norm_backward(call: OperatorCall) -> CallEffects | None:
-    """(gradient, input, weight, ...); cuDNN's and MIOpen's have the input first: sizes are equal."""
-    data = call.given.tensor(0)
-    if data is None:
-        return None
-    features = data.shape[1] if len(data.shape) > 1 else 1
-    weight = tensor((features,), data.dtype)
-    return CallEffects(call.given.tensors, (like(data), weight, weight))
-
-
-def sort(call: OperatorCall) -> CallEffects | None:
+def sort(call: OperatorCall) -> CallEffects:
     """(self, dim, descending), or with `stable` before."""
-    data = call.given.tensor(0)
-    if data is None:
-        return None
-    dim = next((n for i in range(1, len(call.given)) if (n := call.given.integer(i)) is not None), -1)  # fmt: skip
+    data = call.given.needed(0)
+    dims = (call.given.integer(i) for i in range(1, len(call.given)))
+    dim = next((n for n in dims if n is not None), -1)
     return CallEffects((data,), (like(data), like(data, "i64")), (), {"dim": dim})
 
 
 def top_k(call: OperatorCall) -> CallEffects | None:
     """(self, k, dim)."""
-    data, k = call.given.tensor(0), call.given.integer(1)
-    if data is None or k is None or not data.shape:
+    data, k = call.given.needed(0), call.given.integer(1)
+    if k is None:
         return None
     dim = (call.given.integer(2, -1) or 0) % len(data.shape)
     shape = (*data.shape[:dim], k, *data.shape[dim + 1 :])
     return CallEffects((data,), (tensor(shape, data.dtype), tensor(shape, "i64")), (), {"dim": dim})
 
 
-def loss(call: OperatorCall) -> CallEffects | None:
+def loss(call: OperatorCall) -> CallEffects:
     """(self, target, ..., reduction): one number, or with reduction 0 one for each element."""
     given = call.given
-    data = given.tensor(0)
-    if data is None:
-        return None
+    data = given.needed(0)
     kept = [given.integer(i) for i in range(1, len(given)) if given.integer(i) is not None]
     whole = call.base.endswith("loss") and kept[:1] == [0]
     return CallEffects(given.tensors, (like(data) if whole else tensor((), data.dtype),))
 
 
-def max_pool(call: OperatorCall) -> CallEffects | None:
-    """(self, window, stride, padding, dilation, ceil): values and their places."""
-    made = _pooled(call, dilation=4)
-    if made is None:
-        return None
-    return CallEffects(call.given.tensors, (made, like(made, "i64")), (), _window(call, 1))
-
-
-def average_pool(call: OperatorCall) -> CallEffects | None:
-    """(self, window, stride, padding, ceil, ...)."""
-    made = _pooled(call, dilation=-1)
-    return None if made is None else CallEffects(call.given.tensors, (made,), (), _window(call, 1))
-
-
-def _pooled(call: OperatorCall, dilation: int) -> GivenTensor | None:
-    data, window = call.given.tensor(0), call.given.integers(1)
-    if data is None or not window or len(data.shape) <= len(window):
+def pool(call: OperatorCall, dilation: int = -1) -> CallEffects | None:
+    """(self, window, stride, padding, ...): means; with an argument `dilation` maxima and their places."""
+    data, window = call.given.needed(0), call.given.integers(1)
+    if not window or len(data.shape) <= len(window):
         return None
     n = len(window)
     stride = call.given.integers(2) or window
-    padding, spread = call.given.integers(3) or (0,) * n, (1,) * n
-    if dilation >= 0:
-        spread = call.given.integers(dilation) or spread
-    if not len(stride) == len(padding) == len(spread) == n:
-        return None
+    padding, spread = call.given.integers(3) or (0,) * n, call.given.integers(dilation) or (1,) * n
     spatial = zip(data.shape[-n:], window, stride, padding, spread, strict=True)
     sizes = [(s + 2 * p - d * (w - 1) - 1) // max(st, 1) + 1 for s, w, st, p, d in spatial]
-    return tensor((*data.shape[:-n], *sizes), data.dtype)
+    made = tensor((*data.shape[:-n], *sizes), data.dtype)
+    results = (made,) if dilation < 0 else (made, like(made, "i64"))
+    return CallEffects(call.given.tensors, results, (), _window(call, 1))
 
 
-def pool_backward(call: OperatorCall) -> CallEffects | None:
+def pool_backward(call: OperatorCall) -> CallEffects:
     """(gradient, self, window, ...)."""
-    data = call.given.tensor(1)
-    return (
-        None
-        if data is None
-        else CallEffects(call.given.tensors, (like(data),), (), _window(call, 2))
-    )
+    data = call.given.needed(1)
+    return CallEffects(call.given.tensors, (like(data),), (), _window(call, 2))
 
 
 def _window(call: OperatorCall, at: int) -> dict[str, Any]:
@@ -235,16 +177,16 @@ def _window(call: OperatorCall, at: int) -> dict[str, Any]:
 
 def adaptive_pool(call: OperatorCall) -> CallEffects | None:
     """(self, output size)."""
-    data, sizes = call.given.tensor(0), call.given.integers(1)
-    if data is None or not sizes or len(data.shape) < len(sizes):
+    data, sizes = call.given.needed(0), call.given.integers(1)
+    if not sizes or len(data.shape) < len(sizes):
         return None
     return CallEffects((data,), (tensor((*data.shape[: -len(sizes)], *sizes), data.dtype),))
 
 
-def dropout(call: OperatorCall) -> CallEffects | None:
+def dropout(call: OperatorCall) -> CallEffects:
     """The values and which of them were kept."""
-    data = call.given.tensor(0)
-    return None if data is None else CallEffects((data,), (like(data), like(data, "i1")))
+    data = call.given.needed(0)
+    return CallEffects((data,), (like(data), like(data, "i1")))
 
 
 FORMS: dict[str, Form] = {
@@ -256,31 +198,31 @@ FORMS: dict[str, Form] = {
     ),
     **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax"), softmax),
     **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), softmax_backward),
-    **dict.fromkeys(("native_layer_norm", "_fused_rms_norm", "rms_norm"), norm(1)),
-    **dict.fromkeys(("native_layer_norm_backward", "_fused_rms_norm_backward"), norm_backward(2)),
+    **dict.fromkeys(("native_layer_norm", "_fused_rms_norm", "rms_norm"), partial(norm, shape_at=1)),
+    **dict.fromkeys(("native_layer_norm_backward", "_fused_rms_norm_backward"), partial(norm_backward, shape_at=2)),
     "native_group_norm": group_norm,
     "native_group_norm_backward": group_norm_backward,
     **dict.fromkeys(
         ("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit",
          "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training",
          "_batch_norm_with_update"),
-        batch_norm,
+        partial(batch_norm, statistics="f32"),
     ),
     **dict.fromkeys(
         ("native_batch_norm_backward", "cudnn_batch_norm_backward", "batch_norm_backward"),
-        batch_norm_backward,
+        partial(batch_norm, statistics=""),
     ),
     **dict.fromkeys(("sort", "argsort"), sort),
     "topk": top_k,
-    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"), same()),
+    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"), same),
     **dict.fromkeys(
         ("nll_loss_forward", "nll_loss2d_forward", "mse_loss", "smooth_l1_loss", "huber_loss",
          "binary_cross_entropy"),
         loss,
     ),
-    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), same(1)),
-    "max_pool2d_with_indices": max_pool,
-    "avg_pool2d": average_pool,
+    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), partial(same, at=1)),
+    "max_pool2d_with_indices": partial(pool, dilation=4),
+    "avg_pool2d": pool,
     **dict.fromkeys(
         ("max_pool2d_with_indices_backward", "avg_pool2d_backward",
          "_adaptive_avg_pool2d_backward"),
@@ -288,5 +230,5 @@ FORMS: dict[str, Form] = {
     ),
     "_adaptive_avg_pool2d": adaptive_pool,
     "native_dropout": dropout,
-    "native_dropout_backward": same(),
+    "native_dropout_backward": same,
 }  # fmt: skip

@@ -2,85 +2,35 @@
 
 from __future__ import annotations
 
-#: Name of a type in a profile (C++'s, PyTorch's, Python's) to (StableHLO's name, bytes).
-_TYPES: dict[str, tuple[str, int]] = {
-    "float": ("f32", 4),
-    "double": ("f64", 8),
-    "c10::BFloat16": ("bf16", 2),
-    "c10::Half": ("f16", 2),
-    "long int": ("i64", 8),
-    "long": ("i64", 8),
-    "int": ("i32", 4),
-    "short int": ("i16", 2),
-    "short": ("i16", 2),
-    "signed char": ("i8", 1),
-    "char": ("i8", 1),
-    "unsigned char": ("ui8", 1),
-    "unsigned short": ("ui16", 2),
-    "unsigned int": ("ui32", 4),
-    "unsigned long": ("ui64", 8),
-    "bool": ("i1", 1),
-    "c10::complex<float>": ("complex<f32>", 8),
-    "c10::complex<double>": ("complex<f64>", 16),
-    "c10::complex<c10::Half>": ("complex<f16>", 4),
-    "c10::Float8_e4m3fn": ("f8E4M3FN", 1),
-    "c10::Float8_e5m2": ("f8E5M2", 1),
-    "c10::Float8_e4m3fnuz": ("f8E4M3FNUZ", 1),
-    "c10::Float8_e5m2fnuz": ("f8E5M2FNUZ", 1),
-    "c10::Float8_e8m0fnu": ("f8E8M0FNU", 1),
-    "c10::Float4_e2m1fn_x2": ("float4_e2m1fn_x2", 1),
-    "c10::qint8": ("i8", 1),
-    "c10::quint8": ("ui8", 1),
-    "c10::qint32": ("i32", 4),
-}
-#: How process groups and execution traces name the same types.
-_OTHER_NAMES = {
-    "Float": "float",
-    "float32": "float",
-    "Double": "double",
-    "float64": "double",
-    "BFloat16": "c10::BFloat16",
-    "bfloat16": "c10::BFloat16",
-    "Half": "c10::Half",
-    "float16": "c10::Half",
-    "Long": "long int",
-    "int64": "long int",
-    "Int": "int",
-    "int32": "int",
-    "Short": "short int",
-    "int16": "short int",
-    "Char": "signed char",
-    "int8": "signed char",
-    "Byte": "unsigned char",
-    "uint8": "unsigned char",
-    "Bool": "bool",
-    "Float8_e4m3fn": "c10::Float8_e4m3fn",
-    "Float8_e5m2": "c10::Float8_e5m2",
-    "Float8_e4m3fnuz": "c10::Float8_e4m3fnuz",
-    "Float8_e5m2fnuz": "c10::Float8_e5m2fnuz",
-    "ComplexFloat": "c10::complex<float>",
-    "ComplexDouble": "c10::complex<double>",
-}
-#: PyTorch's number of a type (an argument `dtype`), by its name.
-_NUMBERS = {
-    0: "unsigned char",
-    1: "signed char",
-    2: "short int",
-    3: "int",
-    4: "long int",
-    5: "c10::Half",
-    6: "float",
-    7: "double",
-    8: "c10::complex<c10::Half>",
-    9: "c10::complex<float>",
-    10: "c10::complex<double>",
-    11: "bool",
-    15: "c10::BFloat16",
-    23: "c10::Float8_e5m2",
-    24: "c10::Float8_e4m3fn",
-    25: "c10::Float8_e5m2fnuz",
-    26: "c10::Float8_e4m3fnuz",
-}
+#: StableHLO's name of a type, bytes of an element, PyTorch's number of it (an argument `dtype`), and
+#: its names in profiles: C++'s, PyTorch's, Python's, those of process groups and execution traces.
+_TYPES: tuple[tuple[str, int, int | None, str], ...] = (
+    ("f32", 4, 6, "float, Float, float32"),
+    ("f64", 8, 7, "double, Double, float64"),
+    ("bf16", 2, 15, "c10::BFloat16, BFloat16, bfloat16"),
+    ("f16", 2, 5, "c10::Half, Half, float16"),
+    ("i64", 8, 4, "long int, long, Long, int64"),
+    ("i32", 4, 3, "int, c10::qint32, Int, int32"),
+    ("i16", 2, 2, "short int, short, Short, int16"),
+    ("i8", 1, 1, "signed char, char, c10::qint8, Char, int8"),
+    ("ui8", 1, 0, "unsigned char, c10::quint8, Byte, uint8"),
+    ("ui16", 2, None, "unsigned short"),
+    ("ui32", 4, None, "unsigned int"),
+    ("ui64", 8, None, "unsigned long"),
+    ("i1", 1, 11, "bool, Bool"),
+    ("complex<f32>", 8, 9, "c10::complex<float>, ComplexFloat"),
+    ("complex<f64>", 16, 10, "c10::complex<double>, ComplexDouble"),
+    ("complex<f16>", 4, 8, "c10::complex<c10::Half>"),
+    ("f8E4M3FN", 1, 24, "c10::Float8_e4m3fn, Float8_e4m3fn"),
+    ("f8E5M2", 1, 23, "c10::Float8_e5m2, Float8_e5m2"),
+    ("f8E4M3FNUZ", 1, 26, "c10::Float8_e4m3fnuz, Float8_e4m3fnuz"),
+    ("f8E5M2FNUZ", 1, 25, "c10::Float8_e5m2fnuz, Float8_e5m2fnuz"),
+    ("f8E8M0FNU", 1, None, "c10::Float8_e8m0fnu"),
+    ("float4_e2m1fn_x2", 1, None, "c10::Float4_e2m1fn_x2"),
+)
+_BYTES = {name: size for name, size, _, _ in _TYPES}
+_BY_NAME = {n: (name, size) for name, size, _, names in _TYPES for n in names.split(", ")}
+_BY_NUMBER = {number: name for name, _, number, _ in _TYPES}
 #: Order in which types win where operands differ, within floating point and within whole numbers.
 _WIDTHS = (
     "i1",
@@ -100,16 +50,12 @@ _WIDTHS = (
 
 def element_type(name: str) -> tuple[str, int] | None:
     """StableHLO's name and the bytes of a type as a profile names it; None for what is not a tensor."""
-    return _TYPES.get(_OTHER_NAMES.get(name, name))
+    return _BY_NAME.get(name)
 
 
 def type_of_number(number: int) -> str | None:
     """StableHLO's name of the type that PyTorch gives this number (6 is float), None if unknown."""
-    found = _NUMBERS.get(number)
-    return None if found is None else _TYPES[found][0]
-
-
-_BYTES = dict(_TYPES.values())
+    return _BY_NUMBER.get(number)
 
 
 def item_bytes(dtype: str) -> int:

@@ -81,7 +81,6 @@ def _planes(events: list[dict[str, Any]]) -> list[Plane]:
 
 
 def _named(events: list[dict[str, Any]], what: str, *keys: str) -> Iterator[tuple[object, str]]:
-    """Names of processes or threads, by their numbers."""
     for event in events:
         arguments = event.get("args")
         if event.get("ph") == "M" and event.get("name") == what and isinstance(arguments, dict):

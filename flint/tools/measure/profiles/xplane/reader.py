@@ -99,13 +99,13 @@ _PLACES = re.compile(r"kind_src:(\w+) kind_dst:(\w+)")
 _COPY_KERNEL = "__amd_rocclr_copyBuffer"
 
 
+@dataclass(frozen=True)
 class GpuReader:
     """Fills a profile with one GPU's plane."""
 
-    def __init__(self, builder: ProfileBuilder, device: int, programs: Programs) -> None:
-        self._builder = builder
-        self._device = device
-        self._programs = programs
+    _builder: ProfileBuilder
+    _device: int
+    _programs: Programs
 
     def read(self, plane: Plane, host: Host) -> int:
         """Add all of it; returns the number of activities."""
@@ -283,7 +283,7 @@ def _varint(data: bytes, at: int, source: str) -> tuple[int, int]:
     raise broken(source, f"the number at byte {at} does not end")
 
 
-def is_start(head: bytes) -> bool:
+def recognizes(head: bytes) -> bool:
     """Whether a file begins as an XSpace does: a plane, which begins with its id or its name."""
     if head[:1] != b"\x0a":
         return False
@@ -372,11 +372,6 @@ _DEVICE = re.compile(r"^/device:(TPU|GPU):(\d{1,6})$")
 _METADATA, _HOST, _TASK = "/host:metadata", "/host:CPU", "Task Environment"
 #: Below this a time is from the start of the profile, not of 1970 (a day in 1980).
 _WALL_CLOCK_NS = 3.2e17
-
-
-def recognizes(head: bytes) -> bool:
-    """Whether a file begins as an XSpace."""
-    return is_start(head)
 
 
 def read(path: Path) -> tuple[Profile, ...]:

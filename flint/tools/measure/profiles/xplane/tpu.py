@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from dataclasses import dataclass
 
 from flint.tools.measure.profiles.builder import ProfileBuilder
 from flint.tools.measure.profiles.profile import ActivityKind, CallKind, ProfiledComm
@@ -29,13 +30,13 @@ _THREAD = "modules"
 _CLOSE_NS = 1.0
 
 
+@dataclass(frozen=True)
 class TpuReader:
     """Fills a profile with one TPU's plane."""
 
-    def __init__(self, builder: ProfileBuilder, device: int, programs: Programs) -> None:
-        self._builder = builder
-        self._device = device
-        self._programs = programs
+    _builder: ProfileBuilder
+    _device: int
+    _programs: Programs
 
     def read(self, plane: Plane) -> int:
         """Add all of it; returns the number of activities."""

@@ -4,9 +4,9 @@ import tomllib
 
 import pytest
 
+from benchmarks.fits.fit import set_constants, with_constants
 from flint.cluster.load import PRESETS
 from flint.cluster.models import Cluster
-from flint.tools.measure.fitting import toml_constants
 
 ONE = {"gemm.efficiency": (0.87654321, "fitted", 'rows of "a", see b')}
 OLD = {"own_part": (0.4, "fitted", "rows of d")}
@@ -39,7 +39,7 @@ def h100(tmp_path):
 )
 def test_a_new_table_appears_and_every_line_of_the_file_stays(h100, table, constants):
     before = h100.read_text("utf-8")
-    toml_constants.set_constants(h100, table, constants)
+    set_constants(h100, table, constants)
     after = h100.read_text("utf-8")
     added = [line for line in after.splitlines() if line not in before.splitlines()]
     assert len(added) == 1 + len(constants)
@@ -58,16 +58,16 @@ def test_a_new_table_appears_and_every_line_of_the_file_stays(h100, table, const
         assert (found[table][key].kind, found[table][key].source) == (kind, source)
 
 
-def test_tables_are_replaced_whole_and_writing_twice_changes_nothing(h100):
-    toml_constants.set_constants(h100, "chip.gpu.constants", ONE)
+def test_others_of_a_table_stay_and_writing_twice_changes_nothing(h100):
+    set_constants(h100, "chip.gpu.constants", ONE)
     for table in ("network.nvlink.constants", "network.ib.constants"):
-        toml_constants.set_constants(h100, table, OLD)
-    toml_constants.set_constants(h100, "network.nvlink.constants", TWO)
+        set_constants(h100, table, OLD)
+    set_constants(h100, "network.nvlink.constants", TWO)
     once = h100.read_bytes()
-    toml_constants.set_constants(h100, "network.nvlink.constants", TWO)
+    set_constants(h100, "network.nvlink.constants", TWO)
     assert h100.read_bytes() == once
     cluster = Cluster.load(h100)
-    assert [set(n.constants) for n in cluster.network] == [set(TWO), set(OLD)]
+    assert [set(n.constants) for n in cluster.network] == [{*TWO, *OLD}, set(OLD)]
     assert set(cluster.chip.gpu.constants) == set(ONE)
 
 
@@ -76,8 +76,8 @@ def test_comments_stay_where_they_were(tmp_path):
         "# head\n[chip.gpu]\nsms = 1  # of them\n\n# about the tier\n[[network]]\n"
         'name = "x"\n\n# about the second\n[[network]]\nname = "y"\n# the end\n'
     )
-    new = toml_constants.with_constants(text, "chip.gpu.constants", TWO)
-    new = toml_constants.with_constants(new, "network.x.constants", ONE)
+    new = with_constants(text, "chip.gpu.constants", TWO)
+    new = with_constants(new, "network.x.constants", ONE)
     order = [line for line in new.splitlines() if line.startswith(("#", "["))]
     assert order == [
         "# head",
@@ -105,5 +105,5 @@ def test_comments_stay_where_they_were(tmp_path):
 def test_what_cannot_be_written_leaves_the_file_alone(h100, table, constants, said):
     before = h100.read_bytes()
     with pytest.raises(ValueError, match=said):
-        toml_constants.set_constants(h100, table, constants)
+        set_constants(h100, table, constants)
     assert h100.read_bytes() == before
