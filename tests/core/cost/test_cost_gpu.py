@@ -419,6 +419,18 @@ def test_norms_of_engines_are_met(
     assert abs(only(latency_ns(row, chip)) / 1e3 / measured_us - 1) < 0.15
 
 
+@pytest.mark.parametrize("weights", [1, 2])
+def test_a_norm_of_few_rows_is_no_backward_pass_because_it_reads_weights(weights: int) -> None:
+    """What decodes one or two sequences takes no longer than what decodes four."""
+    chip = with_stack(Cluster.load("h100-dgx"), Stack.load("serving")).chip
+    took = [
+        only(latency_ns(kernels(KernelKind.NORM, (1, rows, 1, 4096), read=8192 * (rows + weights),
+                                written=8192 * rows), chip))
+        for rows in (1, 2, 3, 5)
+    ]  # fmt: skip
+    assert took == sorted(took)
+
+
 def test_constants_are_within_their_bounds_and_name_their_source() -> None:
     for preset in ("a100-40-dgx", *kernel_rows.PRODUCTS):
         gpu = Cluster.load(preset).chip.gpu
