@@ -77,17 +77,15 @@ def replay(
     decode: Pool | None = None,
     *,
     router: Router = Router.LEAST,
-    jump: bool = True,
 ) -> Replay:
     """Replay requests on the engines of `pool`; with `decode`, prompts there and answers in `decode`.
 
-    `jump` runs passes that need no planning after each other, with the same result. Raises FlintError FL888
-    if no request can be served, FL892 for a pool without engines.
+    Raises FlintError FL888 if no request can be served, FL892 for a pool without engines.
     """
     pools = (pool,) if decode is None else (pool, decode)
     if min(p.engines for p in pools) < 1:
         raise FlintError("FL892", "a pool has no engine", help="give each pool at least one")
-    run = _Run(requests, pools, router, jump)
+    run = _Run(requests, pools, router)
     run.to_the_end()
     if len(run.unserved) == len(requests):
         why = next(iter(run.unserved.values()), "there is none")
@@ -100,9 +98,7 @@ def replay(
 class _Run:
     """One replay as it goes on."""
 
-    def __init__(
-        self, requests: Requests, pools: Several[Pool], router: Router, jump: bool
-    ) -> None:
+    def __init__(self, requests: Requests, pools: Several[Pool], router: Router) -> None:
         self.requests = requests
         self.closed = requests.concurrency is not None
         self.kinds = pools
@@ -114,7 +110,7 @@ class _Run:
         unit = math.lcm(hash_tokens, pools[0].rules.block_tokens)
         self.every = unit // hash_tokens  #: each so manieth hash ends a block of the engine, too
         self.pools = [
-            self._engines(p, unit if self.prefixes and not at else 0, p is not pools[-1], jump)
+            self._engines(p, unit if self.prefixes and not at else 0, p is not pools[-1])
             for at, p in enumerate(pools)
         ]
         self.engines = [engine for pool in self.pools for engine in pool]
@@ -124,9 +120,9 @@ class _Run:
         #: nanoseconds, order, request, and the sequence if it comes from another engine
         self.coming: list[tuple[float, int, int, Sequence | None]] = []
 
-    def _engines(self, pool: Pool, unit: int, prefills: bool, jump: bool) -> list[Engine]:
+    def _engines(self, pool: Pool, unit: int, prefills: bool) -> list[Engine]:
         of = (pool.times, pool.rules, self.log, unit)
-        return [Engine(*of, prefills=prefills, jump=jump) for _ in range(pool.engines)]
+        return [Engine(*of, prefills=prefills) for _ in range(pool.engines)]
 
     def to_the_end(self) -> None:
         """Run until nothing arrives and nothing runs."""

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from flint.io.documents import IfAny, Millionths, Thousandths
-from flint.tools.serve.engine.record import Held, Passes, PassKind
+from flint.tools.serve.engine.record import KINDS, Held, PassColumns, Passes
 from flint.tools.serve.limits import Limit
 from flint.tools.serve.replay import Pool, Replay
 from flint.tools.serve.requests.table import Floats
 
+#: Most points of the cache's use over time.
+_MOST_POINTS = 256
 #: An open loop is overloaded if more than this share still waits when the last request arrives, ...
 _BACKLOG = 0.05
 #: ... and the last third waited this many times as long as the first. Both are judgments.
@@ -189,25 +191,36 @@ def _goodput(
 
 
 def _use(pool: Pool, engines: Sequence[Passes], start_ns: float, duration_s: float) -> PoolUse:
+    every = [engine.columns for engine in engines]
+    c = PassColumns(*(np.concatenate(column) for column in zip(*every, strict=True)))
+    took, host_ns = c.end_ns - c.start_ns, pool.rules.host_ns
     all_ns = duration_s * 1e9 * len(engines)
-    spent = {kind.value: sum(e.spent[kind] for e in engines) / all_ns for kind in PassKind}
+    spent = {
+        kind.value: float((took - host_ns)[c.kind == number].sum()) / all_ns
+        for number, kind in enumerate(KINDS)
+    }
+    spent["host"] = host_ns * len(took) / all_ns
     blocks = pool.times.cache_tokens // pool.rules.block_tokens
-    fullest = max(engines, key=lambda e: e.peak)
-    passes = sum(e.count for e in engines)
+    fullest = max(every, key=lambda e: e.used.max(initial=0))
+    shown = np.unique(np.linspace(0, max(len(fullest.used) - 1, 0), _MOST_POINTS).astype(np.int64))
     held = sum((e.held_back for e in engines), Counter[Held]())
     return PoolUse(
         engines=len(engines),
-        passes=passes,
-        mean_batch=sum(e.sequences for e in engines) / max(passes, 1),
+        passes=len(took),
+        mean_batch=float((c.decodes + c.prompts).sum()) / max(len(took), 1),
         time={
             k: round(v, 6) for k, v in {**spent, "idle": max(0.0, 1 - sum(spent.values()))}.items()
         },
-        cache_mean=sum(e.used_ns for e in engines) / (all_ns * blocks),
-        cache_peak=fullest.peak / blocks,
+        cache_mean=float(c.used @ took) / (all_ns * blocks),
+        cache_peak=float(c.used.max(initial=0)) / blocks,
         cache_over_time=tuple(
             (round((ns - start_ns) / 1e9, 6), round(used / blocks, 6))
-            for ns, used in fullest.points
-        ),
+            for ns, used in zip(
+                fullest.end_ns[shown].tolist(), fullest.used[shown].tolist(), strict=True
+            )
+        )
+        if len(took)
+        else (),
         preemptions=sum(e.preemptions for e in engines),
         held_back={reason.value: held[reason] for reason in Held},
     )

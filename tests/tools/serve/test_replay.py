@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flint.errors import FlintError
-from flint.io.documents import as_json
 from flint.tools.serve.engine.cache import PagedCache
 from flint.tools.serve.engine.engines import ENGINES, rules_of
 from flint.tools.serve.engine.speculative import speculating
@@ -105,9 +104,6 @@ def test_what_every_replay_keeps(
     except FlintError as error:
         assert error.code == "FL888"
         return
-    stepped = replay(requests, pool, decode, router=router, jump=False)
-    assert _columns(found) == _columns(stepped)
-    assert as_json(summarize(found)) == as_json(summarize(stepped))
     times = found.times
     ended = ~np.isnan(times.last)
     assert sorted(found.unserved) == np.flatnonzero(~ended).tolist()
@@ -117,11 +113,12 @@ def test_what_every_replay_keeps(
     assert (times.scheduled[ended] < times.first[ended]).all()
     assert (times.first[ended] <= times.last[ended]).all()
     every = [p for ps in found.passes for p in ps]
-    computed, gaps = sum(p.prompt_tokens for p in every), sum(sum(p.gaps) for p in every)
+    computed, gaps = sum(p.columns.new.sum() for p in every), sum(sum(p.gaps) for p in every)
     again = computed + times.cached.sum() - inputs[ended].sum()
     assert gaps + ended.sum() == outputs[ended].sum()
     assert again > 0 if times.preemptions.any() else again == 0
-    assert all(p.peak <= chip.cache_tokens // pool.rules.block_tokens for p in every)
+    most = chip.cache_tokens // pool.rules.block_tokens
+    assert all(p.columns.used.max(initial=0) <= most for p in every)
     shares = [sum(use.time.values()) for use in summarize(found).pools]
     assert shares == pytest.approx([1] * len(shares), abs=1e-4)
 
