@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from flint.errors import FlintError
-from flint.tools.serve.engine.engine import Engine
+from flint.tools.serve.engine.engine import Engine, Sequence
 from flint.tools.serve.engine.record import Passes, RequestTimes
 from flint.tools.serve.engine.rules import EngineRules
-from flint.tools.serve.engine.sequence import Sequence
 from flint.tools.serve.requests.table import Requests
 from flint.tools.serve.step_times import EngineTimes
 
@@ -72,11 +71,7 @@ class Replay:
 
 
 def replay(
-    requests: Requests,
-    pool: Pool,
-    decode: Pool | None = None,
-    *,
-    router: Router = Router.LEAST,
+    requests: Requests, pool: Pool, decode: Pool | None = None, *, router: Router = Router.LEAST
 ) -> Replay:
     """Replay requests on the engines of `pool`; with `decode`, prompts there and answers in `decode`.
 

@@ -100,9 +100,7 @@ def test_causal_attention_takes_about_half(h100: Chip) -> None:
     assert 0.48 < half / whole < 0.56
 
 
-def test_backward_attention_is_two_and_a_half_times_forward_over_its_efficiency(
-    h100: Chip,
-) -> None:
+def test_backward_attention_is_two_and_a_half_times_forward_over_its_efficiency(h100: Chip) -> None:
     forward, backward = (
         only(latency_ns(attention(kind, 1 << 17, causal=True), h100))
         for kind in (KernelKind.ATTENTION, KernelKind.ATTENTION_BACKWARD)
@@ -119,8 +117,7 @@ def test_decoding_is_bound_by_the_bytes_of_keys_and_values(h100: Chip) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [k for k in KernelKind if k not in (KernelKind.UNPRICED, KernelKind.ATTENTION)],
+    "kind", [k for k in KernelKind if k not in (KernelKind.UNPRICED, KernelKind.ATTENTION)]
 )
 def test_every_kind_has_a_price_that_grows_with_its_bytes(kind: KernelKind, h100: Chip) -> None:
     small, large = (

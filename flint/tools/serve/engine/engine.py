@@ -9,32 +9,57 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from flint.tools.serve.engine.cache import PagedCache
 from flint.tools.serve.engine.record import Held, Passes, RequestTimes
 from flint.tools.serve.engine.rules import EngineRules, QueueOrder, Reserve, Victim
-from flint.tools.serve.engine.sequence import Sequence
 from flint.tools.serve.step_times import EngineTimes, PromptChunk
 
-_Chunks = list[tuple[Sequence, int]]
 #: SGLang's limit on what it expects of one answer (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION).
 _MOST_EXPECTED = 4096
 #: More than the number of any arrival.
 _AFTER_ARRIVALS = 1 << 60
 
 
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request in an engine.
+
+    While it decodes, its cache holds `offset` + tick tokens, where the tick counts the engine's decode
+    passes: all that decode advance together, and nothing of them is touched in a pass.
+    """
+
+    request: int
+    input: int
+    output: int  #: tokens that this engine generates
+    arrived: tuple[float, int]  #: nanoseconds, and the number of the arrival
+    priority: int = 0
+    generated: int = 0
+    computed: int = 0  #: tokens of `prompt` that are in the cache
+    blocks: int = 0  #: without a hash, until it decodes
+    hashes: list[int] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+    offset: int = 0
+    end_tick: int = -1
+    last_ns: float = 0.0  #: when its last token came; of those that decode the engine knows
+
+    @property
+    def prompt(self) -> int:
+        """Tokens to compute before it decodes: after a preemption the answer so far as well."""
+        return self.input + self.generated
+
+
+_Chunks = list[tuple[Sequence, int]]
+
+
 class Engine:
     """The state of one engine. `prefills` engines hand sequences on after their first token."""
 
     def __init__(
-        self,
-        times: EngineTimes,
-        rules: EngineRules,
-        log: RequestTimes,
-        unit_tokens: int,
-        *,
+        self, times: EngineTimes, rules: EngineRules, log: RequestTimes, unit_tokens: int, *,
         prefills: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.rules = rules
         self.cache = PagedCache(times.cache_tokens, rules.block_tokens, unit_tokens)
         self.clock = 0.0
@@ -262,7 +287,9 @@ class Engine:
         cache.hold(hits)
         sequence.held, sequence.computed = hits, cached
         self._allot(sequence, blocks)
-        self._note_start(sequence, cached)
+        log, request = self._log, sequence.request
+        if log.scheduled[request] != log.scheduled[request]:
+            log.scheduled[request], log.cached[request] = self.clock, cached
         return new
 
     def _to_start(self, sequence: Sequence, have: int, starting: int) -> int:
@@ -301,12 +328,6 @@ class Engine:
     def _wait(self, sequence: Sequence, turn: tuple[float, int]) -> None:
         by_priority = self.rules.order is QueueOrder.PRIORITY
         heapq.heappush(self._waiting, (sequence.priority if by_priority else 0, turn, sequence))
-
-    def _note_start(self, sequence: Sequence, cached: int) -> None:
-        log, request = self._log, sequence.request
-        if log.scheduled[request] != log.scheduled[request]:
-            log.scheduled[request] = self.clock
-            log.cached[request] = cached
 
     def _allot(self, sequence: Sequence, blocks: int) -> None:
         self.cache.take(max(0, blocks))
