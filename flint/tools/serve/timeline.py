@@ -6,7 +6,6 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,7 @@ def timeline_of(replay: Replay) -> bytes:
     ]
     starts, limit = np.sort(np.concatenate([c.start_ns for _, c, _ in every])), perfetto.NODE_LIMIT
     until = float(starts[limit]) if len(starts) > limit else math.inf
-    packets: list[Any] = []
+    packets: list[object] = []
     for number, (name, c, block_tokens) in enumerate(every, 1):
         shown = PassColumns(*(column[c.start_ns < until] for column in c))
         packets += _engine(number, name, shown, block_tokens)
@@ -40,7 +39,7 @@ def timeline_of(replay: Replay) -> bytes:
     return perfetto.trace_bytes([*packets, *_lives(replay, len(every) + 1, said, until)])
 
 
-def _engine(number: int, name: str, c: PassColumns, block_tokens: int) -> Iterator[Any]:
+def _engine(number: int, name: str, c: PassColumns, block_tokens: int) -> Iterator[object]:
     base = number * _TRACKS
     yield _process(number, base, name)
     yield _thread(number, base + 1, base, "passes")
@@ -62,7 +61,7 @@ def _engine(number: int, name: str, c: PassColumns, block_tokens: int) -> Iterat
                 before = count
 
 
-def _lives(replay: Replay, number: int, name: str, until: float) -> Iterator[Any]:
+def _lives(replay: Replay, number: int, name: str, until: float) -> Iterator[object]:
     """Each request as a slice of a thread that no other uses meanwhile, and inside of it what it does."""
     base, t, r = number * _TRACKS, replay.times, replay.requests
     yield _process(number, base, name)
@@ -92,22 +91,22 @@ def _lives(replay: Replay, number: int, name: str, until: float) -> Iterator[Any
 
 def _slice(
     track: int, name: str, start: float, end: float, said: Mapping[str, float]
-) -> Iterator[Any]:
+) -> Iterator[object]:
     notes = [perfetto.argument(key, int(value)) for key, value in said.items()]
     yield _event(track, start, EventType.SLICE_BEGIN, name=name, debug_annotations=notes)
     yield _event(track, end, EventType.SLICE_END)
 
 
-def _event(track: int, moment: float, kind: EventType, **fields: Any) -> Any:
+def _event(track: int, moment: float, kind: EventType, **fields: object) -> object:
     return occurred(round(moment), messages().TrackEvent(type=kind, track_uuid=track, **fields))
 
 
-def _process(number: int, track: int, name: str) -> Any:
+def _process(number: int, track: int, name: str) -> object:
     return described(
         uuid=track, process=messages().ProcessDescriptor(pid=number, process_name=name)
     )
 
 
-def _thread(number: int, track: int, parent: int, name: str) -> Any:
+def _thread(number: int, track: int, parent: int, name: str) -> object:
     thread = messages().ThreadDescriptor(pid=number, tid=track, thread_name=name)
     return described(uuid=track, parent_uuid=parent, thread=thread)
