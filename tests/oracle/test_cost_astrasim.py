@@ -81,10 +81,7 @@ def fabric_of(network: tuple[tuple[int, float, float, int], ...]) -> Fabric:
     ],
 )
 def test_collectives_take_what_the_simulator_took(
-    network: tuple[tuple[int, float, float, int], ...],
-    kind: CommType,
-    comm_bytes: int,
-    cycles: int,
+    network: tuple[tuple[int, float, float, int], ...], kind: CommType, comm_bytes: int, cycles: int
 ) -> None:
     fabric = fabric_of(network)
     ends = Collectives(fabric, SYSTEM).ends(

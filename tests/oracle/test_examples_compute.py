@@ -62,10 +62,7 @@ def llama() -> None:
     """Every way to shard, scan or recompute gives the same falling losses."""
     module, found = example("llama_jax"), []
     c = module.Config(**SMALL)
-    for parallel, layers, remat in [
-        ("dp", "scan", "none"),
-        ("fsdp+tp+sp", "unrolled", "full"),
-    ]:
+    for parallel, layers, remat in [("dp", "scan", "none"), ("fsdp+tp+sp", "unrolled", "full")]:
         at = module.Layout(mesh((2, 2), ("data", "model")), parallel)
         params = random_like(module.abstract_params(c, at, "scan", jnp.float32))
         if layers == "unrolled":

@@ -21,11 +21,7 @@ from flint.tools.share.growing.grow import grow
 _SIZES = tuple(c for c in ROW_COLUMNS if TABLE_OF.get(c) != "strings")
 
 
-_KEPT = (
-    "llama fsdp+tp 4x2 -> 16x4",
-    "llama 8B -> 70B 4x2 -> 16x4",
-    "ring attention 2x4 -> 4x16",
-)
+_KEPT = ("llama fsdp+tp 4x2 -> 16x4", "llama 8B -> 70B 4x2 -> 16x4", "ring attention 2x4 -> 4x16")
 #: Each device keeps two key-value heads: turning arrays with one dimension of 1 is no work, which sizes do not tell.
 _DECODED = pair(
     "decode 8B -> 70B 4x2 -> 8x4",

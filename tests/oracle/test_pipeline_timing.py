@@ -214,12 +214,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Simulate:
         return folder
 
     def simulate(
-        ranks: int,
-        microbatches: int,
-        schedule: str,
-        chunks: int = 1,
-        data: int = 1,
-        **machine: int,
+        ranks: int, microbatches: int, schedule: str, chunks: int = 1, data: int = 1, **machine: int
     ) -> Simulation:
         folder = written(ranks, microbatches, schedule, chunks, data)
         run = Simulation(folder, replace(Machine(), **machine))  # type: ignore[arg-type]

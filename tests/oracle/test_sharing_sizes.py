@@ -26,10 +26,7 @@ _TABLES = {"shape": "shapes"}
 
 
 @cache
-def capture(
-    mesh: str,
-    settings: tuple[str, ...],
-) -> Workload:
+def capture(mesh: str, settings: tuple[str, ...]) -> Workload:
     model = str(EXAMPLES / "llama_jax.py")
     options = CaptureRequest(model, mesh, settings=settings)
     return capturing.capture(options).workload

@@ -57,12 +57,7 @@ ARITHMETIC = [
     *cases("aten::mul.Tensor", t(2, 3, dtype="f64"), t(dtype="c64")),
     *cases("aten::mul.Tensor", t(2, 3, dtype="i64"), 1.5),
     *cases("aten::mul.Tensor", bools(2, 3), t(dtype="i32")),
-    *binary(
-        "aten::div.Tensor",
-        "f32 bf16 f64 i64 u8 c64",
-        y=POSITIVE,
-        grad=True,
-    ),
+    *binary("aten::div.Tensor", "f32 bf16 f64 i64 u8 c64", y=POSITIVE, grad=True),
     *binary(
         "aten::div.Tensor_mode", "f32 bf16 i64 i32", y=exactly([2, -3, 2]), rounding_mode="floor"
     ),

@@ -16,14 +16,7 @@ import flint
 from flint.frontends.torch_ops.nn import losses
 from flint.ir.program import Kind
 from tests.auto_mesh import auto_mesh
-from tests.oracle.torch_op_cases import (
-    Case,
-    Comparison,
-    cases,
-    exactly,
-    names_without_a_case,
-    t,
-)
+from tests.oracle.torch_op_cases import Case, Comparison, cases, exactly, names_without_a_case, t
 
 NONE, MEAN, SUM = 0, 1, 2
 CLOSE = (1e-4, 1e-5)

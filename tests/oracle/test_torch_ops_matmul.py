@@ -162,11 +162,7 @@ CASES = [
         reference=rows_of_experts,
     ),
     *cases(
-        "transformers::grouped_mm_fallback",
-        t(7, 4),
-        t(3, 4, 5),
-        ENDS,
-        reference=rows_of_experts,
+        "transformers::grouped_mm_fallback", t(7, 4), t(3, 4, 5), ENDS, reference=rows_of_experts
     ),
     *cases(
         "transformers::grouped_mm_fallback_backward",

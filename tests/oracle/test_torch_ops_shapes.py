@@ -48,10 +48,7 @@ SHAPES = [
     *cases("aten::expand", t(3, 1), [2, -1, 4], over="f32 bf16 i64", **GRAD),
     *cases("aten::expand", t(), [2]),
 ]
-ORDER = [
-    *cases("aten::flip", X, [0, -1], over="f32 i64", **GRAD),
-    *cases("aten::flip", X, []),
-]
+ORDER = [*cases("aten::flip", X, [0, -1], over="f32 i64", **GRAD), *cases("aten::flip", X, [])]
 SLICES = [
     *(
         c

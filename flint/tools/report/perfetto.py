@@ -9,7 +9,7 @@ Numbers of messages are those of protos/perfetto/trace of google/perfetto: `trac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,21 +72,47 @@ def write_perfetto(
     chosen = estimate.chosen_classes(rank_class)
     if window_ns is not None:
         _require_window(window_ns, estimate.step_time_ns)
-    pb = messages()
-    parts: list[bytes] = []
+    packets: list[Any] = []
     written = total = 0
     for number in chosen:
         timeline = estimate.timeline.classes[number]
         nodes = _selected(timeline, window_ns, NODE_LIMIT // len(chosen))
         points = memory_over_time(estimate, number).points
         trace = _ClassTrace(number, estimate.classes[number], timeline, points)
-        for packet in trace.packets(estimate.timeline.streams, nodes):
-            if not parts:
-                packet.trusted_packet_sequence_id = _MARK
-            parts.append(pb.Trace(packet=[packet]).SerializeToString(deterministic=True))
+        packets += trace.packets(estimate.timeline.streams, nodes)
         written, total = written + len(nodes), total + len(timeline.start_ns)
-    write_output(Path(path), b"".join(parts), OutputKind.TIMELINE, force=force)
+    write_output(Path(path), trace_bytes(packets), OutputKind.TIMELINE, force=force)
     return PerfettoReport(written, total - written)
+
+
+def trace_bytes(packets: Iterable[Any]) -> bytes:
+    """Packets as a file, the first one marked as Flint's."""
+    parts: list[bytes] = []
+    for packet in packets:
+        if not parts:
+            packet.trusted_packet_sequence_id = _MARK
+        parts.append(messages().Trace(packet=[packet]).SerializeToString(deterministic=True))
+    return b"".join(parts)
+
+
+def described(**fields: Any) -> Any:
+    """The packet that describes a track."""
+    descriptor = messages().TrackDescriptor(**fields)
+    return messages().TracePacket(trusted_packet_sequence_id=_SEQUENCE, track_descriptor=descriptor)
+
+
+def occurred(moment_ns: int, event: Any) -> Any:
+    """The packet of an event."""
+    return messages().TracePacket(
+        timestamp=moment_ns, trusted_packet_sequence_id=_SEQUENCE, track_event=event
+    )
+
+
+def argument(name: str, value: str | int) -> Any:
+    """What a viewer shows of a slice, by name."""
+    if isinstance(value, str):
+        return messages().DebugAnnotation(name=name, string_value=value)
+    return messages().DebugAnnotation(name=name, int_value=value)
 
 
 def _require_window(window_ns: tuple[float, float], step_time_ns: float) -> None:
@@ -141,8 +167,8 @@ class _ClassTrace:
         ends = np.rint(self.timeline.end_ns[nodes]).astype(np.int64)
         columns = (row.tolist(), stream.tolist(), starts.tolist(), ends.tolist())
         for at, on, start, end in zip(*columns, strict=True):
-            yield self._packet(start, self._event(at, on))
-            yield self._packet(end, self._end(on))
+            yield occurred(start, self._event(at, on))
+            yield occurred(end, self._end(on))
 
     def _threads(self, streams: int) -> Int64s:
         """The thread of each row: its stream, or that of copies beside it."""
@@ -151,28 +177,18 @@ class _ClassTrace:
         shared = np.isin(work.stream, work.stream[sends]) & (work.stream > 0)
         return np.where(shared & ~sends, work.stream + streams, work.stream)
 
-    def _packet(self, moment: int, event: Any) -> Any:
-        return self.pb.TracePacket(
-            timestamp=moment, trusted_packet_sequence_id=_SEQUENCE, track_event=event
-        )
-
     def _process(self) -> Any:
         ranks = f"{self.about.ranks} rank{'s' if self.about.ranks != 1 else ''}"
         name = f"{self.about.name} ({ranks})"
         process = self.pb.ProcessDescriptor(pid=self.process, process_name=name)
-        return self._described(uuid=self.base, process=process)
+        return described(uuid=self.base, process=process)
 
     def _thread(self, stream: int, name: str) -> Any:
         # Viewers take a thread whose number is its process's for the main one: compute.
         thread = self.pb.ThreadDescriptor(
             pid=self.process, tid=self.base + stream if stream else self.process, thread_name=name
         )
-        return self._described(uuid=self._track(stream), parent_uuid=self.base, thread=thread)
-
-    def _described(self, **fields: Any) -> Any:
-        return self.pb.TracePacket(
-            trusted_packet_sequence_id=_SEQUENCE, track_descriptor=self.pb.TrackDescriptor(**fields)
-        )
+        return described(uuid=self._track(stream), parent_uuid=self.base, thread=thread)
 
     def _track(self, stream: int) -> int:
         return self.base + 1 + stream
@@ -183,14 +199,14 @@ class _ClassTrace:
             return
         uuid = self.base + _TRACKS - 1
         unit = self.pb.CounterDescriptor(unit=CounterUnit.SIZE_BYTES)
-        yield self._described(uuid=uuid, parent_uuid=self.base, name="memory in use", counter=unit)
+        yield described(uuid=uuid, parent_uuid=self.base, name="memory in use", counter=unit)
         start = float(self.timeline.start_ns[nodes].min())
         end = float(self.timeline.end_ns[nodes].max())
         before = [p.num_bytes for p in self.memory if p.start_ns <= start][-1:]
         inside = [(p.start_ns, p.num_bytes) for p in self.memory if start < p.start_ns < end]
         for moment, value in [*((start, size) for size in before), *inside]:
             event = self.pb.TrackEvent(type=EventType.COUNTER, track_uuid=uuid, counter_value=value)
-            yield self._packet(round(moment), event)
+            yield occurred(round(moment), event)
 
     def _event(self, row: int, stream: int) -> Any:
         """The beginning of a slice: the same for each node of a row."""
@@ -200,14 +216,9 @@ class _ClassTrace:
                 type=EventType.SLICE_BEGIN,
                 track_uuid=self._track(stream),
                 name=_name(program, row),
-                debug_annotations=[self._argument(*a) for a in _arguments(program, row)],
+                debug_annotations=[argument(*a) for a in _arguments(program, row)],
             )
         return self._events[row]
-
-    def _argument(self, name: str, value: str | int) -> Any:
-        if isinstance(value, str):
-            return self.pb.DebugAnnotation(name=name, string_value=value)
-        return self.pb.DebugAnnotation(name=name, int_value=value)
 
     def _end(self, stream: int) -> Any:
         return self.pb.TrackEvent(type=EventType.SLICE_END, track_uuid=self._track(stream))

@@ -8,9 +8,9 @@ from dataclasses import fields
 from flint.errors import FlintError, nearest
 from flint.requests.option import Form
 from flint.tools.serve.engine.engines import rules_of
-from flint.tools.serve.limits import limits_of
 from flint.tools.serve.request import ServeRequest
 from flint.tools.serve.requests.generated import GeneratedLoad
+from flint.tools.serve.result import limits_of
 
 #: Options of a replay by the name that is typed, and what generators of requests take.
 _REPLAY = {o.typed: name for name, o in ServeRequest.options().items()}
@@ -28,11 +28,8 @@ def served_as(options: Mapping[str, str]) -> ServeRequest:
     for name in options:
         if name not in (*_REPLAY, *_LOAD) and not name.startswith(_ENGINE):
             known = (*_REPLAY, *_LOAD, f"{_ENGINE}max_num_seqs")
-            raise FlintError(
-                "FL899",
-                f"--serve {name}: a replay has no such option{nearest(name, known)}",
-                help=f"it takes {', '.join(known)}",
-            )
+            raise FlintError("FL899", f"--serve {name}: a replay has no such option{nearest(name, known)}",
+                             help=f"it takes {', '.join(known)}")  # fmt: skip
     found: dict[str, object] = {_REPLAY[n]: v for n, v in options.items() if n in _REPLAY}
     found["requests"] = _requests(options)
     own = [f"{n.removeprefix(_ENGINE)}={v}" for n, v in options.items() if n.startswith(_ENGINE)]
@@ -67,13 +64,11 @@ def _value(name: str, value: object) -> object:
     """A value as its option has it."""
     option, text = ServeRequest.options()[name], str(value)
     if option.words and text not in option.words:
-        raise FlintError(
-            "FL899", f"--serve {option.typed}={text}: it is one of {', '.join(option.words)}"
-        )
+        text = f"--serve {option.typed}={text}: it is one of {', '.join(option.words)}"
+        raise FlintError("FL899", text)
     if option.form is not Form.NUMBER:
         return text
     if not text.isascii() or not text.isdigit() or int(text) < (option.least or 0):
-        raise FlintError(
-            "FL899", f"--serve {option.typed}={text}: a whole number from {option.least or 0} on"
-        )
+        text = f"--serve {option.typed}={text}: a whole number from {option.least or 0} on"
+        raise FlintError("FL899", text)
     return int(text)

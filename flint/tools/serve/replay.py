@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from flint.errors import FlintError
-from flint.tools.serve.engine.engine import Engine
+from flint.tools.serve.engine.engine import Engine, Sequence
 from flint.tools.serve.engine.record import Passes, RequestTimes
 from flint.tools.serve.engine.rules import EngineRules
-from flint.tools.serve.engine.sequence import Sequence
 from flint.tools.serve.requests.table import Requests
 from flint.tools.serve.step_times import EngineTimes
 
@@ -72,22 +71,16 @@ class Replay:
 
 
 def replay(
-    requests: Requests,
-    pool: Pool,
-    decode: Pool | None = None,
-    *,
-    router: Router = Router.LEAST,
-    jump: bool = True,
+    requests: Requests, pool: Pool, decode: Pool | None = None, *, router: Router = Router.LEAST
 ) -> Replay:
     """Replay requests on the engines of `pool`; with `decode`, prompts there and answers in `decode`.
 
-    `jump` runs passes that need no planning after each other, with the same result. Raises FlintError FL888
-    if no request can be served, FL892 for a pool without engines.
+    Raises FlintError FL888 if no request can be served, FL892 for a pool without engines.
     """
     pools = (pool,) if decode is None else (pool, decode)
     if min(p.engines for p in pools) < 1:
         raise FlintError("FL892", "a pool has no engine", help="give each pool at least one")
-    run = _Run(requests, pools, router, jump)
+    run = _Run(requests, pools, router)
     run.to_the_end()
     if len(run.unserved) == len(requests):
         why = next(iter(run.unserved.values()), "there is none")
@@ -100,9 +93,7 @@ def replay(
 class _Run:
     """One replay as it goes on."""
 
-    def __init__(
-        self, requests: Requests, pools: Several[Pool], router: Router, jump: bool
-    ) -> None:
+    def __init__(self, requests: Requests, pools: Several[Pool], router: Router) -> None:
         self.requests = requests
         self.closed = requests.concurrency is not None
         self.kinds = pools
@@ -114,7 +105,7 @@ class _Run:
         unit = math.lcm(hash_tokens, pools[0].rules.block_tokens)
         self.every = unit // hash_tokens  #: each so manieth hash ends a block of the engine, too
         self.pools = [
-            self._engines(p, unit if self.prefixes and not at else 0, p is not pools[-1], jump)
+            self._engines(p, unit if self.prefixes and not at else 0, p is not pools[-1])
             for at, p in enumerate(pools)
         ]
         self.engines = [engine for pool in self.pools for engine in pool]
@@ -124,9 +115,9 @@ class _Run:
         #: nanoseconds, order, request, and the sequence if it comes from another engine
         self.coming: list[tuple[float, int, int, Sequence | None]] = []
 
-    def _engines(self, pool: Pool, unit: int, prefills: bool, jump: bool) -> list[Engine]:
+    def _engines(self, pool: Pool, unit: int, prefills: bool) -> list[Engine]:
         of = (pool.times, pool.rules, self.log, unit)
-        return [Engine(*of, prefills=prefills, jump=jump) for _ in range(pool.engines)]
+        return [Engine(*of, prefills=prefills) for _ in range(pool.engines)]
 
     def to_the_end(self) -> None:
         """Run until nothing arrives and nothing runs."""

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from flint.errors import FlintError, nearest
 from flint.io.documents import IfAny, Millionths, Thousandths
-from flint.tools.serve.engine.record import Held, Passes, PassKind
-from flint.tools.serve.limits import Limit
+from flint.ir.arrays import Mask
+from flint.tools.serve.engine.record import KINDS, Held, PassColumns, Passes
 from flint.tools.serve.replay import Pool, Replay
 from flint.tools.serve.requests.table import Floats
 
+#: Most points of the cache's use over time.
+_MOST_POINTS = 256
+#: Most parts of a replay whose times are told, and how many requests each has at least on average.
+_MOST_SPANS, _OF_A_SPAN = 24, 20
 #: An open loop is overloaded if more than this share still waits when the last request arrives, ...
 _BACKLOG = 0.05
 #: ... and the last third waited this many times as long as the first. Both are judgments.
@@ -23,6 +29,37 @@ _GROWTH = 2.0
 _FEWEST = 10
 #: Arrivals that end within so many times of a request show no steady state: a judgment, as the number to show one.
 _STEADY, _LONG = 3, 10
+_LIMIT = re.compile(r"\s*(\w+)\s*<=?\s*(\d+\.?\d*|\.\d+)\s*(us|ms|s)\s*")
+_NS = {"us": 1e3, "ms": 1e6, "s": 1e9}
+LIMITED = ("ttft", "tpot", "latency", "queue")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most that a request may take of one quantity."""
+
+    quantity: str
+    most_ns: float
+
+
+def limits_of(text: str) -> tuple[Limit, ...]:
+    """Reads limits, with commas between them. Raises FlintError FL891 for what cannot be read or met."""
+    found: dict[str, Limit] = {}
+    for part in text.split(","):
+        match = _LIMIT.fullmatch(part)
+        if match is None or not float(match[2]):
+            raise FlintError("FL891", f"'{part.strip()}' is no limit",
+                             help="write ttft<=2s,tpot<=50ms")  # fmt: skip
+        name = match[1].lower()
+        if name not in LIMITED or name in found:
+            why = "stands twice" if name in found else f"is not limited{nearest(name, LIMITED)}"
+            raise FlintError("FL891", f"{name} {why} in '{text}'",
+                             help=f"limit {', '.join(LIMITED)}")  # fmt: skip
+        found[name] = Limit(name, float(match[2]) * _NS[match[3]])
+    if "ttft" in found and "latency" in found and found["latency"].most_ns < found["ttft"].most_ns:
+        raise FlintError("FL891", f"'{text}' contradicts itself: the first token comes before the last",
+                         help="a limit of ttft above that of latency limits nothing: leave it out")  # fmt: skip
+    return tuple(found.values())
 
 
 @dataclass(frozen=True)
@@ -33,6 +70,17 @@ class TimeSpread:
     p50: Thousandths  #: In ns; so are the others.
     p90: Thousandths  #: Nine of ten are at most this.
     p99: Thousandths  #: 99 of a hundred are at most this.
+
+
+@dataclass(frozen=True)
+class TimesOfSpan:
+    """Times of requests that arrive in a part of the replay."""
+
+    start_s: Millionths  #: Since the first arrival.
+    end_s: Millionths  #: Since the first arrival.
+    requests: int  #: That arrive in it, and end.
+    ttft_ns: TimeSpread  #: From arrival to the first token.
+    tpot_ns: IfAny[TimeSpread | None]  #: Over the tokens but one.
 
 
 @dataclass(frozen=True)
@@ -100,6 +148,8 @@ class ServeSummary:
     output_tokens_per_s: Thousandths  #: Over the duration.
     cached_share: Millionths  #: Of prompts' tokens, those that were in the cache.
     pools: tuple[PoolUse, ...]  #: One, or prefill and decode.
+    over_time: tuple[TimesOfSpan, ...]
+    """Parts of equal length between the first and the last arrival, those without requests left out."""
     goodput: IfAny[Goodput | None] = None  #: Where limits were given.
     overload: IfAny[Overload | None] = None  #: Where the rate is too high.
 
@@ -147,9 +197,22 @@ def summarize(found: Replay, limits: Sequence[Limit] = ()) -> ServeSummary:
         pools=tuple(
             _use(p, e, start_ns, duration_s) for p, e in zip(found.pools, found.passes, strict=True)
         ),
+        over_time=tuple(_over_time(spreads, times.queued, ended)),
         goodput=good,
         overload=_overload(found, spreads["queue"], duration_s),
     )
+
+
+def _over_time(values: dict[str, Floats], queued_ns: Floats, ended: Mask) -> Iterator[TimesOfSpan]:
+    queued_s = (queued_ns - np.nanmin(queued_ns)) / 1e9
+    count = min(_MOST_SPANS, max(1, len(queued_s) // _OF_A_SPAN))
+    length = float(queued_s.max()) / count
+    span = np.minimum(queued_s / (length or 1.0), count - 1).astype(np.int64)
+    for at in range(count):
+        mine = ended & (span == at)
+        if mine.any():
+            ttft, tpot = _needed(values["ttft"][mine]), _spread(values["tpot"][mine])
+            yield TimesOfSpan(at * length, (at + 1) * length, int(mine.sum()), ttft, tpot)
 
 
 def _spread(values: Floats, weights: Floats | None = None) -> TimeSpread | None:
@@ -177,7 +240,7 @@ def _gaps(passes: Sequence[Passes]) -> TimeSpread | None:
 
 
 def _goodput(
-    values: dict[str, Floats], ended: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    values: dict[str, Floats], ended: Mask,
     limits: Sequence[Limit], duration_s: float,
 ) -> Goodput:  # fmt: skip
     good = ended.copy()
@@ -189,25 +252,31 @@ def _goodput(
 
 
 def _use(pool: Pool, engines: Sequence[Passes], start_ns: float, duration_s: float) -> PoolUse:
+    every = [engine.columns for engine in engines]
+    c = PassColumns(*(np.concatenate(column) for column in zip(*every, strict=True)))
+    took, host_ns = c.end_ns - c.start_ns, pool.rules.host_ns
     all_ns = duration_s * 1e9 * len(engines)
-    spent = {kind.value: sum(e.spent[kind] for e in engines) / all_ns for kind in PassKind}
+    spent = {
+        kind.value: float((took - host_ns)[c.kind == number].sum()) / all_ns
+        for number, kind in enumerate(KINDS)
+    }
+    spent["host"] = host_ns * len(took) / all_ns
     blocks = pool.times.cache_tokens // pool.rules.block_tokens
-    fullest = max(engines, key=lambda e: e.peak)
-    passes = sum(e.count for e in engines)
+    fullest = max(every, key=lambda e: e.used.max(initial=0))
+    points = np.column_stack([(fullest.end_ns - start_ns) / 1e9, fullest.used / blocks])
+    shown = np.unique(np.linspace(0, len(points), _MOST_POINTS, endpoint=False).astype(np.int64))
+    shown = shown[: len(points)]
     held = sum((e.held_back for e in engines), Counter[Held]())
     return PoolUse(
         engines=len(engines),
-        passes=passes,
-        mean_batch=sum(e.sequences for e in engines) / max(passes, 1),
+        passes=len(took),
+        mean_batch=float((c.decodes + c.prompts).sum()) / max(len(took), 1),
         time={
             k: round(v, 6) for k, v in {**spent, "idle": max(0.0, 1 - sum(spent.values()))}.items()
         },
-        cache_mean=sum(e.used_ns for e in engines) / (all_ns * blocks),
-        cache_peak=fullest.peak / blocks,
-        cache_over_time=tuple(
-            (round((ns - start_ns) / 1e9, 6), round(used / blocks, 6))
-            for ns, used in fullest.points
-        ),
+        cache_mean=float(c.used @ took) / (all_ns * blocks),
+        cache_peak=float(c.used.max(initial=0)) / blocks,
+        cache_over_time=tuple((at, used) for at, used in points[shown].round(6).tolist()),
         preemptions=sum(e.preemptions for e in engines),
         held_back={reason.value: held[reason] for reason in Held},
     )

@@ -17,12 +17,11 @@ from flint.text import share_in
 from flint.tools.serve.engine.engines import rules_of
 from flint.tools.serve.engine.rules import EngineRules
 from flint.tools.serve.engine.speculative import speculating
-from flint.tools.serve.limits import Limit, limits_of
 from flint.tools.serve.replay import Pool, Replay, Router, replay
 from flint.tools.serve.request import ServeRequest
 from flint.tools.serve.requests.generated import requests_of
 from flint.tools.serve.requests.table import Requests
-from flint.tools.serve.result import ServeSummary, summarize, unsteady
+from flint.tools.serve.result import Limit, ServeSummary, limits_of, summarize, unsteady
 from flint.tools.serve.surface.captured import PassCaptures
 from flint.tools.serve.surface.surface import Surface, passes_of, surface_on
 
@@ -62,13 +61,9 @@ class Served:
 
 
 def serve(
-    captured: CaptureRequest,
-    estimated: EstimateRequest,
-    asked: ServeRequest,
-    known: Surfaces | None = None,
-    *,
-    sure: bool = True,
-) -> Served:
+    captured: CaptureRequest, estimated: EstimateRequest, asked: ServeRequest,
+    known: Surfaces | None = None, *, sure: bool = True,
+) -> Served:  # fmt: skip
     """Replay requests on engines of a captured model; `known` are surfaces of it from other replays.
 
     If `sure`, also with all passes at both ends of the intervals of their estimates.
@@ -85,16 +80,13 @@ def serve(
     tokens = requests.input_tokens + requests.output_tokens
     served = [
         replace(
-            surface,
-            memory_share=share,
-            most_new=kind.rules.max_tokens,
+            surface, memory_share=share, longest=asked.longest, most_new=kind.rules.max_tokens,
             most_sequences=min(kind.rules.max_sequences, len(requests)),
             most_context=asked.longest or int(tokens.max(initial=1)),
-            longest=asked.longest,
             sequence_ns=kind.rules.sequence_ns,
         )
         for surface, kind in zip(surfaces, kinds, strict=True)
-    ]
+    ]  # fmt: skip
     for surface in served:
         _ = surface.cache_tokens  # raises where none fits, before anything is replayed
 
@@ -150,29 +142,24 @@ def _kinds(
         mesh, cluster = asked.decode_mesh or first.mesh, asked.decode_cluster or first.cluster
         return [first, _Kind(rules, mesh, cluster, asked.decode_replicas)]
     if asked.decode_mesh or asked.decode_cluster or asked.decode_engine:
-        raise FlintError(
-            "FL218", "engines that decode have no number", help="add --decode-replicas N"
-        )
+        raise FlintError("FL218", "engines that decode have no number",
+                         help="add --decode-replicas N")  # fmt: skip
     return [first]
 
 
 def _share(text: str) -> float:
     found = share_in(text)
     if not 0 < found <= 1:
-        raise FlintError(
-            "FL892", f"--memory-share {text} is no share", help="give 90%, or a number up to 1"
-        )
+        raise FlintError("FL892", f"--memory-share {text} is no share",
+                         help="give 90%, or a number up to 1")  # fmt: skip
     return found
 
 
 def _require_lengths(requests: Requests, longest: int | None) -> None:
     tokens = requests.input_tokens + requests.output_tokens
     if longest is not None and (tokens > longest).all():
-        raise FlintError(
-            "FL888",
-            f"all requests are longer than the model takes: {int(tokens.min()):,} tokens or more, "
-            f"and --longest {longest:,}",
-        )
+        least = f"{int(tokens.min()):,} tokens or more, and --longest {longest:,}"
+        raise FlintError("FL888", f"all requests are longer than the model takes: {least}")
 
 
 def requests_rows(served: Served) -> Sequence[Sequence[object]]:

@@ -9,23 +9,31 @@ from flint.tools.serve.result import PoolUse, TimeSpread
 from flint.tools.serve.serve import Served
 from flint.tools.serve.surface.surface import Surface
 
-_TIMES = (
-    ("TTFT", "ttft_ns"),
-    ("TPOT", "tpot_ns"),
-    ("latency", "latency_ns"),
-    ("wait", "queue_ns"),
-)
+_TIMES = (("TTFT", "ttft_ns"), ("TPOT", "tpot_ns"), ("latency", "latency_ns"), ("wait", "queue_ns"))
 
 
 def served_text(served: Served) -> str:
     """The replay for people: what was served, times, rates, and what each pool did."""
-    parts = ["\n".join(_head(served)), _times(served), "\n".join(_rates(served))]
-    kinds = ("prefill", "decode") if len(served.surfaces) > 1 else ("engines",)
-    for name, surface, use in zip(kinds, served.surfaces, served.summary.pools, strict=True):
-        parts.append("\n".join(_pool(name, surface, use)))
-    if served.notes:
-        parts.append("\n".join(f"note     {note}" for note in served.notes))
-    return "\n\n".join(parts) + "\n"
+    head, rates, *pools = (list(lines) for lines in _said(served))
+    parts = [head, [text_table(*times_table(served))], rates, *pools]
+    parts.append([f"note     {note}" for note in served.notes])
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def said_of(served: Served) -> list[str]:
+    """The same without the table, line by line."""
+    return [line for lines in _said(served) for line in lines] + list(served.notes)
+
+
+def pool_names(served: Served) -> tuple[str, ...]:
+    """What the engines of each pool do."""
+    return ("prefill", "decode") if len(served.surfaces) > 1 else ("engines",)
+
+
+def _said(served: Served) -> Iterator[Iterator[str]]:
+    yield _head(served)
+    yield _rates(served)
+    yield from map(_pool, pool_names(served), served.surfaces, served.summary.pools)
 
 
 def _head(served: Served) -> Iterator[str]:
@@ -44,7 +52,8 @@ def _head(served: Served) -> Iterator[str]:
         )
 
 
-def _times(served: Served) -> str:
+def times_table(served: Served) -> tuple[list[Column], list[list[str]]]:
+    """Times of requests: headings and rows."""
     rows = [
         [name, *(format_duration(v) for v in (s.mean, s.p50, s.p90, s.p99)), *_ends(served, field)]
         for name, field in _TIMES
@@ -52,7 +61,7 @@ def _times(served: Served) -> str:
     ]
     sure = ("80 %: mean", "p99") if served.ends else ()
     heads = [Column(name, right=bool(name)) for name in ("", "mean", "p50", "p90", "p99", *sure)]
-    return text_table(heads, rows)
+    return heads, rows
 
 
 def _ends(served: Served, field: str) -> list[str]:

@@ -14,14 +14,7 @@ from flint.backends.cost.chips.families.systolic.constants import Systolic
 from flint.backends.cost.chips.families.systolic.constants import constants_note as systolic_note
 from flint.backends.cost.collectives.choose import speed_of
 from flint.backends.cost.network.placement import NetworkPlacement
-from flint.cluster.models import (
-    Chip,
-    Cluster,
-    Network,
-    NetworkKind,
-    Quantity,
-    SourceKind,
-)
+from flint.cluster.models import Chip, Cluster, Network, NetworkKind, Quantity, SourceKind
 from flint.errors import FlintError
 from flint.ir.mesh import Mesh
 

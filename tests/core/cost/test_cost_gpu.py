@@ -100,9 +100,7 @@ def test_causal_attention_takes_about_half(h100: Chip) -> None:
     assert 0.48 < half / whole < 0.56
 
 
-def test_backward_attention_is_two_and_a_half_times_forward_over_its_efficiency(
-    h100: Chip,
-) -> None:
+def test_backward_attention_is_two_and_a_half_times_forward_over_its_efficiency(h100: Chip) -> None:
     forward, backward = (
         only(latency_ns(attention(kind, 1 << 17, causal=True), h100))
         for kind in (KernelKind.ATTENTION, KernelKind.ATTENTION_BACKWARD)
@@ -119,8 +117,7 @@ def test_decoding_is_bound_by_the_bytes_of_keys_and_values(h100: Chip) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [k for k in KernelKind if k not in (KernelKind.UNPRICED, KernelKind.ATTENTION)],
+    "kind", [k for k in KernelKind if k not in (KernelKind.UNPRICED, KernelKind.ATTENTION)]
 )
 def test_every_kind_has_a_price_that_grows_with_its_bytes(kind: KernelKind, h100: Chip) -> None:
     small, large = (
@@ -417,6 +414,18 @@ def test_norms_of_engines_are_met(
     half = arrays * count * columns
     row = kernels(KernelKind.NORM, (1, count, 1, columns), read=half, written=half)
     assert abs(only(latency_ns(row, chip)) / 1e3 / measured_us - 1) < 0.15
+
+
+@pytest.mark.parametrize("weights", [1, 2])
+def test_a_norm_of_few_rows_is_no_backward_pass_because_it_reads_weights(weights: int) -> None:
+    """What decodes one or two sequences takes no longer than what decodes four."""
+    chip = with_stack(Cluster.load("h100-dgx"), Stack.load("serving")).chip
+    took = [
+        only(latency_ns(kernels(KernelKind.NORM, (1, rows, 1, 4096), read=8192 * (rows + weights),
+                                written=8192 * rows), chip))
+        for rows in (1, 2, 3, 5)
+    ]  # fmt: skip
+    assert took == sorted(took)
 
 
 def test_constants_are_within_their_bounds_and_name_their_source() -> None:

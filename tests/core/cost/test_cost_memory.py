@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 
-from flint.backends.cost.memory.memory import (
-    MemoryUse,
-    memory_use,
-    step_memory,
-)
+from flint.backends.cost.memory.memory import MemoryUse, memory_use, step_memory
 from flint.cluster.models import Cluster
 from flint.ir.made_by import CompilerMemory
 from flint.ir.op_class import OpClass

@@ -5,11 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from flint.backends.cost.collectives import (
-    algorithm,
-    duration_ns,
-    roofline_ns,
-)
+from flint.backends.cost.collectives import algorithm, duration_ns, roofline_ns
 from flint.backends.cost.collectives.algorithms.all_to_all import direct_all_to_all
 from flint.backends.cost.collectives.algorithms.fully_connected import fully_connected
 from flint.backends.cost.collectives.algorithms.in_switch import in_switch_all_reduce

@@ -61,8 +61,7 @@ def peak_bytes(way: str, number: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "way",
-    ["of a flat buffer", "in the product", "addmm", "one by one", "as lists", "grouped"],
+    "way", ["of a flat buffer", "in the product", "addmm", "one by one", "as lists", "grouped"]
 )
 def test_the_peak_is_that_of_two_microbatches(way: str) -> None:
     assert peak_bytes(way, 1) <= peak_bytes(way, 2) == peak_bytes(way, 8) == peak_bytes(way, 64)

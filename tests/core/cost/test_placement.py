@@ -39,10 +39,7 @@ def _rows(placement):
             "data=2,model=12",
             [("data", "2", "ib"), ("model:(2)6", "6", "nvlink"), ("model:(1)2", "2", "ib")],
         ),
-        (
-            "data=2,model=11",
-            [("data", "2", "ib"), ("model", "11", "nvlink, ib (in 2 domains)")],
-        ),
+        ("data=2,model=11", [("data", "2", "ib"), ("model", "11", "nvlink, ib (in 2 domains)")]),
         ("data=1,model=2", [("model", "2", "nvlink")]),
     ],
 )

@@ -79,14 +79,8 @@ def test_loops_count_as_often_as_they_run() -> None:
         (product, (("data", "model"), ("model",))),  # a sum over "model"
         (product, ((("data", "model"),), ())),  # rows over both
         (by_hand(P(None, "model"), out=P("data", "model")), (("data",), ())),  # named by a spec
-        (
-            by_hand(P(), lambda x, w: jax.lax.psum(x @ w, "model")),
-            (("data",), ()),
-        ),
-        (
-            by_hand(P(), lambda x, w: x @ w * jax.lax.axis_index("model")),
-            (("data",), ()),
-        ),
+        (by_hand(P(), lambda x, w: jax.lax.psum(x @ w, "model")), (("data",), ())),
+        (by_hand(P(), lambda x, w: x @ w * jax.lax.axis_index("model")), (("data",), ())),
     ],
 )
 def test_what_is_split_is_not_warned_of(function: Any, specs: Any) -> None:

@@ -14,6 +14,7 @@ from flint.backends.cost.setting import setting_of
 from flint.capturing import capture
 from flint.cli import app
 from flint.errors import FlintError
+from flint.io.outputs import OutputKind
 from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
 from flint.tools.serve.engine.engines import rules_of
@@ -284,8 +285,12 @@ def serve(*arguments: str) -> tuple[int, str, str]:
 def test_command(model: Path, tmp_path: Path) -> None:
     machine = (f"{model}:engine", "--mesh", "2", "-c", "h100-dgx")
     load = ("--requests", "poisson:50/s,input=uniform(50,900),output=40,n=60")
-    code, text, _ = serve(*machine, *load, "-o", str(tmp_path / "r.csv"))
+    page, trace = tmp_path / "page.html", tmp_path / "run.pftrace"
+    files = ("--html", str(page), "--perfetto", str(trace))
+    code, text, _ = serve(*machine, *load, "-o", str(tmp_path / "r.csv"), *files)
     assert code == 0
+    assert OutputKind.PAGE.is_in(page) and OutputKind.TIMELINE.is_in(trace)
+    assert "TPOT over time" in page.read_text()
     assert "TTFT" in text
     log = read_log(tmp_path / "r.csv")
     assert len(log) == 60

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +26,17 @@ Output = Annotated[
     Writes(OutputKind.REQUESTS),
 ]
 
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Write a page: times and caches over time."),
+    Writes(OutputKind.PAGE),
+]
+Perfetto = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write passes and requests for ui.perfetto.dev."),
+    Writes(OutputKind.TIMELINE),
+]
+
 _SAID = Said({"mesh": "Devices of one engine: 8, or model=8."})
 #: Options of captures that a pass of an engine has no use for.
 _NO_PASS = (
@@ -42,6 +51,8 @@ def serve(
     asked: ServeRequest,
     estimated: EstimateRequest,
     output: Output = None,
+    html: Html = None,
+    perfetto: Perfetto = None,
     force: Force = False,
     json_: Json = False,
     quiet: Quiet = False,
@@ -57,8 +68,10 @@ def serve(
     from flint.tools.serve.export.export import export_served, exports_of
     from flint.tools.serve.serve import serve as served_by
 
-    if output is not None:
-        refuse_to_replace(output, OutputKind.REQUESTS, force=force)
+    files = {OutputKind.REQUESTS: output, OutputKind.PAGE: html, OutputKind.TIMELINE: perfetto}
+    asked_for = [(kind, path) for kind, path in files.items() if path is not None]
+    for kind, path in asked_for:
+        refuse_to_replace(path, kind, force=force)
     exports = exports_of(asked)
     with stages_shown(quiet=quiet or json_):
         found = served_by(captured, estimated, asked)
@@ -70,21 +83,26 @@ def serve(
         from flint.tools.serve.show import served_text
 
         print_text(served_text(found), end="")
-    if output is not None:
-        write_output(output, _table(found), OutputKind.REQUESTS, force=force)
-        print_note(f"wrote   {output}", quiet=quiet or json_)
-    for kind, directory in exports:
-        export_served(found, asked, kind, directory, force=force)
+    for kind, path in asked_for:
+        write_output(path, _file(found, kind), kind, force=force)
+        print_note(f"wrote   {path}", quiet=quiet or json_)
+    for name, directory in exports:
+        export_served(found, asked, name, directory, force=force)
         print_note(f"wrote   {directory}", quiet=quiet or json_)
     if found.summary.overload or found.summary.not_ended:
         raise typer.Exit(FOUND)
 
 
-def _table(found: Served) -> bytes:
+def _file(found: Served, kind: OutputKind) -> bytes:
+    if kind is OutputKind.PAGE:
+        from flint.tools.serve.page import served_html
+
+        return served_html(found).encode()
+    if kind is OutputKind.TIMELINE:
+        from flint.tools.serve.timeline import timeline_of
+
+        return timeline_of(found.replay)
+    from flint.tools.serve.export.table import csv_of
     from flint.tools.serve.serve import REQUEST_COLUMNS, requests_rows
 
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(REQUEST_COLUMNS)
-    writer.writerows(requests_rows(found))
-    return text.getvalue().encode()
+    return csv_of(REQUEST_COLUMNS, requests_rows(found))

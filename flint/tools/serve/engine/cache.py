@@ -6,6 +6,8 @@ the requests stands for): by sequences, or idle until their place is needed, the
 
 from __future__ import annotations
 
+import itertools
+
 
 class PagedCache:
     """Blocks of `block_tokens`; `unit_tokens` are what one hash stands for, 0 without hashes."""
@@ -39,12 +41,8 @@ class PagedCache:
 
     def hits(self, hashes: list[int]) -> int:
         """How many of the first units are there."""
-        count = 0
-        for one in hashes:
-            if one not in self._held and one not in self._idle:
-                break
-            count += 1
-        return count
+        there = (one in self._held or one in self._idle for one in hashes)
+        return sum(1 for _ in itertools.takewhile(bool, there))
 
     def idle_blocks(self, hashes: list[int]) -> int:
         """Blocks of those units that no sequence holds."""

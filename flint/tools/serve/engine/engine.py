@@ -2,41 +2,64 @@
 
 All sequences that decode advance together, so they are counted and not visited: one counter of decode
 passes (`tick`), a heap of ticks at which sequences end, and how many need a block at each
-remainder of the tick. While nothing arrives, ends or is preempted, passes of decodes
-follow each other without planning (`_decode_on`); their times are those of planned ones.
+remainder of the tick.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from flint.tools.serve.engine.cache import PagedCache
-from flint.tools.serve.engine.record import Held, Passes, PassKind, RequestTimes
+from flint.tools.serve.engine.record import Held, Passes, RequestTimes
 from flint.tools.serve.engine.rules import EngineRules, QueueOrder, Reserve, Victim
-from flint.tools.serve.engine.sequence import Sequence
 from flint.tools.serve.step_times import EngineTimes, PromptChunk
 
-_Chunks = list[tuple[Sequence, int]]
 #: SGLang's limit on what it expects of one answer (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION).
 _MOST_EXPECTED = 4096
 #: More than the number of any arrival.
 _AFTER_ARRIVALS = 1 << 60
 
 
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request in an engine.
+
+    While it decodes, its cache holds `offset` + tick tokens, where the tick counts the engine's decode
+    passes: all that decode advance together, and nothing of them is touched in a pass.
+    """
+
+    request: int
+    input: int
+    output: int  #: tokens that this engine generates
+    arrived: tuple[float, int]  #: nanoseconds, and the number of the arrival
+    priority: int = 0
+    generated: int = 0
+    computed: int = 0  #: tokens of `prompt` that are in the cache
+    blocks: int = 0  #: without a hash, until it decodes
+    hashes: list[int] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+    offset: int = 0
+    end_tick: int = -1
+    last_ns: float = 0.0  #: when its last token came; of those that decode the engine knows
+
+    @property
+    def prompt(self) -> int:
+        """Tokens to compute before it decodes: after a preemption the answer so far as well."""
+        return self.input + self.generated
+
+
+_Chunks = list[tuple[Sequence, int]]
+
+
 class Engine:
     """The state of one engine. `prefills` engines hand sequences on after their first token."""
 
     def __init__(
-        self,
-        times: EngineTimes,
-        rules: EngineRules,
-        log: RequestTimes,
-        unit_tokens: int,
-        *,
+        self, times: EngineTimes, rules: EngineRules, log: RequestTimes, unit_tokens: int, *,
         prefills: bool,
-        jump: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.rules = rules
         self.cache = PagedCache(times.cache_tokens, rules.block_tokens, unit_tokens)
         self.clock = 0.0
@@ -45,7 +68,6 @@ class Engine:
         self._step_ns: Callable[..., float] = times.step_ns
         self._log = log
         self._prefills = prefills
-        self._jump = jump
         self._waiting: list[tuple[int, tuple[float, int], Sequence]] = []
         self._partial: Sequence | None = None
         self._decoding: dict[Sequence, None] = {}
@@ -58,7 +80,6 @@ class Engine:
         self._left = 0  #: tokens that those who decode have left
         self._expected = rules.expected.first
         self._retracted = 0
-        self._steady = False
         self._held_back: Held | None = None
 
     # --- seen from outside ------------------------------------------------------------------------
@@ -85,77 +106,49 @@ class Engine:
         """Run the passes that begin before `until_ns`; if `to_end`, up to the first end of a sequence."""
         while self.clock < until_ns and self.busy:
             self.ended = []
-            if self._steady:
-                self._decode_on(until_ns)
-            else:
-                self._pass()
+            self._pass()
             if self.ended and to_end:
                 return
 
     # --- passes -----------------------------------------------------------------------------------
 
     def _pass(self) -> None:
-        preempted = self.passes.preemptions
         chunks, decodes = self._plan()
-        self._note_waiting()
+        if self._waiting and self._held_back:
+            self.passes.held_back[self._held_back] += 1
         if not chunks:
             self._decode_pass()
-            quiet = not self.ended and self.passes.preemptions == preempted
-            self._steady = self._jump and quiet and self._is_stuck()
             return
-        self._steady = False
-        parts = tuple(PromptChunk(new, s.computed) for s, new in chunks)
-        self._spend(PassKind.MIXED if decodes else PassKind.PREFILL, decodes, parts)
+        self._spend(decodes, tuple(PromptChunk(new, s.computed) for s, new in chunks))
         if decodes:
             self._tick_on(decodes)
         for sequence, new in chunks:
             self._computed(sequence, new)
 
-    def _decode_on(self, until_ns: float) -> None:
-        """Passes of decodes alone, until one must be planned."""
-        while self.clock < until_ns:
-            if self._needed() > self.cache.available:
-                self._steady = False
-                return
-            self.cache.take(self._needed())
-            self._note_waiting()
-            self._decode_pass()
-            if self.ended:
-                self._steady = False
-                return
-
-    def _note_waiting(self) -> None:
-        if self._waiting and self._held_back:
-            self.passes.held_back[self._held_back] += 1
-
-    def _is_stuck(self) -> bool:
-        """Whether those who wait go on waiting until a sequence ends or arrives."""
-        lasting = self._held_back is Held.SEQUENCES or (
-            self._held_back is Held.CACHE and self.rules.reserve is not Reserve.EXPECTED
-        )
-        return not self._waiting or lasting
-
     def _decode_pass(self) -> None:
         decodes = len(self._decoding)
         assert decodes, "a pass computes something"
-        self._spend(PassKind.DECODE, decodes, ())
+        self._spend(decodes, ())
         self._tick_on(decodes)
         expected = self.rules.expected
         fall = (expected.first - expected.least) / expected.passes
         self._expected = max(expected.least, self._expected - fall)
 
-    def _spend(self, kind: PassKind, decodes: int, chunks: tuple[PromptChunk, ...]) -> None:
+    def _spend(self, decodes: int, chunks: tuple[PromptChunk, ...]) -> None:
         """The time of a pass."""
-        start, host = self.clock, self.rules.host_ns
-        self.clock += self._step_ns(decodes, self._context if decodes else 0, chunks) + host
+        start = self.clock
+        took = self._step_ns(decodes, self._context if decodes else 0, chunks)
+        self.clock += took + self.rules.host_ns
         assert self.clock > start, "a pass takes time"  # what is no number does not, either
-        self.passes.add(kind, start, self.clock, host, self.cache.used)
-        self.passes.sequences += decodes + len(chunks)
+        kind = (2 if not chunks else 1) if decodes else 0
+        new, used = sum(chunk.new for chunk in chunks), self.cache.used
+        self.passes.rows.extend(
+            (start, self.clock, kind, decodes, len(chunks), new, used, len(self._waiting))
+        )
 
     def _tick_on(self, decodes: int) -> None:
         """All that decode get a token."""
         now = self.clock
-        self.passes.decoded += decodes
         for sequence in self._fresh:
             self.passes.gap(now - sequence.last_ns, 1)
         if decodes > len(self._fresh):
@@ -174,7 +167,6 @@ class Engine:
 
     def _computed(self, sequence: Sequence, new: int) -> None:
         """A chunk of a prompt is in the cache; with its last one a token comes."""
-        self.passes.prompt_tokens += new
         sequence.computed += new
         unit = self.cache.unit_tokens
         while unit and len(sequence.held) < min(sequence.computed // unit, len(sequence.hashes)):
@@ -295,7 +287,9 @@ class Engine:
         cache.hold(hits)
         sequence.held, sequence.computed = hits, cached
         self._allot(sequence, blocks)
-        self._note_start(sequence, cached)
+        log, request = self._log, sequence.request
+        if log.scheduled[request] != log.scheduled[request]:
+            log.scheduled[request], log.cached[request] = self.clock, cached
         return new
 
     def _to_start(self, sequence: Sequence, have: int, starting: int) -> int:
@@ -334,13 +328,6 @@ class Engine:
     def _wait(self, sequence: Sequence, turn: tuple[float, int]) -> None:
         by_priority = self.rules.order is QueueOrder.PRIORITY
         heapq.heappush(self._waiting, (sequence.priority if by_priority else 0, turn, sequence))
-        self._steady = False
-
-    def _note_start(self, sequence: Sequence, cached: int) -> None:
-        log, request = self._log, sequence.request
-        if log.scheduled[request] != log.scheduled[request]:
-            log.scheduled[request] = self.clock
-            log.cached[request] = cached
 
     def _allot(self, sequence: Sequence, blocks: int) -> None:
         self.cache.take(max(0, blocks))

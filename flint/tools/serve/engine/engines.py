@@ -29,12 +29,10 @@ class Speculation:
     """What engines call by many names: a model drafts tokens, and each pass checks them."""
 
     draft_tokens: Annotated[int, Field(ge=0, le=64)] = 0  #: of a draft; 0: none is made
-    acceptance_rate: Annotated[float, Field(ge=0, le=1)] = (
-        0.7  #: an assumption; measured rates differ by text
-    )
-    draft_share: NotBelow0 = (
-        0.05  #: of a pass that decodes, for each token of a draft: an assumption
-    )
+    #: An assumption; measured rates differ by text.
+    acceptance_rate: Annotated[float, Field(ge=0, le=1)] = 0.7
+    #: Of a pass that decodes, for each token of a draft: an assumption.
+    draft_share: NotBelow0 = 0.05
 
     def drafting(self, rules: EngineRules) -> EngineRules:
         """Rules with drafts."""
@@ -152,9 +150,8 @@ def rules_of(text: str) -> EngineRules:
         raise FlintError("FL890", f"'{spec.first}' of '{text}' is not written key=value")
     if spec.name not in ENGINES:
         near = nearest(spec.name, [*ENGINES])
-        raise FlintError(
-            "FL890", f"'{text}' is no engine{near}", help="write " + ", ".join(ENGINES)
-        )
+        raise FlintError("FL890", f"'{text}' is no engine{near}",
+                         help="write " + ", ".join(ENGINES))  # fmt: skip
     found = fill(ENGINES[spec.name], spec, "FL890")
     return found.drafting(found.rules())
 

@@ -6,13 +6,11 @@ from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
 from flint.tools.serve.requests.table import Floats, Ints
-
-#: Most points of the cache's use over time.
-_MOST_POINTS = 256
 
 
 class PassKind(StrEnum):
@@ -22,6 +20,10 @@ class PassKind(StrEnum):
     MIXED = "mixed"
     DECODE = "decode"
     HOST = "host"
+
+
+#: Kinds of passes by their number in `Passes`.
+KINDS = (PassKind.PREFILL, PassKind.MIXED, PassKind.DECODE)
 
 
 class Held(StrEnum):
@@ -44,40 +46,34 @@ class RequestTimes:
         self.replica: Ints = np.full(requests, -1)
 
 
+class PassColumns(NamedTuple):
+    """The passes of one engine, one after another; times in nanoseconds."""
+
+    start_ns: Floats
+    end_ns: Floats
+    kind: Floats  #: a number of `KINDS`
+    decodes: Floats  #: sequences that decode
+    prompts: Floats  #: others
+    new: Floats  #: tokens of prompts
+    used: Floats  #: blocks of the cache
+    waiting: Floats  #: sequences that do not run
+
+
 @dataclass
 class Passes:
-    """Sums over the passes of one engine; times in nanoseconds."""
+    """What one engine did; times in nanoseconds."""
 
-    count: int = 0
-    sequences: int = 0  #: over all passes
-    decoded: int = 0
-    prompt_tokens: int = 0  #: computed
     preemptions: int = 0
-    end_ns: float = 0.0
-    spent: dict[PassKind, float] = field(default_factory=lambda: dict.fromkeys(PassKind, 0.0))
     held_back: Counter[Held] = field(default_factory=Counter)  #: passes in which somebody waited
     gaps_ns: array[float] = field(default_factory=lambda: array("d"))
     gaps: array[int] = field(default_factory=lambda: array("q"))  #: sequences that saw the gap
-    used_ns: float = 0.0  #: blocks x ns
-    peak: int = 0
-    points: list[tuple[float, int]] = field(default_factory=list)  #: end of a pass, blocks in use
-    stride: int = 1
+    rows: array[float] = field(default_factory=lambda: array("d"))  #: `PassColumns`, pass by pass
 
-    def add(
-        self, kind: PassKind, start_ns: float, end_ns: float, host_ns: float, used: int
-    ) -> None:
-        """A pass, and the blocks that were in use."""
-        self.count += 1
-        self.end_ns = end_ns
-        self.spent[kind] += end_ns - start_ns - host_ns
-        self.spent[PassKind.HOST] += host_ns
-        self.used_ns += used * (end_ns - start_ns)
-        self.peak = max(self.peak, used)
-        if self.count % self.stride == 0:
-            self.points.append((end_ns, used))
-            if len(self.points) == _MOST_POINTS:
-                self.points = self.points[1::2]
-                self.stride *= 2
+    @property
+    def columns(self) -> PassColumns:
+        """All passes."""
+        width = len(PassColumns._fields)
+        return PassColumns(*np.array(self.rows).reshape(-1, width).T)
 
     def gap(self, ns: float, sequences: int) -> None:
         """Time between two tokens of so many sequences."""

@@ -25,12 +25,10 @@ class Reserve(StrEnum):
 class Victim(StrEnum):
     """Who is preempted when the cache is full; it computes its prompt and answer again."""
 
-    LAST = (
-        "last"  #: who started last, or the lowest priority; it goes back to its place in the queue
-    )
-    SHORTEST = (
-        "shortest"  #: the shortest answer so far, of these the longest prompt; to the queue's end
-    )
+    #: Who started last, or the lowest priority; it goes back to its place in the queue.
+    LAST = "last"
+    #: The shortest answer so far, of these the longest prompt; to the queue's end.
+    SHORTEST = "shortest"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ def speculating(times: EngineTimes, rules: EngineRules) -> tuple[EngineTimes, En
     if not rules.draft_tokens:
         return times, rules
     host_ns = rules.host_ns / rules.tokens_of_pass
-    return SpeculativeTimes(times, rules), replace(rules, host_ns=host_ns)
+    drafted = SpeculativeTimes(times, rules, times.cache_tokens, times.longest)
+    return drafted, replace(rules, host_ns=host_ns)
 
 
 @dataclass(frozen=True)
@@ -29,16 +30,8 @@ class SpeculativeTimes:
 
     times: EngineTimes
     rules: EngineRules
-
-    @property
-    def cache_tokens(self) -> int:
-        """See `EngineTimes`."""
-        return self.times.cache_tokens
-
-    @property
-    def longest(self) -> int | None:
-        """See `EngineTimes`."""
-        return self.times.longest
+    cache_tokens: int
+    longest: int | None
 
     def transfer_ns(self, tokens: int) -> float:
         """See `EngineTimes`."""

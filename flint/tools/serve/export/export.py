@@ -52,15 +52,9 @@ def export_served(
 
 
 def export(
-    surface: Surface,
-    kind: ExportKind,
-    directory: Path,
-    *,
-    engine: EngineRules,
-    config: Path | None = None,
-    name: str | None = None,
-    force: bool = False,
-) -> list[Path]:
+    surface: Surface, kind: ExportKind, directory: Path, *, engine: EngineRules,
+    config: Path | None = None, name: str | None = None, force: bool = False,
+) -> list[Path]:  # fmt: skip
     """Write a surface as tables of another simulator, with a README of what they cannot hold.
 
     `config` is the model's `config.json`, `name` its name on Hugging Face if that does not say it; tables
@@ -78,11 +72,8 @@ def export(
 
 def _require_config(kind: ExportKind, config: Path | None) -> None:
     if config is None and kind is not ExportKind.SGLANG:
-        raise FlintError(
-            "FL896",
-            f"tables for {kind} say the numbers of their model",
-            help="give its config.json, as Hugging Face has it: --model-config config.json",
-        )
+        raise FlintError("FL896", f"tables for {kind} say the numbers of their model",
+                         help="give its config.json, as Hugging Face has it: --model-config config.json")  # fmt: skip
 
 
 def _files(

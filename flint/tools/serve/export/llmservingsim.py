@@ -1,17 +1,4 @@
-"""LLMServingSim's profile bundle (github.com/casys-kaist/LLMServingSim, commit 5daddb2).
-
-docs/docs/profiler/output-bundle.md calls HARDWARE/MODEL/VARIANT/ the contract between profiler and
-simulator; serving/core/trace_generator.py (`_load_perf_db`) reads of it with pandas:
-
-    meta.yaml              engine_effective.{max_num_batched_tokens,max_num_seqs}, skew_fit.enabled
-    tpN/dense.csv          layer, tokens, time_us
-    tpN/per_sequence.csv   layer (lm_head, sampler), sequences, time_us
-    tpN/attention.csv      prefill_chunk, kv_prefill, n_decode, kv_decode, time_us; every chunk with every
-                           number of decodes, or a corner is missing
-
-Between rows it goes straight, on each axis. A layer's rows are of one layer: its profiler/models/*.yaml
-say which layers a model has, and `layernorm` is twice in each. Its network simulates the all-reduces.
-"""
+"""LLMServingSim's profile bundle (github.com/casys-kaist/LLMServingSim, commit 5daddb2): llmservingsim.md."""
 
 from __future__ import annotations
 
@@ -23,7 +10,7 @@ from flint.errors import FlintError
 from flint.ir.arrays import Float64s
 from flint.tools.serve.engine.rules import EngineRules
 from flint.tools.serve.export.passes import COMMUNICATION, REST, PassTimes
-from flint.tools.serve.export.table import csv_of, grid, steps
+from flint.tools.serve.export.table import csv_of, grid, readme, steps
 
 #: Layers of the catalogs without a product; they have no time of their own.
 _WITHOUT = ("embedding", "qk_norm", "rotary_emb", "act_fn", "final_layernorm")
@@ -54,7 +41,7 @@ def llmservingsim_files(times: PassTimes) -> dict[str, bytes]:
         f"{folder}/dense.csv": _by_layer("tokens", tokens, layers),
         f"{folder}/per_sequence.csv": _by_layer("sequences", sequences, per_sequence),
         f"{folder}/attention.csv": csv_of(_ATTENTION, _attention(times)),
-        "README.md": _README.format(**times.facts, comm_us=comm_us).encode(),
+        "README.md": readme("llmservingsim", **times.facts, comm_us=comm_us),
     }
 
 
@@ -102,19 +89,3 @@ def _attention(times: PassTimes) -> Iterable[tuple[int, int, int, int, float]]:
 def _meta(rules: EngineRules) -> str:
     limits = f"{{max_num_batched_tokens: {rules.max_tokens}, max_num_seqs: {rules.max_sequences}}}"
     return f"engine_effective: {limits}\nskew_fit: {{enabled: false}}\n"
-
-
-_README = """# {name} on {devices} x {hardware}, for LLMServingSim 2
-
-Times of Flint's models of the chip, none measured. Copy `{hardware}` into `profiler/perf` (commit 5daddb2), and
-give an instance the hardware `{hardware}` and a tensor parallel size of {devices}.
-
-- Its network simulates the all-reduces of the layers: they are not in the tables. On {hardware} all
-  collectives of a pass of {rules.max_tokens:,} tokens take {comm_us:,.0f} us.
-- `layernorm`, twice in each layer, holds what is no product of a linear layer: norms, rotation,
-  activation, embedding; those layers themselves are empty.
-- Rows of attention without a chunk hold what else passes differ in that only decode.
-- Several prompts of a pass are one with the sums of their tokens and contexts; sequences that decode have
-  their mean context.
-- The host's {host_us:g} us a pass have no place in the format.
-"""

@@ -11,7 +11,7 @@ import json
 
 from flint.tools.serve.engine.rules import EngineRules
 from flint.tools.serve.export.passes import longest_of
-from flint.tools.serve.export.table import grid
+from flint.tools.serve.export.table import grid, readme
 from flint.tools.serve.step_times import PromptChunk
 from flint.tools.serve.surface.surface import Surface
 
@@ -28,18 +28,4 @@ def sglang_files(surface: Surface, rules: EngineRules) -> dict[str, bytes]:
         ns = surface.step_ns(count, count * context, chunks) + rules.host_ns
         table[key] = round(ns / 1e9, 9)
     text = json.dumps(table, indent=0)
-    return {"replay_table.json": text.encode(), "README.md": _README.encode()}
-
-
-_README = """# Passes for SGLang's simulator
-
-Times of Flint's models of the chip, none measured, with the host's part of each pass. In the configuration
-of the simulator (commit 1b2e728d):
-
-    "predictor": {"name": "replay", "database_path": "replay_table.json",
-                  "miss_strategy": "knn", "miss_knn_k": 1}
-
-- Sequences that decode have one context, and there is at most one chunk of a prompt: other passes take the time
-  of the nearest one in the table by sequences, new tokens and cached tokens.
-- Without `miss_strategy` a pass that is not in the table takes no time.
-"""
+    return {"replay_table.json": text.encode(), "README.md": readme("sglang")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from importlib.resources import files
 
 #: Rows of the smallest tile of a large product, in tokens.
 _TILE = 32
@@ -17,6 +18,12 @@ def csv_of(columns: Sequence[str], rows: Iterable[Sequence[object]], **constants
     writer.writerow((*constants, *columns))
     writer.writerows((*constants.values(), *row) for row in rows)
     return text.getvalue().encode()
+
+
+def readme(kind: str, **facts: object) -> bytes:
+    """The README of a kind of tables, `facts` in the places of their names; without any, as it stands."""
+    text = files(__package__).joinpath(f"{kind}.md").read_text(encoding="utf-8")
+    return (text.format(**facts) if facts else text).encode()
 
 
 def grid(first: int, last: int, ratio: float, multiple: int = 1) -> list[int]:

@@ -1,21 +1,4 @@
-"""Vidur's profiles (github.com/microsoft/vidur, commit 7d47513).
-
-vidur/execution_time_predictor/sklearn_execution_time_predictor.py reads with pandas:
-
-    mlp.csv           n_head, n_kv_head, n_embd, n_expanded_embd, use_gated_mlp, vocab_size and
-                      num_tensor_parallel_workers choose rows; num_tokens; time_stats.OP.median in ms
-    attention.csv     n_embd, n_q_head, n_kv_head, block_size, num_tensor_parallel_workers choose rows;
-                      batch_size, kv_cache_size, prefill_chunk_size (0: decode);
-                      time_stats.{attn_prefill,attn_decode,attn_kv_cache_save}.median in ms
-    all_reduce.csv    num_workers, devices_per_node (both equal the workers), collective; size in bytes,
-                      2 * n_embd a token; time_stats.all_reduce.median in ms
-    cpu_overhead.csv  model_name, tensor_parallel_degree choose rows; batch_size;
-                      {schedule,sampler_e2e,prepare_inputs_e2e,process_model_outputs}_median and
-                      ray_comm_time_mean in ms
-
-vidur/entities/execution_time.py adds: layers * (all of mlp.csv and attention.csv, and two all-reduces)
-and, unless it is told to skip it, the overhead. Embedding and head are not in its layers.
-"""
+"""Vidur's profiles (github.com/microsoft/vidur, commit 7d47513): vidur.md says what is in them."""
 
 from __future__ import annotations
 
@@ -23,7 +6,7 @@ import numpy as np
 
 from flint.ir.arrays import Float64s
 from flint.tools.serve.export.passes import COMMUNICATION, PassTimes
-from flint.tools.serve.export.table import csv_of, grid
+from flint.tools.serve.export.table import csv_of, grid, readme
 
 #: Operations of mlp.csv, and the product that is in some. What is no product is in `add`, others are empty.
 _OPERATIONS = ("input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj",
@@ -45,7 +28,7 @@ def vidur_files(times: PassTimes) -> dict[str, bytes]:
         "mlp.csv": _mlp(times, tokens, named),
         "attention.csv": _attention(times),
         "cpu_overhead.csv": _overhead(times),
-        "README.md": _README.format(**times.facts).encode(),
+        "README.md": readme("vidur", **times.facts),
     }
     if times.devices > 1:
         found["all_reduce.csv"] = _all_reduce(times, tokens, reduced / 2)
@@ -62,14 +45,10 @@ def _mlp(times: PassTimes, tokens: list[int], named: dict[str, Float64s]) -> byt
     return csv_of(
         ("num_tokens", *(f"time_stats.{name}.median" for name in _OPERATIONS)),
         ((count, *(_ms(c[at]) for c in columns)) for at, count in enumerate(tokens)),
-        n_head=m.num_attention_heads,
-        n_kv_head=m.kv_heads,
-        n_embd=m.hidden_size,
-        n_expanded_embd=m.intermediate_size,
-        vocab_size=m.vocab_size,
-        use_gated_mlp=m.gated,
+        n_head=m.num_attention_heads, n_kv_head=m.kv_heads, n_embd=m.hidden_size,
+        n_expanded_embd=m.intermediate_size, vocab_size=m.vocab_size, use_gated_mlp=m.gated,
         num_tensor_parallel_workers=times.devices,
-    )
+    )  # fmt: skip
 
 
 def _attention(times: PassTimes) -> bytes:
@@ -87,14 +66,10 @@ def _attention(times: PassTimes) -> bytes:
     operations = ("attn_prefill", "attn_decode", "attn_kv_cache_save")
     medians = (f"time_stats.{name}.median" for name in operations)
     return csv_of(
-        ("batch_size", "prefill_chunk_size", "kv_cache_size", *medians),
-        rows,
-        n_embd=m.hidden_size,
-        n_q_head=m.num_attention_heads,
-        n_kv_head=m.kv_heads,
-        block_size=times.rules.block_tokens,
-        num_tensor_parallel_workers=times.devices,
-    )
+        ("batch_size", "prefill_chunk_size", "kv_cache_size", *medians), rows,
+        n_embd=m.hidden_size, n_q_head=m.num_attention_heads, n_kv_head=m.kv_heads,
+        block_size=times.rules.block_tokens, num_tensor_parallel_workers=times.devices,
+    )  # fmt: skip
 
 
 def _all_reduce(times: PassTimes, tokens: list[int], ns: Float64s) -> bytes:
@@ -114,36 +89,7 @@ def _overhead(times: PassTimes) -> bytes:
     return csv_of(
         ("batch_size", "sampler_e2e_median"),
         ((count, _ms(head[at])) for at, count in enumerate(sequences)),
-        model_name=times.model.name,
-        tensor_parallel_degree=times.devices,
-        schedule_median=0.0,
-        prepare_inputs_e2e_median=_ms(times.rules.host_ns),
-        process_model_outputs_median=0.0,
+        model_name=times.model.name, tensor_parallel_degree=times.devices, schedule_median=0.0,
+        prepare_inputs_e2e_median=_ms(times.rules.host_ns), process_model_outputs_median=0.0,
         ray_comm_time_mean=0.0,
-    )
-
-
-_README = """# {name} on {devices} x {hardware}, for Vidur
-
-Times of Flint's models of the chip, none measured. Vidur (commit 7d47513) reads them with these options
-(`P` is `random_forrest_execution_time_predictor_config`, or the same of `linear_regression`):
-
-    --replica_config_tensor_parallel_size {devices} --P_compute_input_file mlp.csv
-    --P_attention_input_file attention.csv --P_cpu_overhead_input_file cpu_overhead.csv
-    --P_all_reduce_input_file all_reduce.csv --no-P_skip_cpu_overhead_modeling
-    --P_nccl_cpu_launch_overhead_ms 0 --P_attention_decode_batching_overhead_fraction 0
-    --P_attention_prefill_batching_overhead_fraction 0
-    --P_prediction_max_batch_size {rules.max_sequences} --P_prediction_max_prefill_chunk_size {rules.max_tokens}
-    --P_prediction_max_tokens_per_request {longest}
-
-and blocks of {rules.block_tokens} tokens in its scheduler. Without them it adds overheads of its own, and leaves the head out.
-
-- Vidur takes models that it knows by name, and rows with its own numbers (its Llama 2 has 32768 words).
-- `add` holds what is no product of a linear layer: norms, rotation, activation, embedding.
-- Collectives are spread over two all-reduces a layer.
-- `sampler_e2e` holds the head, `prepare_inputs_e2e` the host's {host_us:g} us a pass.
-- `attn_decode` holds what else passes differ in that only decode, and 1 to 7 sequences from 8: it is in passes
-  with prompts, too.
-- Several prompts of a pass are one with the sum of their contexts and the root of the sum of their squared
-  lengths; contexts are rounded up to 64 tokens, tokens to 8. Its forest has steps between the rows.
-"""
+    )  # fmt: skip

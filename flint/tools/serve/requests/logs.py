@@ -152,13 +152,10 @@ def _sorted(rows: _Rows, speed: float, strict: bool) -> Requests:
         notes += (f"sorted by arrival: {moved:,} rows stood before an earlier one",)
     return Requests(
         str(rows.path) if speed == 1.0 else f"{rows.path}, {speed:g} x as fast",
-        (arrival_s[order] - arrival_s[order[0]]) / speed,
-        np.array(rows.inputs, np.int64)[order],
-        np.array(rows.outputs, np.int64)[order],
-        np.array(rows.priorities, np.int64)[order],
-        prefixes=_prefixes(rows, order),
-        notes=notes,
-    )
+        (arrival_s[order] - arrival_s[order[0]]) / speed, np.array(rows.inputs, np.int64)[order],
+        np.array(rows.outputs, np.int64)[order], np.array(rows.priorities, np.int64)[order],
+        prefixes=_prefixes(rows, order), notes=notes,
+    )  # fmt: skip
 
 
 def _prefixes(rows: _Rows, order: Ints) -> Prefixes | None:

@@ -44,6 +44,8 @@ VECTOR_BYTES = 16
 #: What a norm reads over what it writes, beyond which it is a backward pass: that reads the operand and
 #: a gradient and writes one.
 BACKWARD_READS = 1.5
+#: Rows from which it is: fewer may read as much more in weight and bias.
+BACKWARD_ROWS = 4
 #: Of a line that one block of threads transforms. Assumed: 8,192 complex numbers of two f32, what
 #: two blocks of an A100's 164 KB of shared memory hold (NVIDIA's A100 whitepaper); VkFFT's authors
 #: take 4,096 for 32 KB.
@@ -143,6 +145,7 @@ def norm_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
 
     A kernel that reads more than half again what it writes is a backward pass, of the row and of the
     weight: a sum down each column, for which operands are read again, or a thread walks down all rows.
+    Of fewer than `BACKWARD_ROWS`, weight and bias may be what it reads more.
     """
     c = hardware.constants
     dims = ReductionDims.of(kernels.dims)
@@ -157,7 +160,8 @@ def norm_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     again = kernels.read_bytes * c["norm.backward_reads"] / bandwidth
     walk = rows * c["norm.backward_row_cycles"] / hardware.cycles_per_ns
     backward = c["norm.backward_launch_ns"] + np.maximum(again, walk)
-    launch = np.where(ratio > BACKWARD_READS, backward, c["norm.launch_ns"])
+    goes_back = (ratio > BACKWARD_READS) & (rows >= BACKWARD_ROWS)
+    launch = np.where(goes_back, backward, c["norm.launch_ns"])
     result: Float64s = launch + moved / bandwidth + by_rows
     return result
 

@@ -51,6 +51,21 @@ def scatter_chart(
     )
 
 
+def lines_chart(
+    curves: Sequence[Sequence[ScatterDot]], across: Axis, up: Axis, label: str
+) -> Markup:
+    """Curves of dots, each joined in its order and in the color of its first, from 0 in both directions."""
+    every = [dot for curve in curves for dot in curve]
+    right = max((d.x for d in every), default=0.0) * 1.04 or 1.0
+    top = max((d.y for d in every), default=0.0) * 1.08 or 1.0
+    drawn = (
+        tag("g", *(_joined(a, b, right, top, None) for a, b in itertools.pairwise(curve)),
+            *(_dot(d, right, top) for d in curve), cls=f"curve stroke-{curve[0].colour}")
+        for curve in curves if curve
+    )  # fmt: skip
+    return picture(label, _HEIGHT, *_grid(right, top, across, up), *drawn)
+
+
 def _x(value: float, right: float) -> str:
     return percent(_RIGHT * value / right)
 
@@ -90,6 +105,8 @@ def _dot(dot: ScatterDot, right: float, top: float) -> Markup:
     )
 
 
-def _joined(a: ScatterDot, b: ScatterDot, right: float, top: float) -> Markup:
+def _joined(
+    a: ScatterDot, b: ScatterDot, right: float, top: float, cls: str | None = "front"
+) -> Markup:
     x1, x2, y1, y2 = _x(a.x, right), _x(b.x, right), _y(a.y, top), _y(b.y, top)
-    return tag("line", x1=x1, x2=x2, y1=y1, y2=y2, cls="front")
+    return tag("line", x1=x1, x2=x2, y1=y1, y2=y2, cls=cls)
