@@ -28,8 +28,11 @@ def served_as(options: Mapping[str, str]) -> ServeRequest:
     for name in options:
         if name not in (*_REPLAY, *_LOAD) and not name.startswith(_ENGINE):
             known = (*_REPLAY, *_LOAD, f"{_ENGINE}max_num_seqs")
-            raise FlintError("FL899", f"--serve {name}: a replay has no such option{nearest(name, known)}",
-                             help=f"it takes {', '.join(known)}")  # fmt: skip
+            raise FlintError(
+                "FL899",
+                f"--serve {name}: a replay has no such option{nearest(name, known)}",
+                help=f"it takes {', '.join(known)}",
+            )
     found: dict[str, object] = {_REPLAY[n]: v for n, v in options.items() if n in _REPLAY}
     found["requests"] = _requests(options)
     own = [f"{n.removeprefix(_ENGINE)}={v}" for n, v in options.items() if n.startswith(_ENGINE)]
@@ -46,14 +49,20 @@ def _requests(options: Mapping[str, str]) -> str:
     load = {name: options[name] for name in _LOAD if name in options}
     if "requests" in options:
         if load:
-            raise FlintError("FL899", f"--serve has requests, and {min(load)} as well",
-                             help="a log says when requests come, and how long they are")  # fmt: skip
+            raise FlintError(
+                "FL899",
+                f"--serve has requests, and {min(load)} as well",
+                help="a log says when requests come, and how long they are",
+            )
         return options["requests"]
     kind = "gamma" if "burstiness" in load else "poisson"
     kind, first = ("concurrency",) * 2 if "concurrency" in load else (kind, "rate")
     if first not in load:
-        raise FlintError("FL899", "--serve does not say which requests come",
-                         help="add rate=1..50/s, concurrency=16..64 or requests=FILE")  # fmt: skip
+        raise FlintError(
+            "FL899",
+            "--serve does not say which requests come",
+            help="add rate=1..50/s, concurrency=16..64 or requests=FILE",
+        )
     if not {"lengths", "input", "output"} & load.keys():
         load["lengths"] = "sharegpt"
     rest = (f"{name}={value}" for name, value in load.items() if name != first)

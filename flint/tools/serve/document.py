@@ -65,7 +65,9 @@ def _engine(surface: Surface) -> EngineDocument:
         "stack": setting.stack.name,
         "kernels": setting.profile,
         "cache_tokens": surface.cache_tokens,
-        "cache_bytes_per_token": round(memory.token_bytes, 3), "weight_bytes": memory.weight_bytes,
-        "largest_pass_bytes": surface.largest_pass_bytes, "runtime_bytes": memory.runtime_bytes,
+        "cache_bytes_per_token": round(memory.token_bytes, 3),
+        "weight_bytes": memory.weight_bytes,
+        "largest_pass_bytes": surface.largest_pass_bytes,
+        "runtime_bytes": memory.runtime_bytes,
         "capacity_bytes": memory.capacity_bytes,
-    }  # fmt: skip
+    }

@@ -32,10 +32,14 @@ def served_html(served: Served) -> str:
     names = pool_names(served)
     caches = [(name, pool.cache_over_time) for name, pool in zip(names, pools, strict=True)]
     spent = (
-        bar_and_table([BarSegment(what, share, _SPENT[what]) for what, share in pool.time.items()],
-                      1.0, (Heading("in"),), f"time of {name}")
+        bar_and_table(
+            [BarSegment(what, share, _SPENT[what]) for what, share in pool.time.items()],
+            1.0,
+            (Heading("in"),),
+            f"time of {name}",
+        )
         for name, pool in zip(names, pools, strict=True)
-    )  # fmt: skip
+    )
     sections = [
         Section("summary", "Summary", join((times, said))),
         _percentiles("TTFT", [(s.end_s, s.ttft_ns) for s in spans]),
@@ -57,8 +61,10 @@ def _percentiles(name: str, spans: Sequence[tuple[float, TimeSpread]]) -> Sectio
 
 
 def _lines(
-    curves: Sequence[tuple[str, Iterable[tuple[float, float]]]], written: Callable[[float], str], name: str
-) -> Markup:  # fmt: skip
+    curves: Sequence[tuple[str, Iterable[tuple[float, float]]]],
+    written: Callable[[float], str],
+    name: str,
+) -> Markup:
     dots = [
         [ScatterDot(x, y, series(n), f"{curve}: {written(y)} at {x:.4g} s", 2) for x, y in points]
         for n, (curve, points) in enumerate(curves)

@@ -84,8 +84,11 @@ def replay(
     run.to_the_end()
     if len(run.unserved) == len(requests):
         why = next(iter(run.unserved.values()), "there is none")
-        raise FlintError("FL888", f"no request can be served: {why}",
-                         help="shorten the requests, or give an engine more memory")  # fmt: skip
+        raise FlintError(
+            "FL888",
+            f"no request can be served: {why}",
+            help="shorten the requests, or give an engine more memory",
+        )
     passes = tuple(tuple(e.passes for e in engines) for engines in run.pools)
     return Replay(requests, run.log, run.unserved, pools, passes)
 

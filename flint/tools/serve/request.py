@@ -15,55 +15,88 @@ class ServeRequest(Request):
     """Options of `flint serve` beside those of a capture and an estimate. Texts are as typed."""
 
     requests: str = option(
-        "--requests", metavar="LOAD|FILE", required=True, reads=True,
+        "--requests",
+        metavar="LOAD|FILE",
+        required=True,
+        reads=True,
         help="poisson:10/s,lengths=sharegpt, concurrency:16,input=1024,output=128, or a log (Azure, BurstGPT, "
         "Mooncake, Vidur, ShareGPT, your own CSV or JSON lines).",
-    )  # fmt: skip
+    )
     engine: str = option(
-        "--engine", default="vllm", metavar="NAME[:OPTION=VALUE,...]",
+        "--engine",
+        default="vllm",
+        metavar="NAME[:OPTION=VALUE,...]",
         help="vllm, sglang or trtllm, with options under their own names: vllm:max_num_seqs=128.",
-    )  # fmt: skip
+    )
     replicas: int = option(
-        "--replicas", form=Form.NUMBER, default=1, least=1, metavar="N",
+        "--replicas",
+        form=Form.NUMBER,
+        default=1,
+        least=1,
+        metavar="N",
         help="Engines behind a router, each with the devices of --mesh.",
-    )  # fmt: skip
+    )
     router: str = option(
-        "--router", default="least", words=("least", "round-robin", "prefix"),
+        "--router",
+        default="least",
+        words=("least", "round-robin", "prefix"),
         help="Which engine a request goes to.",
-    )  # fmt: skip
+    )
     decode_replicas: int = option(
-        "--decode-replicas", form=Form.NUMBER, default=0, least=0, metavar="N",
+        "--decode-replicas",
+        form=Form.NUMBER,
+        default=0,
+        least=0,
+        metavar="N",
         help="Engines of a second pool, which decodes; the others then only prefill.",
-    )  # fmt: skip
+    )
     decode_mesh: str | None = option(
-        "--decode-mesh", metavar="MESH",
+        "--decode-mesh",
+        metavar="MESH",
         help="Devices of an engine that decodes (default: --mesh).",
-    )  # fmt: skip
+    )
     decode_cluster: str | None = option(
-        "--decode-cluster", metavar="NAME|FILE", names="clusters", reads=True,
+        "--decode-cluster",
+        metavar="NAME|FILE",
+        names="clusters",
+        reads=True,
         help="Machines of the engines that decode (default: --cluster).",
-    )  # fmt: skip
+    )
     decode_engine: str | None = option(
-        "--decode-engine", metavar="NAME[:OPTION=VALUE,...]",
+        "--decode-engine",
+        metavar="NAME[:OPTION=VALUE,...]",
         help="The engine that decodes (default: --engine).",
-    )  # fmt: skip
+    )
     limits: str | None = option(
-        "--goodput", metavar="LIMITS",
+        "--goodput",
+        metavar="LIMITS",
         help="Count requests within limits: ttft<=2s,tpot<=50ms (also latency, queue).",
-    )  # fmt: skip
+    )
     export: Sequence[str] = option(
-        "--export", form=Form.TEXTS, default=(), metavar="KIND:DIR", role=Writes(adds=True),
+        "--export",
+        form=Form.TEXTS,
+        default=(),
+        metavar="KIND:DIR",
+        role=Writes(adds=True),
         help="Also write what passes take for another simulator: vidur, llmservingsim or sglang (repeatable).",
-    )  # fmt: skip
+    )
     model_config: Path | None = option(
-        "--model-config", form=Form.PATH, metavar="config.json", reads=True,
+        "--model-config",
+        form=Form.PATH,
+        metavar="config.json",
+        reads=True,
         help="The model's numbers as Hugging Face has them, for --export vidur and llmservingsim.",
-    )  # fmt: skip
+    )
     longest: int | None = option(
-        "--longest", form=Form.NUMBER, least=1, metavar="TOKENS",
+        "--longest",
+        form=Form.NUMBER,
+        least=1,
+        metavar="TOKENS",
         help="The longest sequence that the model takes.",
-    )  # fmt: skip
+    )
     memory_share: str = option(
-        "--memory-share", default="90%", metavar="PERCENT",
+        "--memory-share",
+        default="90%",
+        metavar="PERCENT",
         help="Share of a device's memory that an engine takes for weights, passes and the cache.",
-    )  # fmt: skip
+    )

@@ -48,17 +48,22 @@ def limits_of(text: str) -> tuple[Limit, ...]:
     for part in text.split(","):
         match = _LIMIT.fullmatch(part)
         if match is None or not float(match[2]):
-            raise FlintError("FL891", f"'{part.strip()}' is no limit",
-                             help="write ttft<=2s,tpot<=50ms")  # fmt: skip
+            raise FlintError(
+                "FL891", f"'{part.strip()}' is no limit", help="write ttft<=2s,tpot<=50ms"
+            )
         name = match[1].lower()
         if name not in LIMITED or name in found:
             why = "stands twice" if name in found else f"is not limited{nearest(name, LIMITED)}"
-            raise FlintError("FL891", f"{name} {why} in '{text}'",
-                             help=f"limit {', '.join(LIMITED)}")  # fmt: skip
+            raise FlintError(
+                "FL891", f"{name} {why} in '{text}'", help=f"limit {', '.join(LIMITED)}"
+            )
         found[name] = Limit(name, float(match[2]) * _NS[match[3]])
     if "ttft" in found and "latency" in found and found["latency"].most_ns < found["ttft"].most_ns:
-        raise FlintError("FL891", f"'{text}' contradicts itself: the first token comes before the last",
-                         help="a limit of ttft above that of latency limits nothing: leave it out")  # fmt: skip
+        raise FlintError(
+            "FL891",
+            f"'{text}' contradicts itself: the first token comes before the last",
+            help="a limit of ttft above that of latency limits nothing: leave it out",
+        )
     return tuple(found.values())
 
 
@@ -240,9 +245,11 @@ def _gaps(passes: Sequence[Passes]) -> TimeSpread | None:
 
 
 def _goodput(
-    values: dict[str, Floats], ended: Mask,
-    limits: Sequence[Limit], duration_s: float,
-) -> Goodput:  # fmt: skip
+    values: dict[str, Floats],
+    ended: Mask,
+    limits: Sequence[Limit],
+    duration_s: float,
+) -> Goodput:
     good = ended.copy()
     for limit in limits:
         good &= ~(values[limit.quantity] > limit.most_ns)  # one token has no TPOT, and meets it

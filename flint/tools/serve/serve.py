@@ -61,9 +61,13 @@ class Served:
 
 
 def serve(
-    captured: CaptureRequest, estimated: EstimateRequest, asked: ServeRequest,
-    known: Surfaces | None = None, *, sure: bool = True,
-) -> Served:  # fmt: skip
+    captured: CaptureRequest,
+    estimated: EstimateRequest,
+    asked: ServeRequest,
+    known: Surfaces | None = None,
+    *,
+    sure: bool = True,
+) -> Served:
     """Replay requests on engines of a captured model; `known` are surfaces of it from other replays.
 
     If `sure`, also with all passes at both ends of the intervals of their estimates.
@@ -80,13 +84,16 @@ def serve(
     tokens = requests.input_tokens + requests.output_tokens
     served = [
         replace(
-            surface, memory_share=share, longest=asked.longest, most_new=kind.rules.max_tokens,
+            surface,
+            memory_share=share,
+            longest=asked.longest,
+            most_new=kind.rules.max_tokens,
             most_sequences=min(kind.rules.max_sequences, len(requests)),
             most_context=asked.longest or int(tokens.max(initial=1)),
             sequence_ns=kind.rules.sequence_ns,
         )
         for surface, kind in zip(surfaces, kinds, strict=True)
-    ]  # fmt: skip
+    ]
     for surface in served:
         _ = surface.cache_tokens  # raises where none fits, before anything is replayed
 
@@ -142,16 +149,18 @@ def _kinds(
         mesh, cluster = asked.decode_mesh or first.mesh, asked.decode_cluster or first.cluster
         return [first, _Kind(rules, mesh, cluster, asked.decode_replicas)]
     if asked.decode_mesh or asked.decode_cluster or asked.decode_engine:
-        raise FlintError("FL218", "engines that decode have no number",
-                         help="add --decode-replicas N")  # fmt: skip
+        raise FlintError(
+            "FL218", "engines that decode have no number", help="add --decode-replicas N"
+        )
     return [first]
 
 
 def _share(text: str) -> float:
     found = share_in(text)
     if not 0 < found <= 1:
-        raise FlintError("FL892", f"--memory-share {text} is no share",
-                         help="give 90%, or a number up to 1")  # fmt: skip
+        raise FlintError(
+            "FL892", f"--memory-share {text} is no share", help="give 90%, or a number up to 1"
+        )
     return found
 
 
@@ -168,14 +177,26 @@ def requests_rows(served: Served) -> Sequence[Sequence[object]]:
     seconds = ((x / 1e9).round(6).tolist() for x in (t.queued, t.scheduled, t.first, t.last))
     return list(
         zip(
-            r.input_tokens.tolist(), r.output_tokens.tolist(), *seconds,
-            t.preemptions.tolist(), t.cached.tolist(), t.replica.tolist(), strict=True,
+            r.input_tokens.tolist(),
+            r.output_tokens.tolist(),
+            *seconds,
+            t.preemptions.tolist(),
+            t.cached.tolist(),
+            t.replica.tolist(),
+            strict=True,
         )
-    )  # fmt: skip
+    )
 
 
 #: The header of `requests_rows`, as logs have it: what is written can be read again.
 REQUEST_COLUMNS = (
-    "input_tokens", "output_tokens", "queued_s", "scheduled_s", "first_token_s", "last_token_s",
-    "preemptions", "cached_tokens", "engine",
-)  # fmt: skip
+    "input_tokens",
+    "output_tokens",
+    "queued_s",
+    "scheduled_s",
+    "first_token_s",
+    "last_token_s",
+    "preemptions",
+    "cached_tokens",
+    "engine",
+)

@@ -47,8 +47,11 @@ def _engine(number: int, name: str, c: PassColumns, block_tokens: int) -> Iterat
     for start, end, kind, decodes, prompts, new in rows:
         said = {"decodes": decodes, "prompts": prompts, "prompt_tokens": new}
         yield from _slice(base + 1, KINDS[kind].value, start, end, said)
-    counters = {"tokens in the cache": c.used * block_tokens,
-                "sequences that run": c.decodes + c.prompts, "sequences that wait": c.waiting}  # fmt: skip
+    counters = {
+        "tokens in the cache": c.used * block_tokens,
+        "sequences that run": c.decodes + c.prompts,
+        "sequences that wait": c.waiting,
+    }
     idle = np.append(c.start_ns[1:] > c.end_ns[:-1], True)[: len(c.start_ns)]
     for track, (what, values) in enumerate(counters.items(), base + 2):
         unit = messages().CounterDescriptor()
@@ -68,8 +71,13 @@ def _lives(replay: Replay, number: int, name: str, until: float) -> Iterator[obj
     free: list[tuple[float, int]] = []
     resumed = np.where(np.isnan(t.resumed), t.first, t.resumed)
     moments = np.column_stack([t.queued, t.scheduled, t.first, resumed, t.last])
-    said = {"input_tokens": r.input_tokens, "output_tokens": r.output_tokens, "cached_tokens": t.cached,
-            "preemptions": t.preemptions, "engine": t.replica}  # fmt: skip
+    said = {
+        "input_tokens": r.input_tokens,
+        "output_tokens": r.output_tokens,
+        "cached_tokens": t.cached,
+        "preemptions": t.preemptions,
+        "engine": t.replica,
+    }
     mine = np.flatnonzero(~np.isnan(t.last) & (t.queued < until))
     for request in mine[np.argsort(t.queued[mine], kind="stable")].tolist():
         at = moments[request].tolist()

@@ -40,9 +40,21 @@ Perfetto = Annotated[
 _SAID = Said({"mesh": "Devices of one engine: 8, or model=8."})
 #: Options of captures that a pass of an engine has no use for.
 _NO_PASS = (
-    "world", "chunks", "cut", "microbatches", "schedule", "steps", "step", "chip", "clusters",
-    "hints", "cross_check", "profile", "script_arguments", "compiler",
-)  # fmt: skip
+    "world",
+    "chunks",
+    "cut",
+    "microbatches",
+    "schedule",
+    "steps",
+    "step",
+    "chip",
+    "clusters",
+    "hints",
+    "cross_check",
+    "profile",
+    "script_arguments",
+    "compiler",
+)
 
 
 @takes_requests

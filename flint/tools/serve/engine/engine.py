@@ -57,9 +57,14 @@ class Engine:
     """The state of one engine. `prefills` engines hand sequences on after their first token."""
 
     def __init__(
-        self, times: EngineTimes, rules: EngineRules, log: RequestTimes, unit_tokens: int, *,
+        self,
+        times: EngineTimes,
+        rules: EngineRules,
+        log: RequestTimes,
+        unit_tokens: int,
+        *,
         prefills: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.rules = rules
         self.cache = PagedCache(times.cache_tokens, rules.block_tokens, unit_tokens)
         self.clock = 0.0

@@ -36,8 +36,12 @@ class Speculation:
 
     def drafting(self, rules: EngineRules) -> EngineRules:
         """Rules with drafts."""
-        return replace(rules, draft_tokens=self.draft_tokens, acceptance=self.acceptance_rate,
-                       draft_share=self.draft_share)  # fmt: skip
+        return replace(
+            rules,
+            draft_tokens=self.draft_tokens,
+            acceptance=self.acceptance_rate,
+            draft_share=self.draft_share,
+        )
 
 
 @dataclass(frozen=True)
@@ -67,10 +71,17 @@ class Vllm(Speculation):
         most = _sequences("max_num_seqs", self.max_num_seqs, 1024, "max_num_batched_tokens", tokens)
         reserve = Reserve.PROMPT if self.scheduler_reserve_full_isl else Reserve.CHUNK
         return EngineRules(
-            most, tokens, self.block_size, reserve, self.host_us * 1e3, self.enable_prefix_caching,
-            self.enable_chunked_prefill, order=self.scheduling_policy, watermark=self.watermark,
+            most,
+            tokens,
+            self.block_size,
+            reserve,
+            self.host_us * 1e3,
+            self.enable_prefix_caching,
+            self.enable_chunked_prefill,
+            order=self.scheduling_policy,
+            watermark=self.watermark,
             sequence_ns=self.sequence_us * 1e3,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -98,10 +109,17 @@ class Sglang(Speculation):
         beside = tokens if self.enable_mixed_chunk else 1 << 53  # decodes alone take no chunk
         most = _sequences("max_running_requests", asked, 2048, "chunked_prefill_size", beside)
         return EngineRules(
-            most, tokens, self.page_size, Reserve.EXPECTED, self.host_us * 1e3,
-            not self.disable_radix_cache, prefill_first=True, mixed=self.enable_mixed_chunk,
-            victim=Victim.SHORTEST, expected=Expected(first, first * 0.14),
-        )  # fmt: skip
+            most,
+            tokens,
+            self.page_size,
+            Reserve.EXPECTED,
+            self.host_us * 1e3,
+            not self.disable_radix_cache,
+            prefill_first=True,
+            mixed=self.enable_mixed_chunk,
+            victim=Victim.SHORTEST,
+            expected=Expected(first, first * 0.14),
+        )
 
 
 class Capacity(StrEnum):
@@ -135,12 +153,21 @@ class Trtllm(Speculation):
         most = _sequences("max_batch_size", self.max_batch_size, 2048, "max_num_tokens", tokens)
         reserve = Reserve.WHOLE if guaranteed else Reserve.PROMPT
         return EngineRules(
-            most, tokens, self.tokens_per_block, reserve, self.host_us * 1e3,
-            self.enable_block_reuse, self.enable_chunked_prefill,
-        )  # fmt: skip
+            most,
+            tokens,
+            self.tokens_per_block,
+            reserve,
+            self.host_us * 1e3,
+            self.enable_block_reuse,
+            self.enable_chunked_prefill,
+        )
 
 
-ENGINES: dict[str, type[Vllm | Sglang | Trtllm]] = {"vllm": Vllm, "sglang": Sglang, "trtllm": Trtllm}  # fmt: skip
+ENGINES: dict[str, type[Vllm | Sglang | Trtllm]] = {
+    "vllm": Vllm,
+    "sglang": Sglang,
+    "trtllm": Trtllm,
+}
 
 
 def rules_of(text: str) -> EngineRules:
@@ -150,8 +177,9 @@ def rules_of(text: str) -> EngineRules:
         raise FlintError("FL890", f"'{spec.first}' of '{text}' is not written key=value")
     if spec.name not in ENGINES:
         near = nearest(spec.name, [*ENGINES])
-        raise FlintError("FL890", f"'{text}' is no engine{near}",
-                         help="write " + ", ".join(ENGINES))  # fmt: skip
+        raise FlintError(
+            "FL890", f"'{text}' is no engine{near}", help="write " + ", ".join(ENGINES)
+        )
     found = fill(ENGINES[spec.name], spec, "FL890")
     return found.drafting(found.rules())
 
@@ -159,6 +187,9 @@ def rules_of(text: str) -> EngineRules:
 def _sequences(name: str, asked: int | None, most: int, token_name: str, tokens: int) -> int:
     """How many sequences may run: each computes at least a token in a pass."""
     if asked is not None and asked > tokens:
-        raise FlintError("FL890", f"{token_name}={tokens} is less than {name}={asked}",
-                         help=f"each sequence takes a token of a pass: lower {name}")  # fmt: skip
+        raise FlintError(
+            "FL890",
+            f"{token_name}={tokens} is less than {name}={asked}",
+            help=f"each sequence takes a token of a pass: lower {name}",
+        )
     return min(most, tokens) if asked is None else asked

@@ -36,8 +36,11 @@ def exports_of(asked: ServeRequest) -> list[tuple[ExportKind, Path]]:
     for text in asked.export:
         kind, _, directory = text.partition(":")
         if kind not in [*ExportKind] or not directory:
-            raise FlintError("FL909", f"--export {text} is no KIND:DIR{nearest(kind, [*ExportKind])}",
-                             help=f"kinds are {', '.join(ExportKind)}: --export vidur:tables")  # fmt: skip
+            raise FlintError(
+                "FL909",
+                f"--export {text} is no KIND:DIR{nearest(kind, [*ExportKind])}",
+                help=f"kinds are {', '.join(ExportKind)}: --export vidur:tables",
+            )
         _require_config(ExportKind(kind), asked.model_config)
         found.append((ExportKind(kind), Path(directory)))
     return found
@@ -52,9 +55,15 @@ def export_served(
 
 
 def export(
-    surface: Surface, kind: ExportKind, directory: Path, *, engine: EngineRules,
-    config: Path | None = None, name: str | None = None, force: bool = False,
-) -> list[Path]:  # fmt: skip
+    surface: Surface,
+    kind: ExportKind,
+    directory: Path,
+    *,
+    engine: EngineRules,
+    config: Path | None = None,
+    name: str | None = None,
+    force: bool = False,
+) -> list[Path]:
     """Write a surface as tables of another simulator, with a README of what they cannot hold.
 
     `config` is the model's `config.json`, `name` its name on Hugging Face if that does not say it; tables
@@ -72,8 +81,11 @@ def export(
 
 def _require_config(kind: ExportKind, config: Path | None) -> None:
     if config is None and kind is not ExportKind.SGLANG:
-        raise FlintError("FL896", f"tables for {kind} say the numbers of their model",
-                         help="give its config.json, as Hugging Face has it: --model-config config.json")  # fmt: skip
+        raise FlintError(
+            "FL896",
+            f"tables for {kind} say the numbers of their model",
+            help="give its config.json, as Hugging Face has it: --model-config config.json",
+        )
 
 
 def _files(

@@ -91,8 +91,11 @@ def read_model(path: Path, name: str | None) -> ModelNumbers:
         raise FlintError("FL896", f"cannot read {path}: {error}", help=_HELP) from error
     found = found.model_copy(update={"name": name or found.name})
     if not _NAME.fullmatch(found.name):
-        raise FlintError("FL896", f"the model of {path} has no usable name: '{found.name}'",
-                         help="give its name on Hugging Face: meta-llama/Llama-3.1-8B")  # fmt: skip
+        raise FlintError(
+            "FL896",
+            f"the model of {path} has no usable name: '{found.name}'",
+            help="give its name on Hugging Face: meta-llama/Llama-3.1-8B",
+        )
     return found
 
 

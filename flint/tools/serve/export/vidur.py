@@ -9,10 +9,23 @@ from flint.tools.serve.export.passes import COMMUNICATION, PassTimes
 from flint.tools.serve.export.table import csv_of, grid, readme
 
 #: Operations of mlp.csv, and the product that is in some. What is no product is in `add`, others are empty.
-_OPERATIONS = ("input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj",
-               "post_attention_layernorm", "mlp_up_proj", "mlp_act", "mlp_down_proj", "add")  # fmt: skip
-_PRODUCTS = {"attn_pre_proj": "qkv_proj", "attn_post_proj": "o_proj",
-             "mlp_up_proj": "gate_up_proj", "mlp_down_proj": "down_proj"}  # fmt: skip
+_OPERATIONS = (
+    "input_layernorm",
+    "attn_pre_proj",
+    "attn_rope",
+    "attn_post_proj",
+    "post_attention_layernorm",
+    "mlp_up_proj",
+    "mlp_act",
+    "mlp_down_proj",
+    "add",
+)
+_PRODUCTS = {
+    "attn_pre_proj": "qkv_proj",
+    "attn_post_proj": "o_proj",
+    "mlp_up_proj": "gate_up_proj",
+    "mlp_down_proj": "down_proj",
+}
 #: Vidur rounds the tokens of a pass up to a multiple of this.
 _ROUND = 8
 
@@ -45,10 +58,14 @@ def _mlp(times: PassTimes, tokens: list[int], named: dict[str, Float64s]) -> byt
     return csv_of(
         ("num_tokens", *(f"time_stats.{name}.median" for name in _OPERATIONS)),
         ((count, *(_ms(c[at]) for c in columns)) for at, count in enumerate(tokens)),
-        n_head=m.num_attention_heads, n_kv_head=m.kv_heads, n_embd=m.hidden_size,
-        n_expanded_embd=m.intermediate_size, vocab_size=m.vocab_size, use_gated_mlp=m.gated,
+        n_head=m.num_attention_heads,
+        n_kv_head=m.kv_heads,
+        n_embd=m.hidden_size,
+        n_expanded_embd=m.intermediate_size,
+        vocab_size=m.vocab_size,
+        use_gated_mlp=m.gated,
         num_tensor_parallel_workers=times.devices,
-    )  # fmt: skip
+    )
 
 
 def _attention(times: PassTimes) -> bytes:
@@ -66,10 +83,14 @@ def _attention(times: PassTimes) -> bytes:
     operations = ("attn_prefill", "attn_decode", "attn_kv_cache_save")
     medians = (f"time_stats.{name}.median" for name in operations)
     return csv_of(
-        ("batch_size", "prefill_chunk_size", "kv_cache_size", *medians), rows,
-        n_embd=m.hidden_size, n_q_head=m.num_attention_heads, n_kv_head=m.kv_heads,
-        block_size=times.rules.block_tokens, num_tensor_parallel_workers=times.devices,
-    )  # fmt: skip
+        ("batch_size", "prefill_chunk_size", "kv_cache_size", *medians),
+        rows,
+        n_embd=m.hidden_size,
+        n_q_head=m.num_attention_heads,
+        n_kv_head=m.kv_heads,
+        block_size=times.rules.block_tokens,
+        num_tensor_parallel_workers=times.devices,
+    )
 
 
 def _all_reduce(times: PassTimes, tokens: list[int], ns: Float64s) -> bytes:
@@ -89,7 +110,10 @@ def _overhead(times: PassTimes) -> bytes:
     return csv_of(
         ("batch_size", "sampler_e2e_median"),
         ((count, _ms(head[at])) for at, count in enumerate(sequences)),
-        model_name=times.model.name, tensor_parallel_degree=times.devices, schedule_median=0.0,
-        prepare_inputs_e2e_median=_ms(times.rules.host_ns), process_model_outputs_median=0.0,
+        model_name=times.model.name,
+        tensor_parallel_degree=times.devices,
+        schedule_median=0.0,
+        prepare_inputs_e2e_median=_ms(times.rules.host_ns),
+        process_model_outputs_median=0.0,
         ray_comm_time_mean=0.0,
-    )  # fmt: skip
+    )

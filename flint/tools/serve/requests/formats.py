@@ -36,11 +36,16 @@ FORMATS = (
         ("input_tokens", "prompt_tokens", "input_toks"),
         ("output_tokens", "completion_tokens", "output_toks"),
         (
-            ("arrival_s", 1.0), ("queued_s", 1.0), ("arrival_ms", 1e-3), ("queued_ms", 1e-3),
-            ("arrival_time_ns", 1e-9), ("arrival", 1.0), ("timestamp", None),
+            ("arrival_s", 1.0),
+            ("queued_s", 1.0),
+            ("arrival_ms", 1e-3),
+            ("queued_ms", 1e-3),
+            ("arrival_time_ns", 1e-9),
+            ("arrival", 1.0),
+            ("timestamp", None),
         ),
     ),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,10 @@ def columns_of(names: Sequence[str], where: str) -> LogColumns:
 
 
 def _columns(form: LogFormat, known: dict[str, str]) -> LogColumns | None:
-    tokens = [next((known[n.lower()] for n in names if n.lower() in known), None)
-              for names in (form.input, form.output, form.priority)]  # fmt: skip
+    tokens = [
+        next((known[n.lower()] for n in names if n.lower() in known), None)
+        for names in (form.input, form.output, form.priority)
+    ]
     arrival = next(((known[n.lower()], u) for n, u in form.arrival if n.lower() in known), None)
     if tokens[0] is None or tokens[1] is None:
         return None

@@ -68,8 +68,11 @@ def requests_of(text: str) -> Requests:
         return read_log(Path(text))
     spec = parse_spec(text, "FL889")
     if not spec.first:
-        raise FlintError("FL889", f"'{text}' has nothing behind '{name}:'",
-                         help="write poisson:10/s, concurrency:16 or trace:FILE, then options")  # fmt: skip
+        raise FlintError(
+            "FL889",
+            f"'{text}' has nothing behind '{name}:'",
+            help="write poisson:10/s, concurrency:16 or trace:FILE, then options",
+        )
     if name == "trace":
         log = fill(LogOptions, spec, "FL889", path=spec.first)
         return read_log(log.path, n=log.n, speed=log.speed, strict=log.strict)
@@ -90,8 +93,11 @@ def _generated(load: GeneratedLoad, spec: Spec) -> Requests:
     random = np.random.Generator(np.random.PCG64(load.seed))
     arrival_s = _arrivals(load, spec.name, random)
     if not arrival_s[-1] <= _LONGEST_S:
-        raise FlintError("FL889", f"'{spec.text}' takes {arrival_s[-1]:.3g} s until the last request arrives",
-                         help=f"raise the rate, or lower n: at most {_LONGEST_S:,.0f} s are replayed")  # fmt: skip
+        raise FlintError(
+            "FL889",
+            f"'{spec.text}' takes {arrival_s[-1]:.3g} s until the last request arrives",
+            help=f"raise the rate, or lower n: at most {_LONGEST_S:,.0f} s are replayed",
+        )
     input, output = load.input, load.output
     notes: tuple[str, ...] = ()
     if load.lengths == "sharegpt":
@@ -104,8 +110,11 @@ def _generated(load: GeneratedLoad, spec: Spec) -> Requests:
         output = output or (lambda random, n: log.output_tokens[rows])
         notes = tuple(n for n in log.notes if "arriv" not in n)
     if input is None or output is None:
-        raise FlintError("FL889", f"'{spec.text}' does not say how long requests are",
-                         help="add lengths=sharegpt, or input=1024,output=128")  # fmt: skip
+        raise FlintError(
+            "FL889",
+            f"'{spec.text}' does not say how long requests are",
+            help="add lengths=sharegpt, or input=1024,output=128",
+        )
     drawn = input(random, load.n)
     inputs: Ints = np.maximum(drawn, load.prefix + 1)
     if longer := int(np.count_nonzero(drawn < inputs)):

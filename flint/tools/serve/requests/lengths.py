@@ -31,9 +31,9 @@ def lognormal(mean: float, sigma: float, most: int = 1 << 20) -> Draw:
     Numbers are rounded up, and cut off at `most`, which lowers the mean a little.
     """
     mu = math.log(mean) - sigma**2 / 2
-    return lambda random, n: np.clip(
-        np.ceil(random.lognormal(mu, sigma, n)), 1, most
-    ).astype(np.int64)  # fmt: skip
+    return lambda random, n: np.clip(np.ceil(random.lognormal(mu, sigma, n)), 1, most).astype(
+        np.int64
+    )
 
 
 #: Conversations of ShareGPT, prompt and answer. The means are those of Kwon et al., "Efficient Memory

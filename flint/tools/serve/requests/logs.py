@@ -45,8 +45,11 @@ def read_log(
         if n is not None and len(rows.inputs) >= n:
             break
     if not rows.inputs:
-        raise FlintError("FL887", f"{path} has no request with input and output tokens",
-                         help="; ".join(rows.notes()) or None)  # fmt: skip
+        raise FlintError(
+            "FL887",
+            f"{path} has no request with input and output tokens",
+            help="; ".join(rows.notes()) or None,
+        )
     return _sorted(rows, speed, strict)
 
 
@@ -146,16 +149,22 @@ def _sorted(rows: _Rows, speed: float, strict: bool) -> Requests:
     moved = int(np.count_nonzero(arrival_s[1:] < arrival_s[:-1]))
     if moved and strict:
         first = int(np.flatnonzero(arrival_s[1:] < arrival_s[:-1])[0]) + 2
-        raise FlintError("FL885", f"{rows.path}: request {first} arrives before the one above it",
-                         help="sort the file, or let Flint sort it: leave out strict")  # fmt: skip
+        raise FlintError(
+            "FL885",
+            f"{rows.path}: request {first} arrives before the one above it",
+            help="sort the file, or let Flint sort it: leave out strict",
+        )
     if moved:
         notes += (f"sorted by arrival: {moved:,} rows stood before an earlier one",)
     return Requests(
         str(rows.path) if speed == 1.0 else f"{rows.path}, {speed:g} x as fast",
-        (arrival_s[order] - arrival_s[order[0]]) / speed, np.array(rows.inputs, np.int64)[order],
-        np.array(rows.outputs, np.int64)[order], np.array(rows.priorities, np.int64)[order],
-        prefixes=_prefixes(rows, order), notes=notes,
-    )  # fmt: skip
+        (arrival_s[order] - arrival_s[order[0]]) / speed,
+        np.array(rows.inputs, np.int64)[order],
+        np.array(rows.outputs, np.int64)[order],
+        np.array(rows.priorities, np.int64)[order],
+        prefixes=_prefixes(rows, order),
+        notes=notes,
+    )
 
 
 def _prefixes(rows: _Rows, order: Ints) -> Prefixes | None:

@@ -110,13 +110,19 @@ def _require_entry(request: CaptureRequest) -> None:
     given = {text.partition("=")[0] for text in request.settings}
     taken = given.intersection(SIZES)
     if taken:
-        raise FlintError("FL893", f"--set {min(taken)} is a size of a pass, which flint serve chooses",
-                         help="omit it; requests say how long prompts and outputs are")  # fmt: skip
+        raise FlintError(
+            "FL893",
+            f"--set {min(taken)} is a size of a pass, which flint serve chooses",
+            help="omit it; requests say how long prompts and outputs are",
+        )
     if request.world or input_kind(Target.parse(request.model).path) is not InputKind.PYTHON:
         raise FlintError("FL893", f"{request.model} is no model file with an entry", help=_NEEDS)
     if request.pipeline.given():
-        raise FlintError("FL893", "flint serve has no pipelines",
-                         help="split the model by tensor or expert parallelism, --mesh model=8")  # fmt: skip
+        raise FlintError(
+            "FL893",
+            "flint serve has no pipelines",
+            help="split the model by tensor or expert parallelism, --mesh model=8",
+        )
 
 
 def _inner(file: ModelFile, request: CaptureRequest, sizes: PassSizes) -> Workload:

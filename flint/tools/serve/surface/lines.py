@@ -173,16 +173,25 @@ def _listing(program: Program, pricing: Pricing) -> _Listing:
     kernels, rows = unmasked_kernels_of(program, tf32=pricing.tf32)
     mine = np.flatnonzero(program.kind >= Kind.COLLECTIVE)
     return _Listing(
-        kernels, masks_of(program).select(rows), rows,
+        kernels,
+        masks_of(program).select(rows),
+        rows,
         np.column_stack([kernels.dims, *(getattr(kernels, name) for name in COLUMNS[4:])]),
-        tuple(call_of(program, row, pricing.placement) for row in mine.tolist()), mine, program,
-    )  # fmt: skip
+        tuple(call_of(program, row, pricing.placement) for row in mine.tolist()),
+        mine,
+        program,
+    )
 
 
 def lines_of(
-    programs: Sequence[Program], ns: Sequence[Float64s], pricing: Pricing, sizes: Float64s,
-    said: Sequence[str], whole: Program | None = None, whole_at: int = 0,
-) -> PassLines:  # fmt: skip
+    programs: Sequence[Program],
+    ns: Sequence[Float64s],
+    pricing: Pricing,
+    sizes: Float64s,
+    said: Sequence[str],
+    whole: Program | None = None,
+    whole_at: int = 0,
+) -> PassLines:
     """One program at several sizes (points, 3) as lines; `said` names each point.
 
     `ns` are what an estimate has for each row of each program. `whole` has all layers, if the others have
@@ -258,20 +267,29 @@ def _grouped(
     payload = Polynomials(of_calls.factors[chosen])
     of_call = [number[places[key]] + len(where) for key in keys]
     lines = PassLines(
-        k.select(where), first.masks.select(where), counts,
-        _parts(sizes, len(COLUMNS), np.isin(k.kind[where], _ATTENTION)), sizes,
-        tuple(first.calls[at] for at in chosen), call_counts,
-        _parts(payload, 1, np.zeros(len(chosen), dtype=np.bool_)), payload, pricing,
+        k.select(where),
+        first.masks.select(where),
+        counts,
+        _parts(sizes, len(COLUMNS), np.isin(k.kind[where], _ATTENTION)),
+        sizes,
+        tuple(first.calls[at] for at in chosen),
+        call_counts,
+        _parts(payload, 1, np.zeros(len(chosen), dtype=np.bool_)),
+        payload,
+        pricing,
         LineChanges(np.ones(1), np.ones((len(where) + len(chosen), 1))),
         tuple(program.strings[program.location[row]] for row in first.rows[where].tolist()),
-    )  # fmt: skip
+    )
     return lines, np.array([*of_row.ravel().tolist(), *of_call], dtype=np.int64)
 
 
 def _changes(
-    listings: Sequence[_Listing], ns: Sequence[Float64s], line: Int64s, pricing: Pricing,
+    listings: Sequence[_Listing],
+    ns: Sequence[Float64s],
+    line: Int64s,
+    pricing: Pricing,
     sizes: Float64s,
-) -> LineChanges:  # fmt: skip
+) -> LineChanges:
     """Times of an estimate over those of the models, summed over the kernels of each line."""
     tokens = sizes[:, 0] * sizes[:, 1]
     different = np.unique(tokens)
@@ -335,9 +353,12 @@ def _said(row: tuple[object, ...]) -> str:
 
 
 def _require_times(
-    found: PassLines, listings: Sequence[_Listing], ns: Sequence[Float64s], sizes: Float64s,
+    found: PassLines,
+    listings: Sequence[_Listing],
+    ns: Sequence[Float64s],
+    sizes: Float64s,
     wrong: Mask,
-) -> None:  # fmt: skip
+) -> None:
     """Sizes that are no sums may stand where they change little (the logarithm in a sort).
 
     Raises FlintError FL894 if kernels with such sizes make a pass longer or shorter by `OFF`.

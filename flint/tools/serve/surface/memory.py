@@ -76,8 +76,11 @@ def engine_memory(
     (factors,) = fitted(np.array([arguments], dtype=np.int64), sizes)[0].factors
     token_bytes = round(float(factors[PRODUCTS.index((1, 0, 1))]), 3)
     if token_bytes <= 0:
-        raise FlintError("FL893", "no argument of the model grows with batch * context: it has no cache",
-                         help="take the keys and values of earlier tokens as an argument, and return them")  # fmt: skip
+        raise FlintError(
+            "FL893",
+            "no argument of the model grows with batch * context: it has no cache",
+            help="take the keys and values of earlier tokens as an argument, and return them",
+        )
     weights = float(factors[PRODUCTS.index((0, 0, 0))])
     beside = [u.peak_bytes - a for u, a in zip(uses, arguments, strict=True)]
     if whole:

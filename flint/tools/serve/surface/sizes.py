@@ -132,9 +132,15 @@ def fitted(values: Int64s, sizes: Float64s) -> tuple[Polynomials, Mask]:
 
 
 def _improve(
-    wanted: Float64s, rows: Int64s, products: Float64s, chosen: Int64s, factors: Float64s,
-    error: Float64s, scale: Float64s, exact: Float64s,
-) -> None:  # fmt: skip
+    wanted: Float64s,
+    rows: Int64s,
+    products: Float64s,
+    chosen: Int64s,
+    factors: Float64s,
+    error: Float64s,
+    scale: Float64s,
+    exact: Float64s,
+) -> None:
     """Take a sum of some products where it is closer than what was found before."""
     found, *_ = np.linalg.lstsq(products, wanted[rows].T, rcond=None)
     off = np.abs(products @ found - wanted[rows].T).max(axis=0) / scale[rows]

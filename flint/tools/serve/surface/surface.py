@@ -200,9 +200,14 @@ def _surface(passes: PassCaptures, estimated: EstimateRequest) -> Surface:
     whole = [family.whole for family in (decode, prefill) if family.whole is not None]
     memory = engine_memory(uses, sizes, whole)
     return Surface(
-        decode.lines, prefill.lines, memory, prefill.setting, (decode.late, prefill.late),
-        _notes(decode, prefill), max(decode.factor, prefill.factor),
-    )  # fmt: skip
+        decode.lines,
+        prefill.lines,
+        memory,
+        prefill.setting,
+        (decode.late, prefill.late),
+        _notes(decode, prefill),
+        max(decode.factor, prefill.factor),
+    )
 
 
 def as_engines_run(workload: Workload, request: EstimateRequest) -> EstimateRequest:
@@ -226,9 +231,12 @@ class _Family:
 
 
 def _family(
-    workloads: Sequence[Workload], points: Sequence[PassSizes], request: EstimateRequest,
-    whole: Workload | None, whole_at: int,
-) -> _Family:  # fmt: skip
+    workloads: Sequence[Workload],
+    points: Sequence[PassSizes],
+    request: EstimateRequest,
+    whole: Workload | None,
+    whole_at: int,
+) -> _Family:
     """PassCaptures of one kind. The rank class that ends last at the first point stands for all ranks.
 
     `whole` has all layers, if the others have few; it is of the point `whole_at`.
