@@ -239,7 +239,7 @@ class Recording:
     at which no data said how many rows each part (expert) has, but the policy or a hint. `loops` are
     passes of inference that are alike. `freed` is the memory that the program let go of in the step,
     in that order; where there are loops, nothing is known of it. `older` are the bytes of storages
-    that an event writes, which were there before the step and are there behind it.
+    that were there before the step and are there behind it, whether an event uses them or not.
     """
 
     rank: int
