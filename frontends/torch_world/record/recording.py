@@ -167,7 +167,7 @@ class StorageInfo:
 
     `role` is "parameter", "buffer", "gradient", "optimizer" or "input"; `name` is the parameter's
     (`layers.0.attention.wq.weight`), with the state's name for the optimizer (`...weight/exp_avg`).
-    `on_host` memory is the host's; it is listed if the step copies from it.
+    `on_host` memory is the host's: what the step copies from, and the optimizer's states of that.
     """
 
     num_bytes: int
