@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flint.backends.cost.memory.memory import layouts
 from flint.errors import FlintError
 from flint.frontends.torch_world.program.classes import RankClasses, Recordings, rank_classes
 from flint.frontends.torch_world.program.groups import mesh_of
@@ -33,7 +34,6 @@ from flint.frontends.torch_world.record.recording import Recording
 from flint.ir.op_class import ATTENTION, PRODUCT
 from flint.ir.workload import Workload
 from flint.steps.step import WorldStep
-from flint.tracing import Trace
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLD, RANKS = 4, (0, 1, 3)
@@ -204,14 +204,13 @@ def recorded_ranks(
 
 def _made(workload: Workload, classes: RankClasses) -> Iterator[Rank]:
     """FLOPs of products and peak memory of each of `RANKS`."""
-    estimate = Trace(workload).estimate("h100-dgx", profile="eager")
     for rank in RANKS:
         at = next(n for n, c in enumerate(classes.classes) if c.mask(workload.mesh)[rank])
         program = classes.programs[classes.classes[at].program]
         products = [op in PRODUCT or op in ATTENTION for op in program.op]
-        memory = estimate.classes[at].memory  # real ranks have both in one
         flops = int(program.flops[products].sum())
-        yield Rank((), flops, memory.peak_bytes + memory.host_bytes)
+        device, host = (layout.live_bytes for layout in layouts(program))
+        yield Rank((), flops, int((device + host).max()))  # real ranks have both in one
 
 
 def _virtual_rows(recording: Recording) -> Iterator[Row]:

@@ -14,6 +14,7 @@ import traceback
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import torch
 import torch.distributed as dist
@@ -90,11 +91,17 @@ def group_of(args: Any, kwargs: Any) -> list[int]:
 class Peak(MemTracker):
     """The most memory of all kinds together.
 
-    By module it refuses models that run twice in a step, or hold weights that are not trained. The copy
-    with which gloo makes a reduce-scatter from an all-reduce is not counted.
+    It watches the program from its beginning, as what a step finds is not only what it is seen to touch: DDP
+    holds buckets in C++, a pipeline the memory that it receives into, and a program what it does not use.
+    By module it refuses models that run twice in a step, or hold weights that are not trained: no module is
+    asked. The copy with which gloo makes a reduce-scatter from an all-reduce is not counted.
     """
 
     by_gloo = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._mod_tracker = MagicMock()  # whose hooks do not allow a pipeline's `autograd.grad`
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.by_gloo and str(func) in ("aten.split.Tensor", "aten.copy_.default"):
@@ -102,37 +109,23 @@ class Peak(MemTracker):
         self.by_gloo = str(func).startswith("c10d._reduce_scatter_base_")
         return super().__torch_dispatch__(func, types, args, kwargs)
 
-    def _no_module(self, *_: Any) -> None:
-        """What is known of modules is not asked for."""
-
-    _pre_fw_hook = _post_fw_hook = _pre_bw_hook = _post_bw_hook = _no_module
-
-
-def held(kept: tuple[Any, ...]) -> list[torch.Tensor]:
-    """Tensors of modules and optimizers."""
-    found: list[torch.Tensor] = []
-    for value in kept:
-        if isinstance(value, torch.nn.Module):
-            found += [*value.parameters(), *value.buffers()]
-            found += [p.grad for p in value.parameters() if p.grad is not None]
-        elif isinstance(value, torch.optim.Optimizer):
-            found += [t for s in value.state.values() for t in s.values() if torch.is_tensor(t)]
-        else:
-            found.append(value)
-    return found
+    def again(self) -> None:
+        """What was before does not count; what is there does."""
+        self._peak_mem_snap = self.get_tracker_snapshot()
+        self._peak_mem = {device: kinds["Total"] for device, kinds in self._peak_mem_snap.items()}
 
 
 def run(name: str, **meeting: Any) -> dict[str, Any]:
     """Three steps of a program: what the third did, and the most memory that it took."""
-    training = begin(name, **meeting)
     recorder, tracker = Recorder(), Peak()
     hook = register_optimizer_step_post_hook(recorder.stepped)
-    training.step()  # buckets of DDP are formed anew after it
-    with recorder:
-        training.step()
-        recorder.first = False
-        tracker.track_external(*held(training.kept))
-        with tracker:
+    with tracker:
+        training = begin(name, **meeting)
+        training.step()  # buckets of DDP are formed anew after it
+        with recorder:
+            training.step()
+            recorder.first = False
+            tracker.again()
             training.step()
     hook.remove()
     peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]

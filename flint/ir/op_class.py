@@ -29,7 +29,8 @@ class OpClass(IntEnum):
     NEIGHBOUR = 8  #: what a neighboring stage has sent
     ACCUMULATOR = 9  #: gradients of microbatches, added up
     HOST_VALUE = 10  #: an argument in the host's memory, or a value there as it is seen from a row
-    PART = 11  #: one of several results of the row that it is a view of
+    #: one of several results of the row that it is a view of, or of an update, behind the row that changed it
+    PART = 11
     FREED = 12  #: a program lets go of what this reads: its memory is free from here on
     # made from nothing, or from a few scalars ------------------------------------------------------
     CONSTANT = 16

@@ -14,13 +14,16 @@ PROGRAMS = (
     *("ddp unused parameters", "fsdp uneven", "fsdp mixed precision", "fsdp fused attention"),
     *("fsdp clipped", "hsdp", "sequence parallel", "embedding by uneven rows"),
     *("experts uneven", "ring attention", "pipeline 1f1b", "pipeline interleaved", "muon by torch"),
-    "filled by parts",
+    *("filled by parts", "fsdp second dimension", "fsdp offload", "ddp views of buckets"),
 )
 #: The map of used parameters is the host's in a real run, and filled one by one; CPUs keep statistics
-#: of norms in bfloat16; CUDA has no flash attention for float32.
-OTHER_OPERATORS = ("ddp unused parameters", "fsdp mixed precision", "fsdp fused attention")
-#: Peaks of stages are missed by more than 3 %: see the page.
-MISSED = ("pipeline",)
+#: of norms in bfloat16; CUDA has no flash attention for float32; on CPUs nothing is copied to the host.
+OTHER_OPERATORS = (
+    "ddp unused parameters",
+    "fsdp mixed precision",
+    "fsdp fused attention",
+    "fsdp offload",
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,4 +40,4 @@ def test_ranks_do_what_real_ones_do(name: str, both: dict[str, dict[int, Compare
         one = both[name][rank]
         assert one.is_equal["collectives"] and one.is_equal["products"], one.difference()
         assert one.is_equal["operators"] or name in OTHER_OPERATORS, one.difference()
-        assert one.is_equal["memory"] or name.startswith(MISSED), one.memory_error
+        assert one.is_equal["memory"], one.memory_error

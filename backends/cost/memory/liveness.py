@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.cost.memory.storage import Storage
-from flint.backends.cost.memory.values import Carry, RowValues, eager_updates, values
+from flint.backends.cost.memory.values import Carry, RowValues, eager_updates, updates_apart, values
 from flint.ir.columns import is_any, type_bytes
 from flint.ir.op_class import ELEMENTWISE, MERGED, ON_HOST, OpClass
 from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, Program
@@ -123,7 +123,8 @@ class _Layout:
         self.values: RowValues = values(program)
         #: For each row itself, or of what it is one of several results.
         self.maker = list(range(self.count))
-        for row in np.flatnonzero(program.op == OpClass.PART).tolist():
+        parts = (program.op == OpClass.PART) & ~updates_apart(program)
+        for row in np.flatnonzero(parts).tolist():
             self.maker[row] = self.values.of_row[program.alias[row]]
         self.eager = eager_updates(program, self.values, value_bytes(program))
         self.last, self.reader = self._readers()
@@ -344,13 +345,19 @@ class _Layout:
         if self.whole[row] > storage.size[storage.root(before)]:
             return False
         changed = self.held.get(before, set()) | {before}
-        if self.program.result_bytes[row] > self.whole[row]:
+        if self.program.result_bytes[row] > self.whole[row] and row not in self.tells_apart:
             changed |= self._changed_beside(row)
         for value in changed:
             storage.reserve(value, self.last[row])
         self.held[row] = changed
         storage.join(before, row)
         return True
+
+    @cached_property
+    def tells_apart(self) -> set[int]:
+        """Rows that change several tensors of which all but the first have rows of their own behind them."""
+        seen = np.flatnonzero(updates_apart(self.program)).tolist()
+        return {int(self.program.dependencies(row).max()) for row in seen}
 
     def _changed_beside(self, row: int) -> set[int]:
         """What an operator on lists of tensors changes besides its first, among what it reads.

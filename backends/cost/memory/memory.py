@@ -131,6 +131,8 @@ def _argument(
     updated = is_donated or bool(phases & (1 << Phase.OPTIMIZER))
     if trains and phases == 1 << Phase.OPTIMIZER:
         return MemoryKind.OPTIMIZER_STATE
+    if not phases and program.op[row] == OpClass.HOST_VALUE:
+        return MemoryKind.OPTIMIZER_STATE  # the host updates what only it reads
     if not _is_float(program, row) and not is_donated:
         return MemoryKind.INPUTS
     if trains:

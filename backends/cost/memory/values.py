@@ -180,13 +180,18 @@ def _what_views_see(program: Program) -> NDArray[np.int64]:
     seen = np.where(program.alias >= 0, program.alias, single)
     views = (program.flags & Flag.VIEW) != 0
     views |= (program.kind == Kind.VALUE) & (program.alias >= 0)
-    views &= program.op != OpClass.PART
+    views &= (program.op != OpClass.PART) | updates_apart(program)
     sees = np.where(views, seen, -1).astype(np.int64)
     for row in np.flatnonzero(program.op == OpClass.JOIN).tolist():
         inside = [d for d in program.dependencies(row).tolist() if program.region[d] >= 0]
         inside = [d for d in inside if program.region[d] != program.region[row]]
         sees[row] = next((d for d in inside if program.trips[d] > 0), -1)
     return sees
+
+
+def updates_apart(program: Program) -> NDArray[np.bool_]:
+    """Rows that are one of several updates: views of what was there, that come after the row that changed it."""
+    return np.asarray((program.op == OpClass.PART) & (np.diff(program.dep_start) == 2))
 
 
 # Operators of PyTorch that change what they are given, and what they only come after.

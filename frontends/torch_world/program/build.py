@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flint.frontends.torch_world.program.found_memory import DONATED_ROLES, found_memory
 from flint.frontends.torch_world.program.groups import Channels, Messages, group_of
 from flint.frontends.torch_world.program.memory import FUNCTIONAL, Memory, StreamOrder
-from flint.frontends.torch_world.program.names import is_causal, opcode_of, without_overload
+from flint.frontends.torch_world.program.names import (
+    is_causal,
+    opcode_of,
+    stream_names,
+    without_overload,
+)
 from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.operands import (
     corrected,
@@ -17,11 +22,12 @@ from flint.frontends.torch_world.program.operands import (
     is_indexed,
     is_view,
     made,
+    memory_bytes,
     read,
     results,
     written,
 )
-from flint.frontends.torch_world.program.work import work_of
+from flint.frontends.torch_world.program.work import moved_bytes, work_of
 from flint.frontends.torch_world.record.recording import (
     ALLOCATION,
     Comm,
@@ -392,29 +398,47 @@ class _Build:
         self.order.ran(event, row, bool(waited))
         for tensor in reads:
             self.memory.was_read(tensor, row)
-        for tensor in updates:
-            self.memory.was_written(tensor, row)
-        for tensor in stored:
-            if tensor.storage not in event.writes:
-                self.memory.provide(
-                    tensor.storage, self._part(event, row, tensor, stored[0]), tensor.num_bytes
-                )
+        self._leave_in_memory(event, row, updates, stored)
         return row
 
-    def _part(self, event: Event, row: int, tensor: TensorInfo, first: TensorInfo) -> int:
-        """The row of one of several results: of its own if it is let go of when the first is not."""
-        ends = self.freed_at
-        if event.call.number or ends.get(tensor.storage) == ends.get(first.storage):
+    def _leave_in_memory(
+        self,
+        event: Event,
+        row: int,
+        updates: Sequence[TensorInfo],
+        stored: Sequence[TensorInfo],
+    ) -> None:
+        """`row` has written: what is let go of at another time, or is larger, has a row of its own."""
+        ends = {} if event.call.number else self.freed_at
+        apart = len({ends.get(t.storage) for t in updates}) > 1
+        for tensor in updates:
+            seen = self._seen(row, tensor) if apart and tensor != updates[0] else row
+            self.memory.was_written(tensor, seen)
+        for tensor in stored:
+            if tensor.storage not in event.writes:
+                whole = memory_bytes(event, tensor)
+                apart = ends.get(tensor.storage) != ends.get(stored[0].storage)
+                apart |= whole > tensor.num_bytes
+                made_by = self._result(row, row, tensor, whole) if apart else row
+                self.memory.provide(tensor.storage, made_by, tensor.num_bytes)
+
+    def _seen(self, row: int, tensor: TensorInfo) -> int:
+        """The row of one of several updates: a view of what was there, as it is after `row`."""
+        before = self.memory.writer(tensor)
+        if before < 0 or tensor.storage in self.arguments:
             return row
+        return self._result(row, before, tensor, tensor.num_bytes)
+
+    def _result(self, row: int, alias: int, tensor: TensorInfo, num_bytes: int) -> int:
         return self.builder.add(
             "torch.result",
             Kind.VALUE,
             op=OpClass.PART,
-            deps=[row],
-            alias=row,
+            deps=sorted({row, alias}),
+            alias=alias,
             dtype=dtype_name(tensor.dtype),
             shape=tensor.shape,
-            result_bytes=tensor.num_bytes,
+            result_bytes=num_bytes,
             flags=Flag.VIEW,
         )
 
@@ -463,27 +487,3 @@ def flags_of(event: Event, work: Work, op: OpClass) -> Flag:
     """What an operator's work says of its row, and how its arrays lie."""
     found = Flag.INDEXED if is_indexed(event, work.class_or(op)) else Flag(0)
     return found | Flag.UNPRICED if work.unpriced else found
-
-
-def moved_bytes(
-    work: Work,
-    reads: Sequence[TensorInfo],
-    stored: Sequence[TensorInfo],
-    visible_bytes: Callable[[TensorInfo], int],
-) -> tuple[int, int]:
-    """Bytes that an operator reads and writes: what its work says, or all its tensors."""
-    operand_bytes, result_bytes = work.operand_bytes, work.result_bytes
-    if operand_bytes is None:
-        operand_bytes = sum([visible_bytes(t) for t in reads])
-    if result_bytes is None:
-        result_bytes = sum([t.num_bytes for t in stored])
-    return operand_bytes, result_bytes
-
-
-def stream_names(streams: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of a program's streams: the first is `compute`, and no two are equal."""
-    names = ["compute"]
-    for index, name in enumerate(streams[1:], start=1):
-        wanted = name or f"stream{index}"
-        names.append(f"{wanted}.{index}" if wanted in names else wanted)
-    return tuple(names)

@@ -22,12 +22,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from flint.frontends.torch_world.program.build import Built, moved_bytes
+from flint.frontends.torch_world.program.build import Built
 from flint.frontends.torch_world.program.names import base_name, without_overload
 from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.operands import is_view, read, results
 from flint.frontends.torch_world.program.shards import Shape, Shards
-from flint.frontends.torch_world.program.work import work_of
+from flint.frontends.torch_world.program.work import moved_bytes, work_of
 from flint.frontends.torch_world.record.recording import Event, Recording, StorageInfo, TensorInfo
 from flint.ir.builder import Table
 from flint.ir.mesh import Mesh

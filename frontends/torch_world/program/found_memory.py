@@ -48,6 +48,9 @@ def found_memory(recording: Recording) -> dict[int, TensorInfo]:
     for storage in recording.storages:
         if storage not in known:
             _add_persistent(storage, recording, found)
+    for storage, num_bytes in recording.older.items():
+        if storage not in known | found.keys():  # and nothing in the step uses it
+            found[storage] = TensorInfo(storage, (num_bytes,), "ui8", num_bytes)
     return found
 
 

@@ -53,3 +53,12 @@ def base_name(op: str) -> str:
 def is_foreach(op: str) -> bool:
     """Whether the operator takes lists of tensors and does the same to each."""
     return op.startswith(f"aten.{FOREACH}")
+
+
+def stream_names(streams: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of a program's streams: the first is `compute`, and no two are equal."""
+    names = ["compute"]
+    for index, name in enumerate(streams[1:], start=1):
+        wanted = name or f"stream{index}"
+        names.append(f"{wanted}.{index}" if wanted in names else wanted)
+    return tuple(names)

@@ -22,6 +22,9 @@ _SILENT_WRITES = frozenset({"fsdp.all_gather_copy_in.default"})
 _PUTTING = frozenset(
     ("index_copy", "index_put", "_unsafe_index_put", "scatter", "select_scatter", "slice_scatter")
 )
+#: Losses that make that of each element first, and their sum or mean in the same memory: ATen's `resize_` to
+#: a number keeps it (Loss.cpp, Loss.cu).
+_LOSSES = frozenset(("binary_cross_entropy", "mse_loss", "smooth_l1_loss", "soft_margin_loss"))
 #: Collectives whose result takes the place of their input.
 _UPDATING = (Collective.ALL_REDUCE, Collective.BROADCAST)
 
@@ -68,6 +71,13 @@ def results(event: Event) -> tuple[TensorInfo, ...]:
         return made(event)
     fresh = tuple(t for t in made(event) if t.storage not in event.writes)
     return tuple(sorted(fresh + written(event), key=lambda t: t.num_bytes == 0))
+
+
+def memory_bytes(event: Event, result: TensorInfo) -> int:
+    """The bytes of the memory that a fresh result lies in, which may be larger."""
+    if result.shape or event.call.number or base_name(event.op) not in _LOSSES:
+        return result.num_bytes
+    return max(t.num_bytes for t in (result, *event.inputs))
 
 
 def corrected(event: Event) -> Event:

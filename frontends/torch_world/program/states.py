@@ -96,7 +96,7 @@ class States:
         optimizer: torch.optim.Optimizer,
         parameters: dict[int, tuple[str, Any]],
     ) -> None:
-        updated = _parameters(optimizer)
+        updated, sources = _parameters(optimizer), self._recorder.host_sources
         # Where none is the model's they are copies in float32; else trained beside the model.
         copies = bool(parameters) and all(id(p) not in parameters for p in updated)
         role, name = ("optimizer", "master_weight") if copies else ("parameter", "")
@@ -105,9 +105,13 @@ class States:
                 self._name(found, parameter, role, name)
         for parameter, states in optimizer.state.items():
             path = parameters.get(id(parameter), ("", None))[0]
+            offloaded = self._recorder.storages.number(_local(parameter)) in sources
             for key, value in states.items() if isinstance(states, dict) else ():
                 if isinstance(value, torch.Tensor):
-                    self._name(found, value, "optimizer", f"{path}/{key}" if path else str(key))
+                    place = f"{path}/{key}" if path else str(key)
+                    self._name(
+                        found, value, "optimizer", place, offloaded=offloaded and value.dim() > 0
+                    )
 
     def _name(
         self,
@@ -116,14 +120,16 @@ class States:
         role: str,
         name: str,
         like: DTensor | None = None,
+        offloaded: bool = False,
     ) -> None:
+        """Name a tensor: one of the host if it is `offloaded`, or the step copies from it."""
         local = _local(tensor)
         on_host = not local.is_cuda
         sources = self._recorder.host_sources
         if on_host and not sources:
             return
         number = self._recorder.storages.number(local)
-        if number in found or (on_host and number not in sources):
+        if number in found or (on_host and not offloaded and number not in sources):
             return
         found[number] = StorageInfo(
             num_bytes=int(local.untyped_storage().nbytes()),

@@ -437,3 +437,18 @@ RULES: Mapping[str, WorkRule] = {
 #: Operators that multiply matrices; attention is among them, convolutions are not.
 _MULTIPLY = (matmul, scaled_matmul, linear, grouped_matmul, three_factors, native_attention)
 PRODUCTS = frozenset(n for n, rule in RULES.items() if rule in (*_MULTIPLY, *_ATTENTION))
+
+
+def moved_bytes(
+    work: Work,
+    reads: Sequence[TensorInfo],
+    stored: Sequence[TensorInfo],
+    visible_bytes: Callable[[TensorInfo], int],
+) -> tuple[int, int]:
+    """Bytes that an operator reads and writes: what its work says, or all its tensors."""
+    operand_bytes, result_bytes = work.operand_bytes, work.result_bytes
+    if operand_bytes is None:
+        operand_bytes = sum([visible_bytes(t) for t in reads])
+    if result_bytes is None:
+        result_bytes = sum([t.num_bytes for t in stored])
+    return operand_bytes, result_bytes

@@ -210,8 +210,8 @@ class Recorder(TorchDispatchMode):
                 self.storages.allocate(filter(_on_accelerator, _tensors((result,))))
             if (operator.copies or operator.is_read) and session.graph is None:
                 self._follow_host(operator, args, kwargs, result)
-        elif operator.copies:
-            self._note_input(operator, args, result)
+        else:
+            self._note_found(operator, args, result)
         return result
 
     def _follow_host(
@@ -321,13 +321,11 @@ class Recorder(TorchDispatchMode):
             made = {self.storages.number(t) for t in outputs} - read
             self._offloaded.update(dict.fromkeys(made, source))
 
-    def _note_input(self, operator: _Operator, args: Sequence[Any], result: object) -> None:
-        """A copy from the host before the recorded step may be what the step reads."""
-        outputs = [t for t in _tensors((result,)) if _on_accelerator(t)]
-        if outputs and any(not _on_accelerator(t) for t in _tensors(args)):
-            self.host_inputs.update(
-                (info.storage, info) for info in map(self.storages.info, outputs)
-            )
+    def _note_found(self, operator: _Operator, args: Sequence[Any], result: object) -> None:
+        """What the step may find: a copy from the host, as a batch is, or what it does not touch."""
+        made = list(map(self.storages.info, filter(_on_accelerator, _tensors((result,)))))
+        if operator.copies and made and not all(map(_on_accelerator, _tensors(args))):
+            self.host_inputs.update((info.storage, info) for info in made)
 
     def _record_communication(
         self,

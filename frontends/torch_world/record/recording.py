@@ -167,7 +167,7 @@ class StorageInfo:
 
     `role` is "parameter", "buffer", "gradient", "optimizer" or "input"; `name` is the parameter's
     (`layers.0.attention.wq.weight`), with the state's name for the optimizer (`...weight/exp_avg`).
-    `on_host` memory is the host's; it is listed if the step copies from it.
+    `on_host` memory is the host's: what the step copies from, and the optimizer's states of that.
     """
 
     num_bytes: int
@@ -239,7 +239,7 @@ class Recording:
     at which no data said how many rows each part (expert) has, but the policy or a hint. `loops` are
     passes of inference that are alike. `freed` is the memory that the program let go of in the step,
     in that order; where there are loops, nothing is known of it. `older` are the bytes of storages
-    that an event writes, which were there before the step and are there behind it.
+    that were there before the step and are there behind it, whether an event uses them or not.
     """
 
     rank: int

@@ -62,6 +62,9 @@ class Storages:
         self._watched: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._infos: dict[_Key, TensorInfo] = {}
         self._num_bytes: list[int] = []
+        self._on_device: set[int] = set()
+        #: Bytes of what the device holds when the step starts.
+        self._there: dict[int, int] = {}
         #: What the step allocated, and as a whole until an event uses it.
         self._allocated: set[int] = set()
         self._unused: dict[int, TensorInfo] = {}
@@ -74,6 +77,8 @@ class Storages:
             self._num_bytes.append(storage.nbytes())
             found = self._numbers[storage_address(storage)] = len(self._references) - 1
             self._watched[found] = weakref.ref(storage, partial(self._let_go, found))
+            if tensor.is_cuda:
+                self._on_device.add(found)
         return found
 
     def restart(self) -> None:
@@ -82,6 +87,10 @@ class Storages:
         self._known = None
         self._allocated.clear()
         self._unused.clear()
+        alive = {n: storage for n, ref in self._watched.items() if (storage := ref()) is not None}
+        self._there = {
+            n: s.nbytes() for n, s in alive.items() if n in self._on_device and s.nbytes()
+        }
 
     def allocate(self, tensors: Iterable[torch.Tensor]) -> None:
         """The step allocates memory for tensors, and writes nothing into it."""
@@ -97,10 +106,14 @@ class Storages:
                 yield whole
 
     def older(self, events: Sequence[Event]) -> dict[int, int]:
-        """Bytes of storages that a step changes, has not allocated and never lets go of."""
+        """Bytes of storages that are there when a step starts and that it never lets go of.
+
+        What it changes and has not allocated was there too.
+        """
         gone = {f.storage for f in self.freed_in(len(events)) if f.events < len(events)}
-        changed = {s for event in events for s in event.writes} - self._allocated - gone
-        return {storage: self._num_bytes[storage] for storage in changed}
+        changed = {s for event in events for s in event.writes} - self._allocated
+        found = {s: self._num_bytes[s] for s in changed} | self._there
+        return {storage: found[storage] for storage in sorted(found.keys() - gone)}
 
     def emptied(self, storage: torch.UntypedStorage) -> None:
         """A storage has no bytes now, until the program gives it some again."""

@@ -21,13 +21,14 @@ class Future:
     """
 
     def __init__(self, resolve: Callable[[], Any]) -> None:
-        self._resolve = resolve
-        self._result: list[Any] = []
+        self._resolve: Callable[[], Any] | None = resolve
+        self._result: Any = None
 
     def wait(self) -> Any:
-        if not self._result:
-            self._result.append(self._resolve())
-        return self._result[0]
+        """The result. What it was made of, such as a compressed bucket, is let go of."""
+        if self._resolve is not None:
+            self._result, self._resolve = self._resolve(), None
+        return self._result
 
     def value(self) -> Any:
         return self.wait()

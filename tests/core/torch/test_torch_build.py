@@ -562,6 +562,34 @@ def test_one_of_several_results_goes_before_the_other():
     assert [buffers(build(*steps, freed=f)).live_bytes.max() >> 20 for f in frees] == [3, 4]
 
 
+def test_one_of_several_updates_goes_before_the_other():
+    """FSDP splits what it gathers into memory that goes at once and memory that stays."""
+    source, stays, goes = tensor(1, 2 * MIB), tensor(2, MIB), tensor(3, MIB)
+    steps = [
+        *(event("aten.empty.memory_format", [], [t]) for t in (stays, goes)),
+        event("fsdp.split_with_sizes_copy", [source, stays, goes], writes=(2, 3)),
+        event("aten.relu", [goes], [tensor(4, MIB)]),
+        event("aten.relu", [source], [tensor(5, 2 * MIB)]),
+        event("aten.relu", [stays], [tensor(6, MIB)]),
+    ]
+    of_both = (Freed(4, 4), Freed(5, 5))
+    frees = [(Freed(2, 6), Freed(3, end), *of_both) for end in (4, 6)]
+    assert [buffers(build(*steps, freed=f)).live_bytes.max() >> 20 for f in frees] == [5, 6]
+
+
+@pytest.mark.parametrize(("loss", "peak"), [("mse_loss", 5), ("huber_loss", 4)])
+def test_some_losses_stay_in_the_memory_of_those_of_all_elements(loss, peak):
+    x, y, made, z = tensor(1, MIB), tensor(2, MIB), tensor(3), tensor(4, 2 * MIB)
+    steps = [event(f"aten.{loss}", [x, y], [made]), event("aten.cat", [x, y], [z])]
+    assert buffers(build(*steps, freed=(Freed(3, 2),))).live_bytes.max() >> 20 == peak
+
+
+def test_what_a_step_holds_and_does_not_use_is_there():
+    x, y = tensor(1, MIB), tensor(2, MIB)
+    program = build(event("aten.relu", [x], [y]), older={1: 1 << 20, 7: 1 << 20})
+    assert buffers(program).live_bytes.max() == 3 << 20
+
+
 def test_a_value_with_two_names_is_there_until_both_are_let_go_of():
     x, y, z = tensor(1, MIB), tensor(2, MIB), tensor(3, MIB)
     comm = collective(Collective.ALL_REDUCE, "tp", 1 << 20)

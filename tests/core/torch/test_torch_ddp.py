@@ -8,6 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -226,6 +227,22 @@ def test_compression_hooks_halve_the_bytes(hook: str) -> None:
         wrapped.register_comm_hook(None, getattr(default_hooks, hook))
         assert steps(wrapped, seen) == [num_bytes // 2 for num_bytes in whole]
         assert "mul.out" not in seen.ops  # the hook divides
+
+
+def test_a_compressed_bucket_goes_when_gradients_are_there() -> None:
+    compressed: list[Any] = []
+
+    def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        small = bucket.buffer().half()
+        compressed.append(weakref.ref(small.untyped_storage()))
+        done = dist.all_reduce(small, async_op=True).get_future()
+        return done.then(lambda future: bucket.buffer().copy_(future.value()[0]))
+
+    with world() as seen:
+        wrapped = DistributedDataParallel(model())
+        wrapped.register_comm_hook(None, hook)
+        steps(wrapped, seen)
+    assert compressed and all(small() is None for small in compressed)
 
 
 def test_hooks_built_in_and_of_the_user() -> None:

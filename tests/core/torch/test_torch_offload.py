@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flint.backends.cost.memory.memory import memory_use
 from flint.frontends.torch_world.program.build import build_program
 from flint.frontends.torch_world.record.recording import Event, HostCopy
 from flint.ir.mesh import Mesh
@@ -52,6 +53,19 @@ def test_weights_that_live_on_the_host_are_copied_and_batches_are_there() -> Non
     (weight,), (load,) = rows(program, OpClass.HOST_VALUE), rows(program, OpClass.FROM_HOST)
     assert program.dependencies(load).tolist() == [weight]
     assert (program.kind == Kind.PARAMETER).sum() == 1
+
+
+def test_states_of_weights_that_live_on_the_host_are_there_too() -> None:
+    program = built(
+        event("aten._to_copy", [WEIGHT], [DEVICE], host=HostCopy.FROM_HOST),
+        event("aten.relu", [DEVICE], [BACK]),
+        storages={
+            3: stored("parameter", "w", WEIGHT, on_host=True),
+            4: stored("optimizer", "w/exp_avg", tensor(4, 8, 4), on_host=True),
+        },
+    )
+    memory = memory_use(program)
+    assert memory.host_breakdown == {"parameters": 8 * 4 * 4, "optimizer_state": 8 * 4 * 4}
 
 
 PROGRAM = textwrap.dedent(
@@ -162,3 +176,6 @@ def test_fsdp_shards_a_model_that_was_made_on_the_cpu(where: str, tmp_path: Path
     assert sorted(program.operand_bytes[stores]) == ([bias] * 3 + [weight] * 3) * offloaded
     told = [warning for warning in found.warnings if "AdamW updates parameters" in warning]
     assert len(told) == offloaded
+    (rank_class,) = found.estimate("h100-dgx").classes
+    states = 2 * 3 * (weight + bias) * offloaded
+    assert rank_class.memory.host_breakdown.get("optimizer_state", 0) == states

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flint.frontends.torch_world.program.build import moved_bytes
 from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.operands import read as read_by
 from flint.frontends.torch_world.program.operands import results
+from flint.frontends.torch_world.program.work import moved_bytes
 from flint.ir.op_class import OpClass
 from flint.tools.measure.profiles.attribution import chosen
 from flint.tools.measure.profiles.operators import events

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.frontends.torch_world.program.build import flags_of, moved_bytes
+from flint.frontends.torch_world.program.build import flags_of
 from flint.frontends.torch_world.program.groups import Messages
 from flint.frontends.torch_world.program.names import is_causal, opcode_of, without_overload
 from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.operands import read as read_by
 from flint.frontends.torch_world.program.operands import results
+from flint.frontends.torch_world.program.work import moved_bytes
 from flint.frontends.torch_world.record.recording import Comm as Message
 from flint.frontends.torch_world.record.recording import CommKind
 from flint.ir.mesh import Group, Mesh
