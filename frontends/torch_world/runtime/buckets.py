@@ -22,7 +22,7 @@ class Future:
 
     def __init__(self, resolve: Callable[[], Any]) -> None:
         self._resolve: Callable[[], Any] | None = resolve
-        self._result: Any = None
+        self._result: object = None
 
     def wait(self) -> Any:
         """The result. What it was made of, such as a compressed bucket, is let go of."""
