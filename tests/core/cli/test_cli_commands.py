@@ -54,8 +54,8 @@ OPTIONS = {
     "report": "--class --force --json --output --quiet --verbose -o -q -v PATH [OTHER]",
     "schedules": "--chunks --force --json --microbatches --quiet --ranks --svg --verbose -q -v NAME",
     "serve": "--args --decode-cluster --decode-engine --decode-mesh --decode-replicas --engine --export --force "
-    "--goodput --json --longest --memory-share --mesh --model-config --output --quiet --replicas --requests --router --set "
-    "--trip-count --verbose -m -o -q -v MODEL[:NAME]",
+    "--goodput --html --json --longest --memory-share --mesh --model-config --output --perfetto --quiet --replicas --requests "
+    "--router --set --trip-count --verbose -m -o -q -v MODEL[:NAME]",
     "simulate": "--binary --jitter --json --limit --memory --memory-limit --network --quiet --seed --straggler "
     "--system --verbose --with -q -v DIR",
     "synth": "--bytes --count --flops --json --layers --like --memory --mesh --model --output "
