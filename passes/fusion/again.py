@@ -148,7 +148,7 @@ class _Again:
         self._read, self._inputs = _bytes_to_compute(program, roles)
         self._takes = _takes(program, roles).tolist()
         self._layouts = _layouts_again(program, roles).tolist()
-        stays = ((program.flags & Flag.IN_PLACE) != 0) | is_any(program, OpClass.GATHER)
+        stays = (program.flags & Flag.IN_PLACE) != 0
         self._cheap = (elements & (roles.role == RowRole.ELEMENT) & ~stays).tolist()
         self._elements = roles.elements.tolist()
         self._stored = program.result_bytes.tolist()

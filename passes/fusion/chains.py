@@ -436,14 +436,8 @@ def _names(inlined: Inlined, kernel: Int64s) -> dict[str, Any]:
     for stands, rows in members.items():
         if any(role[r] == RowRole.MATMUL for r in rows):
             continue
-        looked = next((r for r in rows if program.op[r] == OpClass.GATHER), None)
-        if looked is not None:  # whatever else it does, it reads here and there
-            for column in (opcode, op, dims):
-                column[stands] = column[looked]
-            continue
         kind, source = kernel_class(program, roles, inlined.softmax, rows)
         op[stands] = kind
         opcodes, opcode[stands] = with_value(opcodes, MERGED_NAMES[kind])
         dims[stands] = program.dims[source] if source >= 0 else 0
-    group = np.where((program.op == OpClass.ALL_SLICE) & (op != program.op), -1, program.group)
-    return {"opcode": opcode, "opcodes": opcodes, "op": op, "dims": dims, "group": group}
+    return {"opcode": opcode, "opcodes": opcodes, "op": op, "dims": dims}

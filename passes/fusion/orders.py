@@ -9,12 +9,9 @@ import numpy as np
 from flint.ir.columns import consumers, is_any
 from flint.ir.dims import ProductDims
 from flint.ir.op_class import OpClass
-from flint.ir.program import Flag, Kind, Program
+from flint.ir.program import Kind, Program
 from flint.passes.fusion.merging import overwritten, storage_rows
 from flint.passes.fusion.roles import ELEMENT, VIEW, Roles, RowRole
-
-#: Rows that read elements at places that are calculated: XLA does it wherever these are used.
-_LOOKED_UP = frozenset({OpClass.ALL_SLICE, OpClass.GATHER})
 
 
 def turning_rows(program: Program, roles: Roles) -> tuple[list[int], list[int]]:
@@ -144,7 +141,7 @@ def with_turns(program: Program, roles: Roles) -> Roles:
 
 
 def with_copies(program: Program, roles: Roles) -> Roles:
-    """Roles in which look-ups are element-wise, and slices of stacks are copies in loops with an optimization barrier, which JAX's
+    """Roles in which slices of stacks are copies in loops with an optimization barrier, which JAX's
     checkpointing sets, and where the slice or the stack is overwritten (XLA).
     """
     held = np.array([*(r.barrier for r in program.regions), False])[program.region]
@@ -156,7 +153,4 @@ def with_copies(program: Program, roles: Roles) -> Roles:
         values = (row, *program.dependencies(row).tolist())
         if held[row] or any((program.region[row], storage[d]) in written for d in values):
             role[row] = RowRole.ALONE
-    looked = is_any(program, _LOOKED_UP) & (program.kind == Kind.COMPUTE)
-    looked &= (program.flags & (Flag.LAUNCHED | Flag.UNPRICED)) == 0
-    role[looked] = RowRole.ELEMENT
-    return Roles(**{**vars(roles), "role": role, "moves": roles.moves | looked})
+    return Roles(**{**vars(roles), "role": role})
