@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -93,26 +94,25 @@ class Situation:
     members: Sequence[Sequence[int]]
     world: int
 
+    @cached_property
+    def parts(self) -> Int64s:
+        """Of each rank the number of those that are alike."""
+        return find_parts(self.cohorts, self.exchange, self.members, self.world)
+
 
 def examine(situation: Situation, parts: Int64s | None = None) -> Deadlock | Doubt | None:
     """None where the traces end at any times, a `Deadlock` where they never end.
 
     A `Doubt` where that depends on times, or where this proof is too weak: it may be that either
-    order is fine. `parts` are those of `find_parts` unless they are given; parts of one rank each are
+    order is fine. `parts` are those of the situation unless they are given; parts of one rank each are
     always right.
     """
     found = _unordered(situation.cohorts)
     if found is not None:
         return found
     if parts is None:
-        s = situation
-        parts = find_parts(s.cohorts, s.exchange, s.members, s.world)
-    world = _Actors(situation, parts, with_slots=False)
-    world.run()
-    if world.meets_itself and world.explain():  # each rank's own reason, then
-        world = _Actors(situation, np.arange(situation.world), with_slots=False)
-        world.run()
-    deadlock = world.explain()
+        parts = situation.parts
+    deadlock = _deadlock(situation, parts)
     if deadlock or not any(cohort.nodes.slot_order.held_up for cohort in situation.cohorts):
         return deadlock
     world = _Actors(situation, parts, with_slots=True)
@@ -127,12 +127,16 @@ def examine_unbuffered(situation: Situation) -> Deadlock | None:
     """
     if not any(_is_awaited(cohort) for cohort in situation.cohorts):
         return None
-    s = situation
-    parts = find_parts(s.cohorts, s.exchange, s.members, s.world)
-    world = _Actors(situation, parts, with_slots=False, is_buffered=False)
+    return _deadlock(situation, situation.parts, is_buffered=False)
+
+
+def _deadlock(situation: Situation, parts: Int64s, *, is_buffered: bool = True) -> Deadlock | None:
+    """What never ends if nothing has to wait for the slot."""
+    world = _Actors(situation, parts, with_slots=False, is_buffered=is_buffered)
     world.run()
-    if world.explain() and len(np.unique(parts)) < s.world:  # each rank's own reason
-        world = _Actors(situation, np.arange(s.world), with_slots=False, is_buffered=False)
+    if world.meets_itself and world.explain():  # each rank's own reason, then
+        alone = np.arange(situation.world)
+        world = _Actors(situation, alone, with_slots=False, is_buffered=is_buffered)
         world.run()
     return world.explain()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,21 +73,22 @@ def write_perfetto(
     chosen = estimate.chosen_classes(rank_class)
     if window_ns is not None:
         _require_window(window_ns, estimate.step_time_ns)
-    packets: list[Any] = []
+    packets: list[Iterator[Any]] = []
     written = total = 0
     for number in chosen:
         timeline = estimate.timeline.classes[number]
         nodes = _selected(timeline, window_ns, NODE_LIMIT // len(chosen))
         points = memory_over_time(estimate, number).points
         trace = _ClassTrace(number, estimate.classes[number], timeline, points)
-        packets += trace.packets(estimate.timeline.streams, nodes)
+        packets.append(trace.packets(estimate.timeline.streams, nodes))
         written, total = written + len(nodes), total + len(timeline.start_ns)
-    write_output(Path(path), trace_bytes(packets), OutputKind.TIMELINE, force=force)
+    made = trace_bytes(chain.from_iterable(packets))
+    write_output(Path(path), made, OutputKind.TIMELINE, force=force)
     return PerfettoReport(written, total - written)
 
 
 def trace_bytes(packets: Iterable[Any]) -> bytes:
-    """Packets as a file, the first one marked as Flint's."""
+    """Packets as a file, the first one marked as Flint's. They are made and written one by one."""
     parts: list[bytes] = []
     for packet in packets:
         if not parts:

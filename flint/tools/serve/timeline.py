@@ -31,12 +31,13 @@ def timeline_of(replay: Replay) -> bytes:
     ]
     starts, limit = np.sort(np.concatenate([c.start_ns for _, c, _ in every])), perfetto.NODE_LIMIT
     until = float(starts[limit]) if len(starts) > limit else math.inf
-    packets: list[object] = []
+    packets: list[Iterator[object]] = []
     for number, (name, c, block_tokens) in enumerate(every, 1):
         shown = PassColumns(*(column[c.start_ns < until] for column in c))
-        packets += _engine(number, name, shown, block_tokens)
+        packets.append(_engine(number, name, shown, block_tokens))
     said = f"requests of the first {limit:,} passes" if until < math.inf else "requests"
-    return perfetto.trace_bytes([*packets, *_lives(replay, len(every) + 1, said, until)])
+    packets.append(_lives(replay, len(every) + 1, said, until))
+    return perfetto.trace_bytes(itertools.chain.from_iterable(packets))
 
 
 def _engine(number: int, name: str, c: PassColumns, block_tokens: int) -> Iterator[object]:

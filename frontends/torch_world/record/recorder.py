@@ -323,9 +323,11 @@ class Recorder(TorchDispatchMode):
 
     def _note_found(self, operator: _Operator, args: Sequence[Any], result: object) -> None:
         """What the step may find: a copy from the host, as a batch is, or what it does not touch."""
-        made = list(map(self.storages.info, filter(_on_accelerator, _tensors((result,)))))
+        made = [t for t in _tensors((result,)) if _on_accelerator(t)]
+        for tensor in made:
+            self.storages.number(tensor)
         if operator.copies and made and not all(map(_on_accelerator, _tensors(args))):
-            self.host_inputs.update((info.storage, info) for info in made)
+            self.host_inputs.update((info.storage, info) for info in map(self.storages.info, made))
 
     def _record_communication(
         self,

@@ -87,10 +87,9 @@ class Storages:
         self._known = None
         self._allocated.clear()
         self._unused.clear()
-        alive = {n: storage for n, ref in self._watched.items() if (storage := ref()) is not None}
-        self._there = {
-            n: s.nbytes() for n, s in alive.items() if n in self._on_device and s.nbytes()
-        }
+        watched = list(self._watched.items())  # which a collection of garbage shortens
+        held = [(n, storage()) for n, storage in watched if n in self._on_device]
+        self._there = {n: s.nbytes() for n, s in held if s is not None and s.nbytes()}
 
     def allocate(self, tensors: Iterable[torch.Tensor]) -> None:
         """The step allocates memory for tensors, and writes nothing into it."""
