@@ -24,6 +24,7 @@ from flint.text import spelled_word
 #: Where each pass is, below `flint.passes`: only those that a profile or a line names are imported.
 _PLACES = {
     "combine-collectives": "rewrites.combine_collectives:CombineCollectives",
+    "copy-overwritten": "fusion.xla_gpu.copy_overwritten:CopyOverwritten",
     "copy-carried": "fusion.xla_gpu.copy_carried:CopyCarried",
     "delay-past-loops": "rewrites.delay_past_loops:DelayPastLoops",
     "drop-dead-code": "rewrites.dead_code:DropDeadCode",

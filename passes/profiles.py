@@ -44,7 +44,8 @@ _XLA = "drop-dead-code,reassociate,form-reduce-scatter"
 #: Kernels of XLA for GPUs: docs/compiled.md holds them against its compiled programs.
 _XLA_GPU = (
     "expand-ragged,sum-products,turn-results,merge-products,turn-operands,split-products,"
-    "split-reductions,fuse-chains{sinks=false orders=true prologue=again slices=true},join-collectives,copy-carried"
+    "split-reductions,fuse-chains{sinks=false orders=true prologue=again slices=true},join-collectives,"
+    "copy-carried,copy-overwritten"
 )
 #: What it does to collectives: docs/compilers.md.
 _XLA_GPU_COLLECTIVES = (
@@ -76,7 +77,7 @@ PROFILES: dict[str, KernelTarget] = {
             "XLA for TPUs: dead code, all-reduce of sums, reduce-scatter",
             _XLA,
             'expand-ragged{rows=false},read-slices,fuse-chains{blocks="" prologue=any epilogue=any},'
-            "fuse-tpu-products,write-slices",
+            "fuse-tpu-products,write-slices,copy-overwritten",
         ),
         KernelTarget(
             "inductor",

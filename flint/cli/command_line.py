@@ -6,6 +6,7 @@ Help texts name what there is (profiles, passes); that is read only when help is
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
@@ -63,7 +64,9 @@ class CommandWithTables(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse; an unknown option may be one of the script, or of what starts it."""
         try:
-            return super().parse_args(ctx, self._module_named(ctx, args))
+            args = self._module_named(ctx, args)
+            self._refuse_repeated(ctx, args)
+            return super().parse_args(ctx, args)
         except _UsageError as error:
             unknown = getattr(error, "option_name", None)
             if unknown and any(p.name == "script_arguments" for p in self.params):
@@ -71,6 +74,14 @@ class CommandWithTables(TyperCommand):
                 error.possibilities = get_close_matches(unknown, likely, cutoff=0.75)
                 error.message += f" of flint {self.name}. {_NOT_OURS}"
             raise
+
+    def _refuse_repeated(self, ctx: Any, args: list[str]) -> None:
+        """Options with one value are given once: the last of two would silently be all that counts."""
+        order = self.make_parser(ctx).parse_args(list(args))[2]
+        for option, count in Counter(p for p in order if not isinstance(p, TyperArgument)).items():
+            if count > 1 and not (option.multiple or option.is_flag or option.count):
+                why = f"It takes one value, and is given {count} times."
+                raise typer.BadParameter(why, ctx=ctx, param=option)
 
     def _module_named(self, ctx: typer.Context, args: list[str]) -> list[str]:
         """Without a model, `-m package.train` is one, as for python -m and torchrun -m."""

@@ -226,18 +226,20 @@ def dtype_bits(dtype: str) -> int:
 def bytes_in(program: Program, kernel: Int64s, links: Edges, seen: Int64s) -> Int64s:
     """For each kernel, bytes that it reads from outside, each value once: `seen` by each link.
 
-    A row that reads less than a value (a slice of it) counts what it reads, and a kernel no more
-    than its rows read together.
+    A row that reads less than a value (a slice of it) counts what it reads, rows that read several
+    slices their sum up to the whole, and a kernel no more than its rows read together.
     """
     n = len(program)
     owner, target = links
     computing = program.kind == Kind.COMPUTE
-    seen = np.where(computing[owner], np.minimum(seen, program.operand_bytes[owner]), seen)
-    key = kernel[owner] * n + target
-    order = np.lexsort((seen, key))
-    last = np.append(np.diff(key[order]) != 0, True)[: len(order)]
+    read = np.where(computing[owner], np.minimum(seen, program.operand_bytes[owner]), seen)
+    pairs, pair = np.unique(kernel[owner] * n + target, return_inverse=True)
+    together = np.zeros(len(pairs), dtype=np.int64)
+    whole = np.zeros(len(pairs), dtype=np.int64)
+    np.add.at(together, pair, read)
+    np.maximum.at(whole, pair, seen)
     total = np.zeros(n, dtype=np.int64)
-    np.add.at(total, kernel[owner[order[last]]], seen[order[last]])
+    np.add.at(total, pairs // n, np.minimum(together, whole))
     most = np.zeros(n, dtype=np.int64)
     np.add.at(most, kernel[computing], program.operand_bytes[computing])
     return np.minimum(total, most)

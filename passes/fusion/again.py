@@ -365,18 +365,28 @@ def _inlined(program: Program, gone: Mask) -> Program:
         if idle[row]:
             operand[row] = operand[inner[0]] if inner else result[row]
         elif inner:
-            saved = sum(min(operand[row], result[d]) - operand[d] for d in inner)
+            saved = sum(min(operand[row], result[d]) - min(operand[row], operand[d]) for d in inner)
             operand[row] = max(0, operand[row] - saved)
         changed[row] = bool(inner)
         if vanishes[row]:
             flops[int(last[row])] += flops[row]
     values = np.where(idle, program.operand_bytes, np.array(operand, dtype=np.int64))
-    first_gone = (program.alias >= 0) & gone[program.alias]  # its storage was shared with the row
+    alias = _past_views(program, gone)
+    first_gone = (alias >= 0) & gone[alias]  # its storage was shared with the row
     without = program.flags & ~Flag.IN_PLACE & 0xFFFF
     flags = np.where(changed & first_gone, without, program.flags)
     total: Int64s = np.array(flops, dtype=np.int64)
-    adjusted = program.with_rows(operand_bytes=values, flops=total, flags=flags.astype(np.uint16))
-    return passed_over(adjusted, gone)
+    columns = {"operand_bytes": values, "flops": total, "flags": flags.astype(np.uint16)}
+    return passed_over(program.with_rows(alias=alias, **columns), gone)
+
+
+def _past_views(program: Program, gone: Mask) -> Int64s:
+    """For each row, the row whose storage it shares, past views that go."""
+    found = program.alias.astype(np.int64)
+    views = gone & (program.kind == Kind.VALUE) & (found >= 0)
+    for row in np.flatnonzero((found >= 0) & views[found]).tolist():
+        found[row] = found[found[row]]
+    return found
 
 
 # The backward pass of a softmax, by what it computes: it has no exponential of its own.

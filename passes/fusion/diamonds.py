@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from flint.ir.columns import consumers
+from flint.ir.dims import ReductionDims
 from flint.ir.program import Program
 from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, Roles
 
 #: Rows above a reduction that are looked at for a transpose.
 _DEPTH = 32
+#: Longest row that XLA for GPUs reduces in one step, and so in one kernel with what reads the result.
+ROW_ELEMENTS = 1024 * 16
 #: Names of the type of truth values.
 _TRUTH = ("bool", "i1")
 
@@ -22,8 +25,8 @@ class Diamonds:
     the last that has two operands of full size; or by any operand, if what is reduced meets no other
     value of one element a row (the gradient of a softmax; that of a norm does) and no array of truth
     values masks what comes after. No transpose may be among those: the rows that it
-    reduces lie side by side in memory. (XLA's softmax rewriter, the source of the name.) With
-    `blocks` "shared" none of that matters, with "" there is none. `find(row)` is the same for rows
+    reduces lie side by side in memory, no more than `ROW_ELEMENTS`. (XLA's softmax rewriter, the source
+    of the name.) With `blocks` "shared" none of that matters, with "" there is none. `find(row)` is the same for rows
     of one such kernel.
     """
 
@@ -48,6 +51,8 @@ class Diamonds:
                 self._add(row)
 
     def _add(self, row: int) -> None:
+        if not self._any and ReductionDims.of(self._dims[row]).reduced > ROW_ELEMENTS:
+            return
         readers = self._wide_readers(row, int(self._dims[row, 1]))
         if not readers or (len(readers) > 1 and not self._any):
             return

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flint.ir.columns import Edges, Mask, bytes_in, edges, is_any, yielded
+from flint.ir.columns import Edges, Mask, bytes_in, consumers, edges, is_any, yielded
 from flint.ir.edit import Editor
 from flint.ir.op_class import OpClass
 from flint.ir.product_types import kernel_products
@@ -74,13 +74,25 @@ def merged(
     for row, quantities in (known or {}).items():
         for name, quantity in quantities.items():
             values[name][row] = quantity
-    edit = Editor(program.with_rows(**{**values, **columns}))
+    edit = Editor(program.with_rows(**{"alias": _outside(program, kernel), **values, **columns}))
     edit.merge(kernel)
     order = order_by(program, (kernel[owner], kernel[target]))
     if order is not None:
         edit.order(order)
     made, place = edit.build()
     return _honest(made, program, np.flatnonzero(place >= 0), place)
+
+
+def _outside(program: Program, kernel: Int64s) -> Int64s:
+    """For each row, the row outside its kernel whose storage it shares, past views that join the kernel."""
+    found = program.alias.astype(np.int64)
+    views = ((program.kind == Kind.VALUE) & (program.alias >= 0)).tolist()
+    for row in np.flatnonzero(found >= 0).tolist():
+        at = int(found[row])
+        while views[at] and kernel[at] == kernel[row]:
+            at = int(program.alias[at])
+        found[row] = at
+    return found
 
 
 def _honest(found: Program, before: Program, rows: Int64s, place: Int64s) -> Program:
@@ -108,9 +120,14 @@ def _bytes_in(program: Program, kernel: Int64s, links: Edges) -> Int64s:
 
 
 def _is_written(program: Program, links: Edges) -> Mask:
-    """Links to a value of which the reader only writes a part."""
+    """Links to a value of which the reader only writes a part, itself or seen differently."""
     owner, target = links
-    parts = is_any(program, OpClass.UPDATE_SLICE)
+    parts = is_any(program, OpClass.UPDATE_SLICE) & (program.alias >= 0)
+    first, rows = consumers(program)
+    for view in np.flatnonzero((program.kind == Kind.VALUE) & (program.alias >= 0)).tolist()[::-1]:
+        readers = rows[first[view] : first[view + 1]]
+        alike = parts[readers] & (program.alias[readers] == view)
+        parts[view] = len(readers) > 0 and bool(alike.all())
     return np.asarray(parts[owner] & (program.alias[owner] == target), dtype=np.bool_)
 
 

@@ -193,7 +193,7 @@ def norm_ns(row: Row, gpu: Gpu) -> float:
     clock = gpu.cycles / gpu.sms
     total = (row.moved + again) / bandwidth + max(rows / gpu.sms, 1) * cycles / clock
     total += gpu["norm.long_ns"] if columns > 1024 else 0
-    if row.read <= 1.5 * row.written or rows < 4:
+    if row.read - 8 * columns <= 1.5 * row.written:
         return total + gpu["norm.launch_ns"]
     walk = rows * gpu["norm.backward_row_cycles"] / clock
     weight = max(row.read * gpu["norm.backward_reads"] / bandwidth, walk)

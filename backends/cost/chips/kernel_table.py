@@ -102,6 +102,7 @@ def unmasked_kernels_of(
         causal=np.zeros(len(rows), dtype=np.bool_),
         indexed=(program.flags[rows] & Flag.INDEXED) != 0,
         dtypes=(*map(element_type, program.dtypes), "tf32", *_products(program)),
+        phase=program.phase[rows],
     )
     return kernels, rows
 

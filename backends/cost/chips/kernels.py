@@ -56,6 +56,7 @@ class Kernels:
     | causal | whether an attention kernel omits the upper half |
     | indexed | whether it finds the place of each element, or place in a window of an image (`Flag.INDEXED`); None: no kernel does |
     | all_keys | of attention behind a window, the keys that there are; 0 where queries see them all |
+    | phase | `Phase` of the step that it belongs to; UNKNOWN of kernels that were only measured |
     """
 
     kind: NDArray[np.uint8]
@@ -73,10 +74,13 @@ class Kernels:
     #: group; what is not there is balanced.
     spread: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
     all_keys: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    phase: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
 
     def __post_init__(self) -> None:
-        if len(self.all_keys) != len(self.kind):
-            object.__setattr__(self, "all_keys", np.zeros(len(self.kind), np.int64))
+        for name in ("all_keys", "phase"):
+            column = getattr(self, name)
+            if len(column) != len(self.kind):
+                object.__setattr__(self, name, np.zeros(len(self.kind), column.dtype))
 
     def __len__(self) -> int:
         return len(self.kind)

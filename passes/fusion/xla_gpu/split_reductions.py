@@ -13,7 +13,7 @@ from flint.ir.edit import Editor
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.passes.base import Pass
-from flint.passes.fusion.diamonds import Diamonds
+from flint.passes.fusion.diamonds import ROW_ELEMENTS, Diamonds
 from flint.passes.fusion.roles import RowRole, roles_of
 
 
@@ -27,7 +27,7 @@ class SplitReductions(Pass):
     """
 
     name: ClassVar[str] = "split-reductions"
-    row_elements: int = 1024 * 16
+    row_elements: int = ROW_ELEMENTS
     column_elements: int = 32 * 128
 
     def apply(self, program: Program) -> Program:

@@ -46,6 +46,22 @@ def test_the_first_screen(program, file, old, new, words, more, tmp_path, monkey
     assert not re.search(r"0x[0-9a-f]{6}|\[CPU|backends:|tensors? without data", said), said
 
 
+def test_an_option_with_one_value_is_given_once():
+    """The last of two would silently be all that is explored. Flags, and what is listed, may repeat."""
+    commands = (
+        "explore x.py --mesh a=1 --mesh a=2",
+        "capture x.py -m 8 -o a --output b",
+        "capture x.py -m 8 -q -q --set a=1 --set b=2",
+    )
+    said = [CliRunner().invoke(app, command.split()) for command in commands]
+    assert all(s.exit_code == 2 for s in said)
+    assert ["takes one value, and is given 2 times" in s.stderr for s in said] == [
+        True,
+        True,
+        False,
+    ]
+
+
 def test_every_front_end_has_twenty():
     counts = Counter(case.id.rpartition(":")[0] for case in _cases())
     assert len(counts) == 5 and min(counts.values()) >= 20

@@ -24,6 +24,7 @@ from flint.backends.cost.software import with_stack
 from flint.cluster.models import Chip, Cluster
 from flint.cluster.stack import Stack
 from flint.errors import FlintError
+from flint.ir.program import Phase
 from flint.tools.measure.fitting.fit import fit
 from tests.kernel_rows import gemm, kernels
 
@@ -426,6 +427,24 @@ def test_a_norm_of_few_rows_is_no_backward_pass_because_it_reads_weights(weights
         for rows in (1, 2, 3, 5)
     ]  # fmt: skip
     assert took == sorted(took)
+    weights_in_f32 = [
+        only(latency_ns(kernels(KernelKind.NORM, (1, rows, 1, 4096), read=8192 * rows + 16384 * weights,
+                                written=8192 * rows), chip))
+        for rows in range(1, 12)
+    ]  # fmt: skip
+    assert max(np.diff(weights_in_f32)) < 0.02 * weights_in_f32[0]
+
+
+def test_a_forward_norm_from_f32_to_bf16_is_no_backward_pass() -> None:
+    """It reads twice what it writes, as a backward pass does; the phase tells them apart."""
+    chip = with_stack(Cluster.load("h100-dgx"), Stack.load("serving")).chip
+    row = kernels(KernelKind.NORM, (1, 4096, 1, 4096), read=4 * 2**24, written=2 * 2**24)
+    took = {
+        phase: only(latency_ns(replace(row, phase=np.array([phase], np.uint8)), chip))
+        for phase in (Phase.UNKNOWN, Phase.FORWARD, Phase.BACKWARD, Phase.REMAT, Phase.PREFILL)
+    }
+    assert took[Phase.FORWARD] == took[Phase.REMAT] == took[Phase.PREFILL] < took[Phase.BACKWARD]
+    assert took[Phase.UNKNOWN] == took[Phase.BACKWARD]
 
 
 def test_constants_are_within_their_bounds_and_name_their_source() -> None:

@@ -153,6 +153,17 @@ def test_an_iota_joins_and_a_constant_stays_a_value() -> None:
     assert after.row(1).operand_bytes == 4
 
 
+@pytest.mark.parametrize(("bytes_each", "whole"), [(64, 128), (100, 150)])
+def test_slices_of_one_value_count_together_up_to_the_whole(bytes_each: int, whole: int) -> None:
+    """Both halves, as of rotary embeddings; and parts that overlap."""
+    b = Rows()
+    x = b.parameter(result_bytes=whole)
+    low, high = (b.op("slice", x, operand_bytes=bytes_each) for _ in range(2))
+    b.result(b.op("add", low, high, flops=16))
+    after = fused(b)
+    assert len(after) == 3 and after.row(1).operand_bytes == whole
+
+
 def test_a_slice_of_a_large_value_counts_what_it_reads() -> None:
     b = Rows()
     part = b.op("slice", b.parameter(result_bytes=10**9), operand_bytes=64)

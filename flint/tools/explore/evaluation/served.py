@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from flint.cluster.named import load_cluster
 from flint.errors import FlintError
-from flint.text import format_count
+from flint.text import format_count, plural
 from flint.tools.explore.machine.cluster_changes import changed
 from flint.tools.explore.point import Point
 from flint.tools.explore.result import PERCENTILES, SERVED, Result, Status
@@ -61,7 +61,7 @@ def _result(point: Point, found: Served) -> Result:
             f"requests come faster than they are served: {format_count(round(s.overload.asked_tokens_per_s))} tokens/s arrive, "
             f"{format_count(round(s.overload.served_tokens_per_s))} are served; what ends first: {s.overload.resource}"
             if s.overload
-            else f"{s.not_ended[0].requests:,} requests never end: {s.not_ended[0].reason}"
+            else f"{plural(s.not_ended[0].requests, 'request')} without an end: {s.not_ended[0].reason}"
         )
         return Result(point, Status.REFUSED, found.devices, why, "FL898")
     served = {

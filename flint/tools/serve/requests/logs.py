@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from flint.errors import FlintError, Malformed
+from flint.text import plural
 from flint.tools.serve.requests.formats import LogColumns, columns_of
 from flint.tools.serve.requests.records import LogRecord, bad_row, records
 from flint.tools.serve.requests.table import Ints, Prefixes, Requests
@@ -138,7 +139,7 @@ class _Rows:
 
     def notes(self) -> tuple[str, ...]:
         """What was assumed and left out."""
-        left = (f"left out: {count:,} requests {why}" for why, count in self.left_out.items())
+        left = (f"left out: {plural(n, 'request')} {why}" for why, n in self.left_out.items())
         return (*self.said, *left)
 
 

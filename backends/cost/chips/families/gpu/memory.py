@@ -16,12 +16,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware
 from flint.backends.cost.chips.kernels import Kernels
 from flint.backends.cost.chips.model import fft_passes, row_elements
 from flint.ir.arrays import Float64s
 from flint.ir.dims import ReductionDims
+from flint.ir.program_columns import Phase
 
 #: Integer instructions per 4 random bytes of Philox and Threefry, over what one SM executes in a
 #: cycle. Assumed: Philox4x32-10 has 10 rounds of 2 wide multiplications and 4 exclusive ors per
@@ -44,8 +46,8 @@ VECTOR_BYTES = 16
 #: What a norm reads over what it writes, beyond which it is a backward pass: that reads the operand and
 #: a gradient and writes one.
 BACKWARD_READS = 1.5
-#: Rows from which it is: fewer may read as much more in weight and bias.
-BACKWARD_ROWS = 4
+#: Bytes of a weight and a bias for a column, in f32: what few rows read beside operands.
+WEIGHT_BYTES = 8
 #: Of a line that one block of threads transforms. Assumed: 8,192 complex numbers of two f32, what
 #: two blocks of an A100's 164 KB of shared memory hold (NVIDIA's A100 whitepaper); VkFFT's authors
 #: take 4,096 for 32 KB.
@@ -143,9 +145,9 @@ def norm_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     compiler's kernel keeps a row of `IN_WARP` elements in registers, and goes over a longer one in
     loops, which fill and drain (`norm.long_ns`).
 
-    A kernel that reads more than half again what it writes is a backward pass, of the row and of the
-    weight: a sum down each column, for which operands are read again, or a thread walks down all rows.
-    Of fewer than `BACKWARD_ROWS`, weight and bias may be what it reads more.
+    A backward pass is of the row and of the weight: a sum down each column, for which operands are read
+    again, or a thread walks down all rows. It reads more than half again what it writes, weights aside.
+    So does a forward pass from f32 to bf16: what is known to be of another phase is none.
     """
     c = hardware.constants
     dims = ReductionDims.of(kernels.dims)
@@ -160,9 +162,15 @@ def norm_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     again = kernels.read_bytes * c["norm.backward_reads"] / bandwidth
     walk = rows * c["norm.backward_row_cycles"] / hardware.cycles_per_ns
     backward = c["norm.backward_launch_ns"] + np.maximum(again, walk)
-    goes_back = (ratio > BACKWARD_READS) & (rows >= BACKWARD_ROWS)
-    launch = np.where(goes_back, backward, c["norm.launch_ns"])
+    launch = np.where(_goes_back(kernels, dims), backward, c["norm.launch_ns"])
     result: Float64s = launch + moved / bandwidth + by_rows
+    return result
+
+
+def _goes_back(kernels: Kernels, dims: ReductionDims) -> NDArray[np.bool_]:
+    operands = kernels.read_bytes - WEIGHT_BYTES * dims.reduced
+    may = (kernels.phase == Phase.UNKNOWN) | (kernels.phase == Phase.BACKWARD)
+    result: NDArray[np.bool_] = may & (operands > BACKWARD_READS * kernels.written_bytes)
     return result
 
 

@@ -1,0 +1,94 @@
+"""Copies of what is still needed where a step would write over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flint.ir.columns import is_any, type_bytes
+from flint.ir.edit import Editor
+from flint.ir.op_class import OpClass
+from flint.ir.program import Flag, Kind, Program
+from flint.passes.base import Pass
+
+#: Bytes of a value that is not looked at: counters of loops.
+_SCALAR_BYTES = 8
+
+
+@dataclass(frozen=True)
+class CopyOverwritten(Pass):
+    """A value that is still needed is copied before an update in place, or before a loop changes it.
+
+    XLA may not write over an argument that is not donated, which the caller keeps (`CopyInsertion`): a
+    cache that a step updates without `donate_argnums` is copied whole. Of several updates of one value
+    all but the last have a copy each. Programs of pipelines do not say what they may write over, and
+    operators that a framework launched write where they say: both stay as they are.
+    """
+
+    name: ClassVar[str] = "copy-overwritten"
+
+    def apply(self, program: Program) -> Program:
+        """Return the program with a row for each copy."""
+        if is_any(program, OpClass.TURN).any():
+            return program
+        shown = _shown(program)
+        written = [*_updated(program, shown), *_carried(program, shown)]
+        if not written:
+            return program
+        edit, sizes = Editor(program), type_bytes(program)
+        for row, read in written:
+            _copy(edit, row, read, shown[read], int(sizes[shown[read]]))
+        return edit.build().program
+
+
+def _shown(program: Program) -> list[int]:
+    """For each row, the row with its value: another one for a view."""
+    found = list(range(len(program)))
+    for row in np.flatnonzero((program.kind == Kind.VALUE) & (program.alias >= 0)).tolist():
+        found[row] = found[program.alias[row]]
+    return found
+
+
+def _kept(program: Program) -> list[bool]:
+    """Whether a row is an argument that the caller keeps."""
+    arguments = (program.kind == Kind.PARAMETER) & ((program.flags & Flag.DONATED) == 0)
+    found: list[bool] = (arguments & (type_bytes(program) > _SCALAR_BYTES)).tolist()
+    return found
+
+
+def _updated(program: Program, shown: list[int]) -> Iterator[tuple[int, int]]:
+    """Rows that write over what is still needed, and which of their operands that is."""
+    writes = ((program.flags & Flag.IN_PLACE) != 0) & ((program.flags & Flag.LAUNCHED) == 0)
+    needed = _kept(program)
+    for row in np.flatnonzero(writes & (program.alias >= 0)).tolist()[::-1]:
+        read = int(program.alias[row])
+        if needed[shown[read]]:
+            yield row, read
+        needed[shown[read]] = True
+
+
+def _carried(program: Program, shown: list[int]) -> Iterator[tuple[int, int]]:
+    """Values that a loop changes and that start from an argument that the caller keeps, and that."""
+    kept = _kept(program)
+    for region in program.regions:
+        for carried, produced in region.carries:
+            for start in program.dependencies(carried).tolist() if carried != produced else ():
+                if kept[shown[start]]:
+                    yield carried, start
+
+
+def _copy(edit: Editor, row: int, read: int, value: int, size: int) -> None:
+    program = edit.program
+    is_carried = bool(program.kind[row] == Kind.VALUE)
+    before, region = row, int(program.region[row])
+    if is_carried:
+        loop = program.regions[region]
+        before, region = loop.start, loop.parent
+    work: dict[str, Any] = {"kind": Kind.COMPUTE, "op": OpClass.COPY, "opcode": "stablehlo.copy"}
+    work |= {"operand_bytes": size, "result_bytes": size, "alias": -1, "name": "", "flags": 0}
+    mine = edit.value(value, before, region, [read], phase=int(program.phase[row]), **work)
+    alias = {} if is_carried else {"alias": mine}
+    edit.change(row, deps=[mine if d == read else d for d in edit.reads(row)], **alias)
