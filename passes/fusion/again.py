@@ -45,7 +45,7 @@ class Inlined:
     `roles` are those that rows had before: a reduction is still one along rows. `changed` are rows
     that compute what vanished, `busy` those for which that takes flops, `softmax` those that
     are, or compute, an exponential or the gradient of a softmax; `whole` the reductions along rows
-    that can share a kernel with their readers.
+    that can share a kernel with their readers, and `ends` these readers.
     """
 
     program: Program
@@ -54,6 +54,7 @@ class Inlined:
     busy: Mask
     softmax: Mask
     whole: frozenset[int]
+    ends: frozenset[int]
 
 
 def compute_again(
@@ -98,24 +99,26 @@ def compute_again(
     by_hand = named_kernels(program, named).tolist()
     calls = compiled_apart(program, compiled).tolist()
     inside = prologues(program, roles) if products else None
-    gone = _Again(program, roles, diamonds, elements, by_hand, calls, inside).gone()
+    gone = _Again(program, roles, diamonds, elements, by_hand, calls, inside, orders).gone()
     softmax = softmax_rows(program, roles)
     owner, target = edges(program)
     busy = _handed_on(program, gone & (program.flops > 0), gone)
     changed = np.zeros(len(program), dtype=np.bool_)
     changed[owner[gone[target]]] = True
-    whole = np.zeros(len(program), dtype=np.bool_)
-    whole[list(diamonds.whole)] = True
     found = _inlined(program, gone) if gone.any() else program
-    left = frozenset(np.flatnonzero(whole[~gone]).tolist())
+    place = np.where(gone, -1, np.cumsum(~gone) - 1)
     return Inlined(
         found,
         roles.select(~gone),
         changed[~gone],
         busy[~gone],
         _handed_on(program, softmax, gone)[~gone],
-        left,
+        *(_placed(rows, place) for rows in (diamonds.whole, diamonds.ends)),
     )
+
+
+def _placed(rows: set[int], place: Int64s) -> frozenset[int]:
+    return frozenset(place[sorted(rows)].tolist()) - {-1} if rows else frozenset()
 
 
 def _handed_on(program: Program, rows: Mask, gone: Mask) -> Mask:
@@ -141,6 +144,7 @@ class _Again:
         named: list[int],
         calls: list[int],
         inside: Mask | None,
+        orders: bool,
     ) -> None:
         self._program = program
         self._roles = roles
@@ -148,8 +152,10 @@ class _Again:
         self._read, self._inputs = _bytes_to_compute(program, roles)
         self._takes = _takes(program, roles).tolist()
         self._layouts = _layouts_again(program, roles).tolist()
-        stays = (program.flags & Flag.IN_PLACE) != 0
+        stays = ((program.flags & Flag.IN_PLACE) != 0) | is_any(program, OpClass.GATHER)
         self._cheap = (elements & (roles.role == RowRole.ELEMENT) & ~stays).tolist()
+        for row in diamonds.ends if orders else ():  # the result of a kernel along rows is stored
+            self._cheap[row] = False
         self._elements = roles.elements.tolist()
         self._stored = program.result_bytes.tolist()
         self._named, self._calls = named, calls

@@ -14,7 +14,13 @@ from flint.ir.program import Int64s, Kind, Program
 from flint.passes.base import Pass
 from flint.passes.fusion.again import Inlined, compute_again
 from flint.passes.fusion.groups import Groups
-from flint.passes.fusion.merging import MERGED_NAMES, CircleError, merged, without_circles
+from flint.passes.fusion.merging import (
+    LOOKED_UP,
+    MERGED_NAMES,
+    CircleError,
+    merged,
+    without_circles,
+)
 from flint.passes.fusion.naming import kernel_class
 from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, RowRole, compiled_apart, named_kernels
 
@@ -137,7 +143,8 @@ class _Chains:
         self._converts, self._turns = roles.converts.tolist(), roles.turns.tolist()
         self._plain = (roles.converts & ~inlined.busy).tolist()
         self._slices = is_any(program, OpClass.SLICE).tolist()
-        self._whole = inlined.whole
+        self._looks = is_any(program, LOOKED_UP).tolist()
+        self._whole, self._ends = inlined.whole, inlined.ends
         self._bytes = program.result_bytes.tolist()
         self._alias = program.alias.tolist()
         self._phase = program.phase.tolist()
@@ -272,6 +279,8 @@ class _Chains:
         one, other = self.groups.of(read), self.groups.of(row)
         if self._has(one, _MATMUL | _UPDATE) or self._has(other, _MATMUL):
             return False
+        if self._looks[row] and (self._has(one, _ROWS) or read in self._ends):
+            return False  # a softmax or norm along rows is a kernel of its own, which stores its result
         if role == ROWS or self._has(one, _ROWS) or self._has(other, _ROWS):
             return self._blocks(read, row, one, other)
         if self._options.orders and self._has(other, _UPDATE) and not self._is_inside(read, other):
@@ -436,8 +445,14 @@ def _names(inlined: Inlined, kernel: Int64s) -> dict[str, Any]:
     for stands, rows in members.items():
         if any(role[r] == RowRole.MATMUL for r in rows):
             continue
+        looked = next((r for r in rows if program.op[r] == OpClass.GATHER), None)
+        if looked is not None:  # whatever else it does, it reads here and there
+            for column in (opcode, op, dims):
+                column[stands] = column[looked]
+            continue
         kind, source = kernel_class(program, roles, inlined.softmax, rows)
         op[stands] = kind
         opcodes, opcode[stands] = with_value(opcodes, MERGED_NAMES[kind])
         dims[stands] = program.dims[source] if source >= 0 else 0
-    return {"opcode": opcode, "opcodes": opcodes, "op": op, "dims": dims}
+    group = np.where((program.op == OpClass.ALL_SLICE) & (op != program.op), -1, program.group)
+    return {"opcode": opcode, "opcodes": opcodes, "op": op, "dims": dims, "group": group}

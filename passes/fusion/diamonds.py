@@ -32,6 +32,7 @@ class Diamonds:
 
     def __init__(self, program: Program, roles: Roles, *, blocks: str) -> None:
         self.whole: set[int] = set()
+        self.ends: set[int] = set()  # the readers
         self.between: set[int] = set()
         self.unit = list(range(len(program)))
         self._role = roles.role.tolist()
@@ -63,6 +64,7 @@ class Diamonds:
         if self._any or (met and not self._is_turned(row)):
             self.whole.add(row)
             self.between |= self._narrow(row, readers)
+            self.ends.update(readers)
             for reader in readers:
                 self._join(row, reader)
 

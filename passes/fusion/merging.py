@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flint.ir.columns import Edges, Mask, bytes_in, consumers, edges, is_any, yielded
+from flint.ir.arrays import Float64s
+from flint.ir.columns import Edges, Mask, bytes_in, consumers, edges, is_any, type_bytes, yielded
 from flint.ir.edit import Editor
 from flint.ir.op_class import OpClass
 from flint.ir.product_types import kernel_products
@@ -26,6 +27,8 @@ MERGED_NAMES = {
     OpClass.FUSED_REDUCTION: "fusion.reduction",
     OpClass.FUSED_OPTIMIZER: "fusion.optimizer",
 }
+#: Rows that read elements at places that are calculated: XLA does it wherever these are used.
+LOOKED_UP = frozenset({OpClass.ALL_SLICE, OpClass.GATHER})
 
 
 def segments(program: Program) -> Int64s:
@@ -116,7 +119,26 @@ def value_bytes(program: Program) -> Int64s:
 def _bytes_in(program: Program, kernel: Int64s, links: Edges) -> Int64s:
     """For each kernel, bytes that it reads from outside; what it only writes a part of are none."""
     seen = np.where(_is_written(program, links), 0, value_bytes(program)[links[1]])
+    seen = (seen * _looked_at(program, kernel)[links[0]]).astype(np.int64)
     return bytes_in(program, kernel, links, seen)
+
+
+def _looked_at(program: Program, kernel: Int64s) -> Float64s:
+    """For each row, the share of its elements that its kernel computes: few, if only look-ups read them."""
+    share = np.ones(len(program))
+    looks = (is_any(program, LOOKED_UP) & (program.kind == Kind.COMPUTE)).tolist()
+    if not any(looks):
+        return share
+    first, rows = (column.tolist() for column in consumers(program))
+    handed_on = yielded(program).tolist()
+    stands, size = kernel.tolist(), np.maximum(type_bytes(program), 1).tolist()
+    for row in range(len(program))[::-1]:
+        readers = rows[first[row] : first[row + 1]]
+        inside = readers and all(stands[r] == stands[row] for r in readers)
+        if inside and not handed_on[row]:
+            parts = (size[r] / size[row] if looks[r] else share[r] for r in readers)
+            share[row] = min(sum(parts), 1.0)
+    return share
 
 
 def _is_written(program: Program, links: Edges) -> Mask:

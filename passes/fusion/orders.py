@@ -9,8 +9,8 @@ import numpy as np
 from flint.ir.columns import consumers, is_any
 from flint.ir.dims import ProductDims
 from flint.ir.op_class import OpClass
-from flint.ir.program import Kind, Program
-from flint.passes.fusion.merging import overwritten, storage_rows
+from flint.ir.program import Flag, Kind, Program
+from flint.passes.fusion.merging import LOOKED_UP, overwritten, storage_rows
 from flint.passes.fusion.roles import ELEMENT, VIEW, Roles, RowRole
 
 
@@ -141,7 +141,7 @@ def with_turns(program: Program, roles: Roles) -> Roles:
 
 
 def with_copies(program: Program, roles: Roles) -> Roles:
-    """Roles in which slices of stacks are copies in loops with an optimization barrier, which JAX's
+    """Roles in which look-ups are element-wise, and slices of stacks are copies in loops with an optimization barrier, which JAX's
     checkpointing sets, and where the slice or the stack is overwritten (XLA).
     """
     held = np.array([*(r.barrier for r in program.regions), False])[program.region]
@@ -153,4 +153,7 @@ def with_copies(program: Program, roles: Roles) -> Roles:
         values = (row, *program.dependencies(row).tolist())
         if held[row] or any((program.region[row], storage[d]) in written for d in values):
             role[row] = RowRole.ALONE
-    return Roles(**{**vars(roles), "role": role})
+    looked = is_any(program, LOOKED_UP) & (program.kind == Kind.COMPUTE)
+    looked &= (program.flags & (Flag.LAUNCHED | Flag.UNPRICED)) == 0
+    role[looked] = RowRole.ELEMENT
+    return Roles(**{**vars(roles), "role": role, "moves": roles.moves | looked})

@@ -26,6 +26,7 @@ import flint
 from flint.errors import FlintError
 from flint.ir.mesh import Mesh
 from flint.ir.program import Flag, Kind, Phase, Program
+from tests.core.passes.test_kernels_as_compiled import CASES, megabytes
 from tests.recorded import JAXLIB
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -54,6 +55,17 @@ gpu, tpu = (pytest.mark.parametrize("compiler", [c]) for c in BOTH)
 @pytest.fixture(autouse=True)
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FLINT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@gpu
+@pytest.mark.parametrize("name", CASES)
+def test_the_table_of_single_operations_is_what_is_compiled(compiler: str, name: str) -> None:
+    """tests/core/passes/test_kernels_as_compiled.py holds Flint's kernels against these figures."""
+    function, given, donated, expected = CASES[name]
+    options = {"compiler": compiler, "chip": "h100", "donate_argnums": donated}
+    trace = flint.trace(function, {"data": 1}, *given, **options)
+    newer = JAXLIB > (0, 10, 2)
+    assert megabytes(trace.workload) == pytest.approx(expected, rel=0.1 if newer else 0.002)
 
 
 def _sharded(mesh: Mesh, shape: tuple[int, ...], *spec: str | None) -> Any:

@@ -20,7 +20,8 @@ class Scan(Rows):
 
     def __init__(self, *, barrier: bool = False) -> None:
         super().__init__()
-        x, stack = self.parameter(**WHOLE), self.parameter(**STACK)
+        x = self.parameter(**WHOLE, flags=Flag.DONATED)
+        stack = self.parameter(**STACK)
         zero = self.op("constant", kind=Kind.VALUE, shape=(), result_bytes=4)
         self.begin_region(RegionKind.LOOP, LAYERS, barrier=barrier)
         self.x = self.op("carry", x, kind=Kind.VALUE, **WHOLE)

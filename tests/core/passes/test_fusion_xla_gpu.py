@@ -42,6 +42,8 @@ def applied(b: Rows, one: Pass) -> Program:
     return run_passes(b.build(), [one])
 
 
+XLA = FuseChains(sinks=False, orders=True, prologue="again", slices=True)
+
 # products ----------------------------------------------------------------------------------------
 
 
@@ -488,6 +490,26 @@ def chosen(name: str) -> Program:
 def test_what_readers_compute_themselves(name: str, expected: list[str]) -> None:
     passes = [TurnResults(), FuseChains(orders=True, prologue="again")]
     assert launched(run_passes(chosen(name), passes)) == expected
+
+
+# look-ups ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "kernel"),
+    [("gather", "gather"), ("dynamic_slice", "fusion"), ("all_slice", "add")],
+)
+def test_what_is_looked_up_is_read_by_the_kernel_that_needs_it(kind: str, kernel: str) -> None:
+    b = Rows()
+    table = b.parameter(shape=(64,), result_bytes=256)
+    if kind == "all_slice":
+        part = b.all_slice(table, group("x"), part_bytes=64)
+    else:
+        part = b.op(kind, table, b.parameter(**SCALAR), operand_bytes=68)
+    b.result(b.op("sort", b.op("add", part, b.parameter(), flops=16)))
+    after = run_passes(b.build(), [XLA])
+    assert launched(after) == [kernel, "sort"]
+    assert after.group[after.kind == Kind.COMPUTE].tolist() == [-1, -1]
 
 
 # orders ------------------------------------------------------------------------------------------

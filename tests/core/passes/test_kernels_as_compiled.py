@@ -1,0 +1,91 @@
+"""Bytes that kernels move, against XLA's compiled programs: operations, each alone on one device.
+
+Figures are those of jax 0.10.2 with `--compiler xla-gpu` for H100; where the plugin is installed,
+tests/compat/test_compilers.py compiles the table again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import flint
+from flint.backends.cost.chips.kernel_table import kernels_of
+from flint.ir.workload import Workload
+from flint.passes.profiles import kernels_for
+
+jax = pytest.importorskip("jax")
+jnp, lax = jax.numpy, jax.lax
+BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
+of = jax.ShapeDtypeStruct
+CACHE, TOKEN = of((8, 1024, 8, 128), BF16), of((8, 1, 8, 128), BF16)
+STACK, LAYER = of((16, 512, 512), BF16), of((512, 512), BF16)
+
+
+def update(cache: Any, token: Any, at: Any) -> Any:
+    """A token of each sequence."""
+    return lax.dynamic_update_slice(cache, token, (at * 0, at, at * 0, at * 0))
+
+
+def twice(stack: Any, layer: Any) -> Any:
+    return stack.at[0].set(layer), stack.at[1].set(layer)
+
+
+def flat(stack: Any, layer: Any) -> Any:
+    """An update of what is seen with other dimensions."""
+    return stack.reshape(16, -1).at[0].set(layer.reshape(-1)).reshape(16, 512, 512)
+
+
+def layers(carried: Any, weights: Any) -> Any:
+    return lax.fori_loop(0, 4, lambda _, c: jnp.tanh(c) * weights[0], carried)
+
+
+def rotary(x: Any, cos: Any, sin: Any) -> Any:
+    low, high = x[..., :64], x[..., 64:]
+    return jnp.concatenate([low * cos - high * sin, low * sin + high * cos], -1)
+
+
+def of_labels(logits: Any, labels: Any) -> Any:
+    wide = jax.nn.log_softmax(logits.astype(F32))
+    return -jnp.take_along_axis(wide, labels[:, None], 1).mean()
+
+
+def rms(x: Any, weight: Any) -> Any:
+    wide = x.astype(F32)
+    return (wide * lax.rsqrt((wide * wide).mean(-1, keepdims=True) + 1e-6) * weight).astype(x.dtype)
+
+
+#: What is computed, on what, what is donated, and megabytes that XLA's kernels read and write.
+CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...], float]] = {
+    "an update of a cache that is kept": (update, (CACHE, TOKEN, of((), I32)), (), 33.587),
+    "an update of a donated cache": (update, (CACHE, TOKEN, of((), I32)), (0,), 0.0328),
+    "two updates of a kept array": (twice, (STACK, LAYER), (), 35.652),
+    "two updates of a donated array": (twice, (STACK, LAYER), (0,), 18.874),
+    "an update of another shape": (flat, (STACK, LAYER), (0,), 1.0486),
+    "a kept start of a loop": (layers, (of((512, 512), F32), of((1, 512, 512), F32)), (), 5.243),
+    "a donated start of a loop": (layers, (of((512, 512), F32), of((1, 512, 512), F32)), (0,), 3.146),
+    "both halves, rotated": (
+        rotary, (of((2, 512, 8, 128), BF16), *[of((512, 1, 64), BF16)] * 2), (), 4.325,
+    ),
+    "softmax of 16,384": (jax.nn.softmax, (of((64, 16384), F32),), (), 8.389),
+    "softmax of 32,768": (jax.nn.softmax, (of((64, 32768), F32),), (), 33.687),
+    "norm of 32,768": (rms, (of((64, 32768), BF16), of((32768,), F32)), (), 12.780),
+    "loss of 8,192 classes": (of_labels, (of((512, 8192), BF16), of((512,), I32)), (), 25.174),
+    "loss of 32,000 classes": (of_labels, (of((512, 32000), BF16), of((512,), I32)), (), 66.602),
+    "rows of a table": (lambda w, i: w[i], (of((4096, 512), F32), of((2048,), I32)), (), 8.397),
+}  # fmt: skip
+
+
+def megabytes(workload: Workload) -> float:
+    """What kernels read and write."""
+    found = (kernels_of(program)[0].moved_bytes.sum() for program in workload.programs)
+    return float(sum(found)) / 1e6
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bytes_are_those_of_the_compiled_program(name: str) -> None:
+    function, given, donated, compiled = CASES[name]
+    trace = flint.trace(function, {"data": 1}, *given, donate_argnums=donated)
+    assert megabytes(kernels_for(trace.workload, "xla-gpu")) == pytest.approx(compiled, rel=0.002)
