@@ -38,6 +38,7 @@ from flint.frontends.user_process import (
     write_outcome,
 )
 from flint.io.inputs import record_if_asked
+from flint.io.kept_files import look_through_modules
 from flint.io.processes import begin_child, end_with
 from flint.io.user_places import library_place, user_place
 
@@ -139,6 +140,7 @@ def _preload() -> None:
         return
     # It logs a traceback of its own for every error that Flint reports in two lines.
     logging.getLogger("torch._subclasses.fake_tensor").disabled = True
+    look_through_modules()
     gc.freeze()
 
 
