@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -160,9 +161,10 @@ def test_what_belongs_to_no_pass_is_refused(options: dict[str, Any], said: str) 
 # the cut ------------------------------------------------------------------------------------------
 
 
-def bodies() -> list[Body]:
+@cache
+def bodies() -> tuple[Body, ...]:
     found = capture_jax_pipeline(pipeline(), MESH, "model.py")
-    return [body.step for body in found.bodies]
+    return tuple(body.step for body in found.bodies)
 
 
 def run(module: bytes, values: list[Any]) -> list[Any]:
