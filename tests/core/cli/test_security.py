@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from flint.cli.options import Reads, Writes, roles_of
 from tests.core.cli.test_outputs import REPOSITORY, arguments_of, commands

@@ -175,6 +175,7 @@ def run(module: bytes, values: list[Any]) -> list[Any]:
     options = xla_client.CompileOptions()
     options.num_replicas = options.num_partitions = 1
     options.executable_build_options.use_shardy_partitioner = True
+    options.executable_build_options.debug_options.xla_backend_optimization_level = 0
     devices = xla_client.DeviceList((device,))
     program = device.client.compile_and_load(module, devices, options)
     found = program.execute_sharded([jax.device_put(v, device) for v in values])

@@ -250,7 +250,10 @@ def test_balanced_stages_count_what_lies_around_the_layers() -> None:
     """The head does as much as two of the small layers, the first layer as four."""
     hidden = (64, 16, 16, 16, 16, 16)
     step = trained(meta(lambda: Model(6, hidden=hidden)))
-    assert labels_of(step, cut="layers:balanced") == ("tokens, layers 0-1", "layers 2-5, norm, head, loss")
+    assert labels_of(step, cut="layers:balanced") == (
+        "tokens, layers 0-1",
+        "layers 2-5, norm, head, loss",
+    )
 
 
 def test_a_list_of_stages_is_a_sequential() -> None:
@@ -490,7 +493,8 @@ def run(program: Any, arrays: dict[tuple[str, str], Any]) -> Any:
         arrays.get((p.role.value, p.name), np.zeros(a.shape, a.dtype))
         for p, a in zip(program.argument_ports, program.arguments, strict=True)
     ]
-    return jax.jit(program.function)(*given)
+    quick = {"xla_backend_optimization_level": 0}  # to compile
+    return jax.jit(program.function, compiler_options=quick)(*given)
 
 
 def test_frozen_stages_hand_on_no_gradient() -> None:

@@ -124,7 +124,8 @@ class Run:
     def __init__(self, model: StagedModel, module: Any, batch: dict[str, Any]) -> None:
         self.model = model
         named = (*module.named_parameters(), *module.named_buffers())
-        self.steps = [jax.jit(body.step.function) for body in model.bodies]
+        quick = {"xla_backend_optimization_level": 0}  # to compile
+        self.steps = [jax.jit(body.step.function, compiler_options=quick) for body in model.bodies]
         self.values = {name: tensor.detach().numpy().copy() for name, tensor in named}
         self.loss = 0.0
         self.gradients: dict[str, Any] = {}
