@@ -17,7 +17,7 @@ from flint.backends.cost.chips.families.gpu.constants import (
 from flint.backends.cost.chips.families.systolic.constants import CONSTANTS as SYSTOLIC
 from flint.backends.cost.chips.kernel_table import element_type
 from flint.backends.cost.collectives.algorithm import Speed
-from flint.cluster.load import PRESETS, key_lines
+from flint.cluster.load import PRESETS, key_lines, preset_aliases
 from flint.cluster.models import Cluster, SourceKind
 from flint.cluster.tables import ELEMENT_TYPES, NETWORK, OF_ALGORITHMS
 from flint.errors import FlintError
@@ -156,6 +156,7 @@ def test_the_peak_of_tensor_cores_is_that_of_their_clock(name):
 
 def test_aliases_name_one_preset_each():
     aliases = [a for name in PRESET_NAMES for a in Cluster.load(name).aliases]
+    assert aliases == [a for name in PRESET_NAMES for a in preset_aliases(name)]
     assert len(set(aliases) | set(PRESET_NAMES)) == len(aliases) + len(PRESET_NAMES)
     assert Cluster.load("h100").name == "h100-dgx"
     assert Cluster.load("tpu-v4").name == "v4"
