@@ -38,7 +38,6 @@ from flint.frontends.user_process import (
     write_outcome,
 )
 from flint.io.inputs import record_if_asked
-from flint.io.kept_files import look_through_modules
 from flint.io.processes import begin_child, end_with
 from flint.io.user_places import library_place, user_place
 
@@ -131,16 +130,17 @@ def _preload() -> None:
         from flint.frontends.torch_ops.table import load_table
         from flint.frontends.torch_private import FakeTensorMode
         from flint.frontends.torch_world.packages.finder import packages_found
+        from flint.io.kept_files import look_through_modules
 
         FakeTensorMode()  # the first imports as much again
         with packages_found(lambda _: None):  # so does this
             pass
         load_table()
+        look_through_modules()
     except (FlintError, ImportError):
         return
     # It logs a traceback of its own for every error that Flint reports in two lines.
     logging.getLogger("torch._subclasses.fake_tensor").disabled = True
-    look_through_modules()
     gc.freeze()
 
 
