@@ -145,19 +145,8 @@ def test_comparisons_and_reports(captured: Path, tmp_path: Path) -> None:
 def test_an_exploration(tmp_path: Path) -> None:
     pytest.importorskip("jax", reason="captures a JAX program")
     (tmp_path / "model.py").write_text(JAX)
-    command = (
-        "explore",
-        tmp_path / "model.py",
-        "--devices",
-        8,
-        "-c",
-        "h100-dgx",
-        "--mesh",
-        "data=2",
-        "-j",
-        1,
-    )
-    found = valid(flint(*command, "--json"), "flint.explore/1")
+    options = "--devices 8 -c h100-dgx --mesh data=2 -j 1 --json"
+    found = valid(flint("explore", tmp_path / "model.py", *options.split()), "flint.explore/1")
     assert found["rows"][0]["choices"]["data"] == "2" and found["rows"][0]["values"]["time"] > 0
 
 

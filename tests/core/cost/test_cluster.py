@@ -23,34 +23,12 @@ from flint.cluster.tables import ELEMENT_TYPES, NETWORK, OF_ALGORITHMS
 from flint.errors import FlintError
 from flint.passes.tensors import dtype_name
 
-PRESET_NAMES = [
-    "a100-40-dgx",
-    "a100-80-dgx",
-    "a100-80-efa",
-    "a100-80-hdr4",
-    "a100-80-pcie",
-    "b200-dgx",
-    "b300-hgx",
-    "gb200-nvl72",
-    "gb300-nvl72",
-    "h100-500w",
-    "h100-dgx",
-    "h100-efa",
-    "h100-roce",
-    "h200-dgx",
-    "l40s",
-    "mi300x",
-    "mi325x",
-    "mi350x",
-    "mi355x",
-    "rtx-pro-6000",
-    "trn2",
-    "v4",
-    "v5e",
-    "v5p",
-    "v6e",
-    "v7",
-]
+_NAMES = """
+a100-40-dgx a100-80-dgx a100-80-efa a100-80-hdr4 a100-80-pcie b200-dgx b300-hgx
+gb200-nvl72 gb300-nvl72 h100-500w h100-dgx h100-efa h100-roce h200-dgx l40s mi300x
+mi325x mi350x mi355x rtx-pro-6000 trn2 v4 v5e v5p v6e v7
+"""
+PRESET_NAMES = _NAMES.split()
 #: A cluster with nothing optional in it, to be spoilt.
 SMALL = """\
 name = "small"
@@ -139,16 +117,8 @@ def test_the_peak_of_tensor_cores_is_that_of_their_clock(name):
     """
     chip = Cluster.load(name).chip
     per_cycle = chip.peak_flops_per_s["bf16"].value / chip.gpu.sms.value / chip.gpu.clock_hz.value
-    generation = {
-        "A": 2048,
-        "MI35": 4096,
-        "H": 4096,
-        "B": 8192,
-        "G": 8192,
-        "M": 2048,
-        "L": 1024,
-        "R": 1024,
-    }
+    generation = dict.fromkeys("AM", 2048) | dict.fromkeys("BG", 8192) | dict.fromkeys("LR", 1024)
+    generation |= {"H": 4096, "MI35": 4096}
     assert per_cycle == pytest.approx(
         generation.get(chip.name[:4], generation[chip.name[0]]), rel=0.015
     )

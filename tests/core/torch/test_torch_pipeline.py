@@ -264,21 +264,9 @@ def test_a_list_of_stages_is_a_sequential() -> None:
     assert model.bodies[2].update is None
 
 
-def test_a_list_may_be_called_by_the_end_of_its_path() -> None:
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Model(3)
-
-        def forward(self, ids: Any) -> Any:
-            return self.model(ids)
-
-    assert labels_of(trained(meta(Outer)), cut="layers:1") == ("model.tokens, model.layers 0",) + (
-        "model.layers 1-2, model.norm, model.head, loss",
-    )
-
-
 def test_labels_name_modules_where_they_part_from_the_layers() -> None:
+    """A list may be called by the end of its path."""
+
     class Outer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -376,22 +364,21 @@ def boundary(model: StagedModel) -> Any:
     return step.arguments[step.argument_ports.index(_port(step, Role.INPUT))].spec
 
 
-def test_values_between_stages_are_sharded_as_the_batch() -> None:
-    step = trained(meta(Model), shardings={"ids": ("data", None)})
-    assert boundary(staged(step)) == P("data")
+ACTIVATIONS = {"activations": {"layers.*": ("data", "model", None)}}
 
 
-def test_values_between_stages_keep_what_the_user_said_of_them() -> None:
-    activations = {"layers.*": ("data", "model", None)}
-    assert boundary(staged(trained(meta(Model), activations=activations))) == P(
-        "data", "model", None
-    )
-
-
-def test_the_boundary_of_the_pipeline_comes_first() -> None:
-    activations = {"layers.*": ("data", "model", None)}
-    step = trained(meta(Model), activations=activations)
-    assert boundary(staged(step, boundary=P(None, "data"))) == P(None, "data")
+@pytest.mark.parametrize(
+    ("said", "options", "expected"),
+    [
+        ({"shardings": {"ids": ("data", None)}}, {}, P("data")),  # as the batch
+        (ACTIVATIONS, {}, P("data", "model", None)),
+        (ACTIVATIONS, {"boundary": P(None, "data")}, P(None, "data")),
+    ],
+)
+def test_values_between_stages_are_sharded_as_the_pipeline_the_user_or_the_batch_says(
+    said: dict[str, Any], options: dict[str, Any], expected: P
+) -> None:
+    assert boundary(staged(trained(meta(Model), **said), **options)) == expected
 
 
 def test_parameters_are_gathered_in_each_stage() -> None:
