@@ -416,7 +416,9 @@ def _only_reads(database: object) -> bool:
 
 #: By the number of a module: the module, how many names it had, and those of functions to replace.
 _Seen = Mapping[int, tuple[object, int, tuple[str, ...]]]
-_SEEN: ContextVar[_Seen] = ContextVar("modules that were looked through", default={})  # noqa: B039
+_SEEN: ContextVar[_Seen] = ContextVar(
+    "modules that were looked through", default=types.MappingProxyType({})
+)
 
 
 def look_through_modules() -> None:
