@@ -204,13 +204,16 @@ def _attention(
     dims = np.array([(batch * heads, queries, keys, size)])
     window = int(row.get("window_size", 0))
     behind = 0 < window < keys
-    mask = Masks(np.array([causal and not behind]), np.array([window if behind else 0]))
-    seen = int(band_keys(dims, mask)[0])
+    seen, flops = keys, 4 * result * keys // (2 if causal else 1)
+    if behind:
+        mask = Masks(np.array([False]), np.array([window]))
+        seen = int(band_keys(dims, mask)[0])
+        flops = int(masked_flops(np.array([4 * result * keys]), dims, mask)[0])
     read = min(window + queries - 1, keys) if behind else keys
     return {
         "kind": KernelKind.ATTENTION, "dtype": "bf16",
         "dims": (batch * heads, queries, seen, size),
-        "flops": int(masked_flops(np.array([4 * result * keys]), dims, mask)[0]),
+        "flops": flops,
         "read": 2 * (result + 2 * batch * key_heads * read * size + new),
         "written": 2 * (result + new),
         "elements": result, "arrays": 4, "causal": causal and not behind,

@@ -69,6 +69,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     warm.forks().on = not marked  # before module fixtures, which start children as well
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """A process that records for several tests is kept only as long as the environment is the same."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """What libraries leave in the environment would keep later children from being forks."""

@@ -20,6 +20,7 @@ import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -79,7 +80,7 @@ class KeptFiles:
                 stack.callback(able.difference_update, added)
             for module in list(sys.modules.values()):
                 # Modules may have bound a function to a name of their own.
-                for name, value in _bound(module, instead):
+                for name, value in _bound(module, instead, _SEEN.get()):
                     stack.callback(vars(module).__setitem__, name, value)
                     vars(module)[name] = instead[id(value)]
             yield
@@ -413,12 +414,35 @@ def _only_reads(database: object) -> bool:
     return isinstance(database, str) and database.startswith("file:") and "mode=ro" in database
 
 
-def _bound(module: object, instead: Mapping[int, object]) -> list[tuple[str, object]]:
+#: By the number of a module: the module, how many names it had, and those of functions to replace.
+_Seen = Mapping[int, tuple[object, int, tuple[str, ...]]]
+_SEEN: ContextVar[_Seen] = ContextVar(
+    "modules that were looked through", default=types.MappingProxyType({})
+)
+
+
+def look_through_modules() -> None:
+    """Before a process forks for programs: a fork that looks at each name of each module copies their pages."""
+    with contextlib.suppress(ImportError):
+        import sqlite3  # noqa: F401 - as where programs are guarded
+    instead = dict.fromkeys(id(f) for f, _ in KeptFiles(lambda _: None, 0.0)._stand_ins())
+    found = dict(_SEEN.get())
+    for module in list(sys.modules.values()):
+        if issubclass(type(module), types.ModuleType):
+            names = tuple(name for name, _ in _bound(module, instead, found))
+            found[id(module)] = (module, len(object.__getattribute__(module, "__dict__")), names)
+    _SEEN.set(found)
+
+
+def _bound(module: object, instead: Mapping[int, object], seen: _Seen) -> list[tuple[str, object]]:
     """The names in a module of Python's language, and in `builtins`, of functions that something stands in
     for; lazy modules are not loaded by that."""
     if not issubclass(type(module), types.ModuleType):  # of C libraries some only say so
         return []
     names = object.__getattribute__(module, "__dict__")
+    before, count, bound = seen.get(id(module), (None, 0, ()))
+    if before is module and count == len(names):
+        return [(name, names[name]) for name in bound if id(names.get(name)) in instead]
     if module is not builtins and names.get("__name__") in sys.builtin_module_names:
         return []
     held = list(names.items())

@@ -130,11 +130,13 @@ def _preload() -> None:
         from flint.frontends.torch_ops.table import load_table
         from flint.frontends.torch_private import FakeTensorMode
         from flint.frontends.torch_world.packages.finder import packages_found
+        from flint.io.kept_files import look_through_modules
 
         FakeTensorMode()  # the first imports as much again
         with packages_found(lambda _: None):  # so does this
             pass
         load_table()
+        look_through_modules()
     except (FlintError, ImportError):
         return
     # It logs a traceback of its own for every error that Flint reports in two lines.

@@ -171,18 +171,8 @@ def test_a_pasted_command_has_its_mesh_modules_and_arguments(tmp_path, monkeypat
         "assert sys.argv[1:] == ['--local-rank=' + os.environ['LOCAL_RANK'], 'a']\n"
         f"assert os.environ['LOCAL_WORLD_SIZE'] == '4' and os.environ['HOW'] == 'x'\n{DDP}"
     )
-    words = [
-        "-m",
-        "torch.distributed.launch",
-        "--nproc_per_node",
-        "4",
-        "--nnodes",
-        "2",
-        "-m",
-        "package.train",
-        "a",
-    ]
-    request = CaptureRequest("HOW=x", script_arguments=("python", *words))
+    words = "python -m torch.distributed.launch --nproc_per_node 4 --nnodes 2 -m package.train a"
+    request = CaptureRequest("HOW=x", script_arguments=tuple(words.split()))
     trace = capture(request)
     assert trace.mesh.size == 8 and trace.summary().name == "train"
     assert trace.recorded.startswith("package.train was recorded as a script")

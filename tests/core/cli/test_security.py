@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from flint.cli.options import Reads, Writes, roles_of
 from tests.core.cli.test_outputs import REPOSITORY, arguments_of, commands
@@ -73,7 +72,8 @@ def look(event, arguments):
             seen.append(f"wrote {os.path.basename(arguments[0])}")
 sys.addaudithook(look)
 found = []
-for command in json.load(sys.stdin):
+for folder, command in json.load(sys.stdin):
+    os.chdir(folder)
     seen.clear()
     status = CliRunner().invoke(app, command).exit_code
     found.append([command, status, list(seen)])
@@ -81,11 +81,14 @@ print(json.dumps(found))
 """
 
 
-def run(folder: Path, wanted: list[list[str]]) -> list[tuple[list[str], int, list[str]]]:
-    """What each command did: itself, its exit status, and what was seen."""
+def run(
+    folder: Path, wanted: list[list[str]], inside: list[Path] | None = None
+) -> list[tuple[list[str], int, list[str]]]:
+    """What each command did in `folder`, or its own inside: itself, its exit status, what was seen."""
+    folders = map(str, inside or [folder] * len(wanted))
     done = subprocess.run(
         [sys.executable, "-P", "-c", RUNNER],
-        input=json.dumps(wanted),
+        input=json.dumps(list(zip(folders, wanted, strict=True))),
         cwd=folder,
         capture_output=True,
         text=True,
@@ -179,12 +182,12 @@ RUNS = {
 }  # fmt: skip
 
 
-# What `flint mcp` runs, its clients ask for: tests/tools/mcp.
-@pytest.mark.parametrize("name", sorted(set(TABLE) - set(READERS) - {"mcp"}))
-def test_what_runs_its_input_says_so(tmp_path: Path, name: str) -> None:
+def _input_of(name: str, tmp_path: Path) -> Path:
+    """A folder with all that a command runs, each of which makes the file `ran`."""
     from flint.backends.chakra import write
     from tests.estimates import layers
 
+    tmp_path.mkdir()
     (tmp_path / "model.py").write_text(MODEL.replace("'ran'", repr(str(tmp_path / "ran"))))
     (tmp_path / "flint.toml").write_text('[capture.llama]\nmodel = "model.py"\nmesh = "2"\n')
     if name == "verify":
@@ -193,5 +196,13 @@ def test_what_runs_its_input_says_so(tmp_path: Path, name: str) -> None:
     (tmp_path / "sim").chmod(0o755)
     if "traces" in RUNS[name]:
         write(layers().workload, tmp_path / "traces")
-    ((_, status, _),) = run(tmp_path, [RUNS[name]])
-    assert status in (0, 1, 2) and (tmp_path / "ran").exists()
+    return tmp_path
+
+
+def test_what_runs_its_input_says_so(tmp_path: Path) -> None:
+    # What `flint mcp` runs, its clients ask for: tests/tools/mcp.
+    names = sorted(set(TABLE) - set(READERS) - {"mcp"})
+    folders = [_input_of(name, tmp_path / name) for name in names]
+    done = run(tmp_path, [RUNS[name] for name in names], folders)
+    for (arguments, status, _), folder in zip(done, folders, strict=True):
+        assert status in (0, 1, 2) and (folder / "ran").exists(), arguments

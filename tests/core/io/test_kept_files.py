@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import contextvars
 import io
 import os
 import shutil
 import sqlite3
+import sys
 import tarfile
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -230,6 +233,24 @@ def test_a_change_that_nothing_stands_for_is_refused(folder: Path) -> None:
             assert file.read() == OLD
     os.close(handle)
     assert unharmed(folder) and len(said) == 4 and (folder / "made").exists()
+
+
+def test_modules_that_were_looked_through_get_their_stand_ins(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, original = types.ModuleType("theirs"), builtins.open
+    monkeypatch.setitem(sys.modules, "theirs", module)
+
+    def run() -> None:
+        module.before = original  # type: ignore[attr-defined]
+        kept_files.look_through_modules()
+        for bound in (["before"], ["before", "since"]):
+            setattr(module, bound[-1], original)
+            with KeptFiles(lambda said: None, time.time()).guarded():
+                assert {getattr(module, name) for name in bound} == {builtins.open} != {original}
+            assert {getattr(module, name) for name in bound} == {original}
+
+    contextvars.copy_context().run(run)
 
 
 def test_a_file_that_is_not_written_is_found(folder: Path) -> None:

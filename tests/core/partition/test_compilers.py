@@ -78,19 +78,10 @@ def test_compilers_are_named() -> None:
     assert Lowering(compiler="xla-tpu-cycles").family == "xla-tpu"
 
 
-@pytest.mark.parametrize(
-    "preset",
-    [
-        "a100-40-dgx",
-        "a100-80-dgx",
-        "h100-dgx",
-        "h200-dgx",
-        "b200-dgx",
-        "mi300x",
-        "mi325x",
-        "mi355x",
-    ],
-)
+GPUS = "a100-40-dgx a100-80-dgx h100-dgx h200-dgx b200-dgx mi300x mi325x mi355x"
+
+
+@pytest.mark.parametrize("preset", GPUS.split())
 def test_descriptions_of_gpus_are_those_of_the_presets(preset: str) -> None:
     """Memory of the datasheet is decimal, and drivers keep some: 12 % between."""
     target, chip = GPU_TARGETS[find_target("xla-gpu", preset).name], load_cluster(preset).chip

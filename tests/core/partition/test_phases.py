@@ -34,7 +34,7 @@ _STEPS = (
     ("resnet50_jax.py", "2x2", "batch=8 image=64", False),
     ("torch_llama.py", "4x2", "num_layers=2 seq=128", False),
 )
-STEPS = long_but((_STEPS[0], _STEPS[3], _STEPS[5]), _STEPS)
+STEPS = long_but((_STEPS[3], _STEPS[5]), _STEPS)
 
 
 def programs(file: str, mesh: str, options: str) -> tuple[Program, ...]:

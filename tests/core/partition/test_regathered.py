@@ -23,6 +23,7 @@ from flint.passes.partition.regathered import LEAST_BYTES, regathered, regathere
 from flint.passes.partition.xla import partitioned
 from flint.tracing import Trace
 from tests.auto_mesh import auto_mesh
+from tests.long import long_but
 from tests.program_text import Rows, group
 from tests.zoo import zoo
 
@@ -128,7 +129,7 @@ ASKED = (
 )
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", long_but(["llama_fsdp_unrolled", "llama_3_axes", "manual"], ASKED))
 def test_what_shardings_ask_for_is_not(name: str) -> None:
     example = zoo()[name]
     program = partitioned(capture_jax(example.step(), example.mesh)).program

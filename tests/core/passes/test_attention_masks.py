@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ SHAPE = (2, 4096, 8, 128)
 SQUARE = 2 * 2 * SHAPE[0] * SHAPE[2] * SHAPE[1] ** 2 * SHAPE[3]
 
 
+@cache
 def traced(implementation: str, window: int | None, causal: bool = True) -> flint.Trace:
     import jax
     import jax.numpy as jnp

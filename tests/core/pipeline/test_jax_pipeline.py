@@ -23,7 +23,7 @@ from flint.frontends.jax_step.meshes import abstract_mesh
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase, Program
-from flint.passes.pipeline.split.parts import partition_body
+from flint.passes.pipeline.split.parts import PartitionedBody, partition_body
 from flint.steps.captured import Body, CapturedPipeline, Port, Role
 from tests.jax_pipelines import (
     BATCH,
@@ -47,6 +47,12 @@ def trained() -> CapturedPipeline:
     tied = [("embed['table']", "head['table']")]
     given = decoder(optimizer="adamw", clip_norm=1.0, tied=tied, gradient_dtype="float32")
     return capture_jax_pipeline(given, MESH, "model.py")
+
+
+@pytest.fixture(scope="module")
+def steps(trained: CapturedPipeline) -> list[PartitionedBody]:
+    """Its two stages, for one device."""
+    return [partition_body(body.step) for body in trained.bodies]
 
 
 def ports(body: Body, *roles: Role) -> tuple[list[str], list[str]]:
@@ -93,9 +99,11 @@ def test_ports_of_steps(trained: CapturedPipeline) -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 1])
-def test_gradients_are_sharded_as_their_parameters(trained: CapturedPipeline, stage: int) -> None:
+def test_gradients_are_sharded_as_their_parameters(
+    steps: list[PartitionedBody], stage: int
+) -> None:
     """Local shapes agree; so do those of the boundary, which is sharded over data."""
-    body = partition_body(trained.bodies[stage].step)
+    body = steps[stage]
     body.program.verify()
     at = dict(zip(body.arguments, body.argument_rows, strict=True))
     shape = {p: body.program.row(r).shape for p, r in at.items()}
@@ -112,9 +120,9 @@ def test_gradients_are_sharded_as_their_parameters(trained: CapturedPipeline, st
     assert shape[Port(Role.COTANGENT)] == (() if stage else (1, LENGTH, WIDTH))
 
 
-def test_phases_and_names(trained: CapturedPipeline) -> None:
+def test_phases_and_names(steps: list[PartitionedBody]) -> None:
     """Products of matrices run forward, again (the layers are checkpointed) and backward."""
-    program = partition_body(trained.bodies[0].step).program
+    program = steps[0].program
     products = Counter(
         (row.phase, row.scope)
         for row in map(program.row, range(len(program)))
@@ -132,9 +140,9 @@ def test_phases_and_names(trained: CapturedPipeline) -> None:
     assert places == {"", "jax_pipelines.py"}
 
 
-def test_communication_of_a_stage(trained: CapturedPipeline) -> None:
+def test_communication_of_a_stage(steps: list[PartitionedBody]) -> None:
     """Tensor parallelism: per layer one all-reduce each way; gradients are reduced over data."""
-    program = partition_body(trained.bodies[0].step).program
+    program = steps[0].program
     hidden = LENGTH * WIDTH * 4
     matrix, table = WIDTH * HIDDEN // 2 * 4, VOCABULARY // 2 * WIDTH * 4
     assert communication(program) == {

@@ -26,22 +26,28 @@ from flint.tracing_pools import trace_pools
 from tests.pool_steps import LAYERS, WIDTH, Case, rows, trips
 
 CASE = Case()
+
+
+@pytest.fixture(scope="module")
+def traced() -> Workload:
+    return CASE.trace()
+
+
 #: Bytes of one layer's cache of one prefill rank: 8 requests on 2, 4 places, WIDTH on 2.
 LAYER_BYTES = 4 * 4 * (WIDTH // 2) * 2
 
 
-def test_two_classes_share_out_the_mesh() -> None:
-    workload = CASE.trace()
-    assert [(c.name, c.program, dict(c.where)) for c in workload.classes] == [
+def test_two_classes_share_out_the_mesh(traced: Workload) -> None:
+    assert [(c.name, c.program, dict(c.where)) for c in traced.classes] == [
         ("prefill", 0, {"pool": (0,)}),
         ("decode", 1, {"pool": (1, 2)}),
     ]
-    assert workload.class_of_ranks().tolist() == [0] * 4 + [1] * 8
-    assert workload.metadata["pools"]["caches"] == {"result[1]": "cache"}
+    assert traced.class_of_ranks().tolist() == [0] * 4 + [1] * 8
+    assert traced.metadata["pools"]["caches"] == {"result[1]": "cache"}
 
 
-def test_a_scan_sends_each_layer_when_it_is_there() -> None:
-    program = CASE.trace().programs[0]
+def test_a_scan_sends_each_layer_when_it_is_there(traced: Workload) -> None:
+    program = traced.programs[0]
     sends = rows(program, Kind.SEND)
     assert [trips(program, s) for s in sends] == [
         LAYERS,
@@ -54,8 +60,8 @@ def test_a_scan_sends_each_layer_when_it_is_there() -> None:
         assert send.comm_bytes == LAYER_BYTES // 2  # half of the requests
 
 
-def test_a_scan_waits_for_each_layer_where_it_reads_it() -> None:
-    program = CASE.trace().programs[1]
+def test_a_scan_waits_for_each_layer_where_it_reads_it(traced: Workload) -> None:
+    program = traced.programs[1]
     receives = rows(program, Kind.RECV)
     assert [trips(program, r) for r in receives] == [LAYERS, LAYERS]
     loop = program.regions[receives[0].region]
@@ -142,11 +148,14 @@ SHARDINGS = {
 }
 
 
-@pytest.mark.parametrize("mesh", ["pool=2,data=2,model=2", "data=2,pool=3,model=2"])
-@pytest.mark.parametrize("specs", SHARDINGS.values(), ids=SHARDINGS)
-@pytest.mark.parametrize("form", ["scan", "list"])
-def test_every_resharding_checks(mesh: str, specs: Any, form: str, tmp_path: Path) -> None:
-    workload = CASE.but(mesh=mesh, specs=specs, forms=(form, form)).trace()
+#: The same rows send a layer out of a scan and one of a list: of those one that is cut and one that is not.
+RESHARDED = [("data=2,pool=3,model=2", name, "scan") for name in SHARDINGS]
+RESHARDED += [("pool=2,data=2,model=2", name, "list") for name in ("equal", "swapped")]
+
+
+@pytest.mark.parametrize(("mesh", "specs", "form"), RESHARDED)
+def test_every_resharding_checks(mesh: str, specs: str, form: str, tmp_path: Path) -> None:
+    workload = CASE.but(mesh=mesh, specs=SHARDINGS[specs], forms=(form, form)).trace()
     for granularity in ("op", "kernel"):
         write(rewrite(workload, granularity=granularity), tmp_path / granularity)
         report = check(tmp_path / granularity)
@@ -180,9 +189,8 @@ def test_positions_serve_each_other(
     assert check(tmp_path / "out").ok
 
 
-def test_the_file_holds_it_all() -> None:
-    workload = CASE.trace()
-    data = workload.to_bytes()
+def test_the_file_holds_it_all(traced: Workload) -> None:
+    data = traced.to_bytes()
     assert Workload.from_bytes(data).to_bytes() == data == CASE.trace().to_bytes()
 
 

@@ -48,6 +48,9 @@ for _ in range(2):
 """
 
 
+TWO, FOUR = (Mesh(("data",), (n,)) for n in (2, 4))
+
+
 @dataclass(frozen=True)
 class Found:
     """What became of a program, and which ranks ran for it."""
@@ -68,7 +71,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
             folder = tmp_path_factory.mktemp("ranks")
             script = folder / "train.py"
             script.write_text(PROGRAM.replace("BEFORE", before).replace("IN_STEP", in_step))
-            return _found(script, mesh or Mesh(("data",), (4,)), processes, folder / "traces")
+            return _found(script, mesh or FOUR, processes, folder / "traces")
 
         yield run
 
@@ -106,7 +109,7 @@ FAULTS = {
             "[dist.all_reduce(t) if k else dist.all_gather_into_tensor(big, x) "
             "for k in ((0, 1) if first else (1, 0))]"
         ),
-        "t, big, first = x[0].clone(), x.new_empty(32, 64), dist.get_rank() < 2",
+        "t, big, first = x[0].clone(), x.new_empty(8 * many, 64), dist.get_rank() < 1",
     ),
     "another collective": (
         "(dist.broadcast if odd else dist.all_reduce)(x, **({'src': 0} if odd else {}))",
@@ -119,7 +122,7 @@ FAULTS = {
     "another shape": ("dist.all_reduce(y)", "y = x.new_ones(4 + dist.get_rank())"),
     "more often": (
         "for _ in range(1 + first): dist.all_reduce(x)",
-        "first = init_device_mesh('cuda', (4,), mesh_dim_names=('data',)).get_coordinate()[0] == 0",
+        "first = init_device_mesh('cuda', (many,), mesh_dim_names=('data',)).get_coordinate()[0] == 0",
     ),
     "one rank's module": (
         "log(l)",
@@ -144,22 +147,22 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_what_hangs_is_told_and_found_by_check(name: str, capture: Capture) -> None:
-    found = capture(*FAULTS[name])
+    found = capture(*FAULTS[name], FOUR if name == "another group" else TWO)
     told = [w for w in found.classes.warnings if "hangs" in w]
     assert told and "train.py" in told[0] and "rank 0" in told[0], found.classes.warnings
     assert found.findings, told
 
 
 def test_parts_of_an_exchange_that_do_not_fit_are_refused(capture: Capture) -> None:
-    before = "r = dist.get_rank(); y = x.new_empty(8, 64); s = [2, 2, 2, 2] if r else [5, 1, 1, 1]"
-    step = "dist.all_to_all_single(y, x, [2, 2, 2, 2], s)"
-    with pytest.raises(FlintError, match="rank 0 sends 5 to rank 0.*expects 2") as caught:
-        capture(step, before)
+    before = "r = dist.get_rank(); y = x.new_empty(8, 64); s = [4, 4] if r else [7, 1]"
+    step = "dist.all_to_all_single(y, x, [4, 4], s)"
+    with pytest.raises(FlintError, match="rank 0 sends 7 to rank 0.*expects 4") as caught:
+        capture(step, before, TWO)
     assert caught.value.code == "FL250"
     with pytest.raises(
-        FlintError, match="rank 0 sends 1 to rank 1.*expects 5"
+        FlintError, match="rank 0 sends 1 to rank 1.*expects 7"
     ):  # alike on all ranks, and wrong
-        capture("dist.all_to_all_single(x.clone(), x, [5, 1, 1, 1], [5, 1, 1, 1])")
+        capture("dist.all_to_all_single(x.clone(), x, [7, 1], [7, 1])", "pass", TWO)
 
 
 def test_messages_of_two_groups_of_the_same_ranks_do_not_meet(capture: Capture) -> None:
@@ -171,15 +174,14 @@ def test_messages_of_two_groups_of_the_same_ranks_do_not_meet(capture: Capture) 
         "ws = both(dist.irecv, (h, b), (got, a)) if dist.get_rank() else both(dist.isend, (x, a), (h, b))\n"
         "    [w.wait() for w in ws]"
     )
-    found = capture(step, before, Mesh(("data",), (2,)))
+    found = capture(step, before, TWO)
     assert len(found.classes.classes) == 2 and not found.findings
     assert not [w for w in found.classes.warnings if "hangs" in w]
 
 
 def test_an_order_of_two_groups_of_the_same_ranks_that_hangs_is_found(capture: Capture) -> None:
-    two = Mesh(("data",), (2,))
     before = "pairs = [dist.new_group([0, 1]), dist.new_group([0, 1])]; r = dist.get_rank()"
-    found = capture("[dist.all_reduce(x, group=g) for g in pairs[:: -1 if r else 1]]", before, two)
+    found = capture("[dist.all_reduce(x, group=g) for g in pairs[:: -1 if r else 1]]", before, TWO)
     assert len(found.classes.classes) == 2 and found.findings
     assert {g.copy for p in found.classes.programs for g in p.groups} >= {1, 2}
 
@@ -223,7 +225,7 @@ OTHER_WORK = {
             "mine = []\nfor i in range(6):\n    if i % many == dist.get_rank(): "
             "mine.append(x.new_ones(1 + i, 64))"
         ),
-        4,
+        2,
     ),
     "skipped": (
         "for i in range(5):\n        if i % many != r: continue\n        m(x)",
@@ -234,20 +236,20 @@ OTHER_WORK = {
     "lengths by a seed": (
         "m(x.new_ones(n, 64))",
         "import random; random.seed(dist.get_rank()); n = random.randrange(1, 1 << 20)",
-        4,
+        2,
     ),
     "uneven exchange": (
         "dist.all_to_all_single(x.new_empty(own * many, 64), y, [own] * many, c)",
-        "c = [3, 1, 1, 1]; own = c[dist.get_rank()]; y = x.new_ones(6, 64)",
+        "c = [3, 1]; own = c[dist.get_rank()]; y = x.new_ones(4, 64)",
         2,
     ),
     "uneven gather": (
         "dist.all_gather([x.new_empty(1 + r, 64) for r in range(many)], y)",
         "y = x.new_ones(1 + dist.get_rank(), 64)",
-        4,
+        2,
     ),
     "scatter from one": (
-        "dist.scatter(x[0], [x[0].clone() for _ in range(4)] if dist.get_rank() == 0 else None)",
+        "dist.scatter(x[0], [x[0].clone() for _ in range(many)] if dist.get_rank() == 0 else None)",
         "pass",
         2,
     ),
@@ -257,11 +259,12 @@ OTHER_WORK = {
 @pytest.mark.parametrize("name", OTHER_WORK)
 def test_other_work_is_a_class_of_its_own(name: str, capture: Capture) -> None:
     step, before, count = OTHER_WORK[name]
-    found = capture(step, before)
+    mesh = FOUR if name in ("rows", "assigned by one rank") else TWO
+    found = capture(step, before, mesh)
     assert len(found.classes.classes) == count and not found.findings
     assert not [w for w in found.classes.warnings if "hangs" in w]
     assert [w for w in found.classes.warnings if "differ" in w and "train.py" in w]
-    assert sorted(set(found.ran)) == [0, 1, 2, 3]
+    assert sorted(set(found.ran)) == list(range(mesh.size))
 
 
 #: Programs that are alike: step, before it, ranks that ran.

@@ -8,7 +8,6 @@ import pickle
 import textwrap
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from flint.frontends.torch_world.program.comms import NAMESPACES, family_of
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.modules import ModulePaths, clean_path
 from flint.frontends.torch_world.record.phases import Phases, StepDone
-from flint.frontends.torch_world.record.process import record
+from flint.frontends.torch_world.record.process import RankProcesses
 from flint.frontends.torch_world.record.recording import Event as Recorded
 from flint.frontends.torch_world.record.recording import Freed, HostCopy, Recording
 from flint.frontends.torch_world.record.storages import Storages
@@ -413,20 +412,20 @@ PROGRAM = textwrap.dedent(
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
-    """What comes of the program in each of its modes, run two at a time."""
+    """What comes of the program in each of its modes: the process outlives those that end theirs."""
     script = tmp_path_factory.mktemp("world") / "train.py"
     script.write_text(PROGRAM)
 
-    def run(mode: str) -> Any:
+    def run(mode: str, processes: RankProcesses) -> Any:
         job = dataclasses.replace(Job.of_script(script, [mode]), world_size=8, rank=5)
         try:
-            return record([job])[0]
+            return processes.record([job])[0]
         except FlintError as error:
             return error
 
     modes = ("fsdp", "ddp", "big", "world", "exits", "killed", "raises")
-    with ThreadPoolExecutor(2) as pool:
-        done = dict(zip(modes, pool.map(run, modes), strict=True))
+    with RankProcesses() as processes:
+        done = {mode: run(mode, processes) for mode in modes}
     return done.__getitem__
 
 

@@ -69,17 +69,10 @@ def routed(tokens: int = 64, experts: int = 8, top: int = 2) -> Any:
         lambda i: torch.unique(i, return_counts=True)[1],
     ],
     ids=[
-        "histc",
-        "bincount",
-        "bincount_free",
-        "one_hot",
-        "scatter",
-        "new_zeros",
-        "scatter_add",
-        "compare",
-        "unique",
+        "histc", "bincount", "bincount_free", "one_hot", "scatter", "new_zeros", "scatter_add",
+        "compare", "unique",
     ],
-)
+)  # fmt: skip
 def test_counts_of_routed_tokens_are_balanced(count: Any) -> None:
     with world() as values:
         assert count(routed()).tolist() == [16] * 8
