@@ -165,6 +165,7 @@ def test_llama_messages_are_sharded_as_its_activations(parallel: str, layers: st
         assert sent_and_received(inner) == ({size: 8}, {size: 8})
 
 
+@pytest.mark.long
 def test_llama_keeps_gathered_weights_if_told_to() -> None:
     """Gathers of weights over data: for each microbatch and pass, or once in a step."""
     bytes_gathered = []
