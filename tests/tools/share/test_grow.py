@@ -142,10 +142,7 @@ def test_programs_that_are_refused(tmp_path: Path) -> None:
     base = llama()
     pipeline = replace(base, metadata={**base.metadata, "pipeline": {"axis": "data"}})
     kernels = replace(base, metadata={**base.metadata, "profile": "xla-gpu"})
-    halves = (
-        RankClass("a", 0, {"data": (0, 1)}),
-        RankClass("b", 0, {"data": (2, 3)}),
-    )
+    halves = (RankClass("a", 0, {"data": (0, 1)}), RankClass("b", 0, {"data": (2, 3)}))
     assert "a pipeline" in refused("FL926", pipeline, layers=4)
     assert "kernels" in refused("FL926", kernels, layers=4)
     assert "2 rank classes" in refused("FL926", replace(base, classes=halves), layers=4)
