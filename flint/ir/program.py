@@ -142,6 +142,8 @@ class Program(ProgramColumns):
     def verify(self) -> None:
         """Raise AssertionError, with the row, unless every invariant that passes rely on holds.
 
-        The list of invariants is `flint.ir.verify.INVARIANTS`.
+        The list of invariants is `flint.ir.verify.INVARIANTS`. They are checked once: nothing changes a program.
         """
-        verify_program(self)
+        if not self.__dict__.get("_is_verified"):
+            verify_program(self)
+            self.__dict__["_is_verified"] = True

@@ -31,11 +31,7 @@ def h100(tmp_path):
 
 @pytest.mark.parametrize(
     ("table", "constants"),
-    [
-        ("chip.gpu.constants", ONE),
-        ("network.nvlink.constants", TWO),
-        ("network.ib.constants", TWO),
-    ],
+    [("chip.gpu.constants", ONE), ("network.nvlink.constants", TWO), ("network.ib.constants", TWO)],
 )
 def test_a_new_table_appears_and_every_line_of_the_file_stays(h100, table, constants):
     before = h100.read_text("utf-8")

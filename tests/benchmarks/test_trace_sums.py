@@ -51,6 +51,7 @@ def test_a_profile_that_is_left_out_is_not_there(monkeypatch: pytest.MonkeyPatch
     assert trace_kernels.files() == [every[0], *every[2:]]
 
 
+@pytest.mark.long  # the gate of .ci/run leaves out each
 def test_what_is_left_out_moves_constants_of_its_machine_alone() -> None:
     path, preset = next((p, m) for p, m in trace_kernels.files() if "h100_qwen" in p.name)
     ours = trace_kernels.read_trace(path, preset).cluster.chip.gpu

@@ -35,7 +35,7 @@ def capture(model: str, mesh: str, settings: str = "", **options: Any) -> Trace:
         return trace_step(chosen.applied_to(loaded.step), loaded.mesh, name=loaded.name)
 
 
-def gpt3(mesh: str, settings: str = "num_layers=8", **options: Any) -> Trace:
+def gpt3(mesh: str, settings: str = "num_layers=4", **options: Any) -> Trace:
     return capture("gpt3_jax.py", mesh, settings, **options)
 
 
@@ -90,7 +90,7 @@ def test_gpt3_collectives_of_a_layer_are_those_of_xla(microbatches: int) -> None
     compiler for GPUs does (64 gathers with `compiler="xla-gpu"` and 4 microbatches).
     """
     inner = positions(gpt3("pipe=4,data=1,model=8", microbatches=microbatches))[1]
-    layers = 2
+    layers = 1
     found = over(inner, "model")
     assert found["ALL_GATHER", BOUNDARY] == (4 + 2 + 2) * layers * microbatches
     assert found["REDUCE_SCATTER", 8 * BOUNDARY] == 4 * layers * microbatches
@@ -103,9 +103,9 @@ def test_gpt3_collectives_of_a_layer_are_those_of_xla(microbatches: int) -> None
 def test_gpt3_recomputation_costs_what_it_should(remat: str) -> None:
     """Recomputing attention takes no communication, recomputing a layer does."""
     recomputed = f" remat={remat}" if remat != "none" else ""  # which is what it is unless told
-    trace = gpt3("pipe=4,data=1,model=8", f"num_layers=8{recomputed}", microbatches=4)
+    trace = gpt3("pipe=4,data=1,model=8", f"num_layers=4{recomputed}", microbatches=4)
     found = over(positions(trace)[1], "model")
-    layers = 2
+    layers = 1
     gathers, scatters = {"none": (8, 4), "selective": (8, 4), "full": (10, 5)}[remat]
     assert found["ALL_GATHER", BOUNDARY] == gathers * layers * 4
     assert found["REDUCE_SCATTER", 8 * BOUNDARY] == scatters * layers * 4
@@ -126,7 +126,7 @@ def parameter_bytes(program: Program, name: str = "") -> int:
 )
 def test_gpt3_reduces_each_gradient_once_a_step(microbatches: int, dtype: str, factor: int) -> None:
     """Over data there are as many bytes as weights, whatever the number of microbatches."""
-    settings = f"num_layers=8 gradient_dtype={dtype}" if dtype else "num_layers=8"
+    settings = f"num_layers=4 gradient_dtype={dtype}" if dtype else "num_layers=4"
     trace = gpt3("pipe=4,data=2,model=4", settings, microbatches=microbatches)
     for program in positions(trace):
         found = executed(program, program.kind == Kind.COLLECTIVE)
@@ -150,7 +150,7 @@ def test_gpt3_ties_its_tables_between_the_first_and_the_last_stage() -> None:
 @pytest.mark.parametrize(
     ("parallel", "layers"),
     long_but(
-        [("tp+sp", "unrolled")],
+        [("tp+sp", "scan")],
         [(p, layers) for p in ("tp+sp", "tp", "fsdp+tp+sp") for layers in ("scan", "unrolled")],
     ),
 )
@@ -165,6 +165,7 @@ def test_llama_messages_are_sharded_as_its_activations(parallel: str, layers: st
         assert sent_and_received(inner) == ({size: 8}, {size: 8})
 
 
+@pytest.mark.long
 def test_llama_keeps_gathered_weights_if_told_to() -> None:
     """Gathers of weights over data: for each microbatch and pass, or once in a step."""
     bytes_gathered = []
@@ -194,7 +195,8 @@ RUNS = [
 ]
 
 
-@pytest.mark.parametrize(("model", "schedule", "mesh"), long_but([RUNS[4]], RUNS))
+@pytest.mark.long  # tests/oracle/test_pipeline_timing.py runs traces of all schedules
+@pytest.mark.parametrize(("model", "schedule", "mesh"), RUNS)
 def test_traces_run_to_their_end(model: str, schedule: str, mesh: str, tmp_path: Path) -> None:
     chunks = 1 if schedule in ("gpipe", "1f1b", "zb-h1") else 2
     microbatches = 8 if schedule == "dualpipev" else 4

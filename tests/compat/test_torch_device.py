@@ -18,12 +18,7 @@ def captured(
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "flint", "capture", str(program), "--mesh", mesh, "--world"]
     return subprocess.run(
-        [*command, *arguments],
-        check=False,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
+        [*command, *arguments], check=False, cwd=folder, capture_output=True, text=True, timeout=300
     )
 
 

@@ -66,7 +66,7 @@ def needs(command: str) -> None:
 CAPTURES = (*ANNOTATED, *HUGGINGFACE_ANNOTATED, *WORLDS, CUDA, *HUGGINGFACE)
 
 
-@pytest.mark.parametrize("command", long_but([ANNOTATED[1], WORLDS[1], WORLDS[8]], CAPTURES))
+@pytest.mark.parametrize("command", long_but([ANNOTATED[3], WORLDS[8]], CAPTURES))
 def test_traces_pass_check(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from flint.cli import app
 
@@ -81,9 +81,8 @@ def test_traces_pass_check(command: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert report.nodes > 50 * report.ranks
 
 
-@pytest.mark.parametrize(
-    "command", long_but([WORLDS[3]], (*WORLDS[1::2], *WORLDS[6::2], HUGGINGFACE[2]))
-)
+@pytest.mark.long
+@pytest.mark.parametrize("command", (*WORLDS[1::2], *WORLDS[6::2], HUGGINGFACE[2]))
 def test_real_processes_run_the_same_script(command: str) -> None:
     needs(command)
     script, arguments = command.split()[0], command.partition(" -- ")[2]

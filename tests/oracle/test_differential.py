@@ -22,20 +22,27 @@ from flint.passes.base import run_passes
 from flint.passes.compilers.sides import side
 from flint.passes.partition.xla import partitioned
 from flint.passes.profiles import profile
+from tests.long import long_but
 from tests.recorded import recorded_version_only
 
-KEPT: list[dict[str, Any]] = [
-    kept
+KEPT: dict[int, dict[str, Any]] = {
+    kept["seed"]: kept
     for kept in json.loads(
         (Path(__file__).parent / "differential_xla_gpu.json").read_text(encoding="utf-8")
     )["programs"]
     if kept.get("verdict") == "equal"
-]
+}
+#: Two of each family are quick.
+FAMILIES = {kept["family"]: [] for kept in KEPT.values()}
+for number, one in KEPT.items():
+    FAMILIES[one["family"]].append(number)
+QUICK = [seed for seeds in FAMILIES.values() for seed in seeds[:2]]
 
 
 @recorded_version_only
-@pytest.mark.parametrize("kept", KEPT, ids=lambda kept: str(kept["seed"]))
-def test_collectives_are_the_compilers(kept: dict[str, Any]) -> None:
+@pytest.mark.parametrize("seed", long_but(QUICK, KEPT))
+def test_collectives_are_the_compilers(seed: int) -> None:
+    kept = KEPT[seed]
     example = program(Choices(kept["seed"]))
     assert example.name == kept["name"], "the generator changed: record the programs again"
     divided = partitioned(capture_jax(example.step, example.mesh)).program

@@ -40,12 +40,7 @@ def run(*command: str, cwd: Path, env: dict[str, str] | None = None) -> str:
     """Run to the end, without the source tree on the path; returns stdout."""
     clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONSAFEPATH")}
     done = subprocess.run(
-        command,
-        check=False,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env={**clean, **(env or {})},
+        command, check=False, cwd=cwd, capture_output=True, text=True, env={**clean, **(env or {})}
     )
     assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stderr[-3000:]}"
     return done.stdout

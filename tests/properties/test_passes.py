@@ -17,12 +17,7 @@ from flint.passes.rewrites.reduce_scatter import FormReduceScatter
 from flint.passes.work.totals import totals
 from tests.random_programs import QUICK, programs
 
-ALL = (
-    DropDeadCode(),
-    ReassociateAllReduce(),
-    FormReduceScatter(),
-    FuseKernels(),
-)
+ALL = (DropDeadCode(), ReassociateAllReduce(), FormReduceScatter(), FuseKernels())
 #: What `xla-gpu` does around its kernels: it adds rows, and makes one collective of several (tests/core/passes/test_fusion_xla_gpu.py).
 AROUND = {"turn-operands", "expand-ragged", "merge-products", "split-products", "split-reductions"}
 AROUND |= {"join-collectives", "copy-carried"}

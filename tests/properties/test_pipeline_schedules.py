@@ -92,11 +92,7 @@ def test_every_rank_holds_its_chunks(given_numbers: Numbers) -> None:
 
 
 @QUICK
-@given(
-    numbers(),
-    st.lists(st.integers(1, 9), min_size=4, max_size=4),
-    st.integers(0, 5),
-)
+@given(numbers(), st.lists(st.integers(1, 9), min_size=4, max_size=4), st.integers(0, 5))
 def test_dependencies_hold_for_any_durations(
     given_numbers: Numbers, times: list[int], transfer_time: int
 ) -> None:

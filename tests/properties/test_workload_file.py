@@ -113,10 +113,7 @@ def test_a_changed_byte_is_refused_or_changes_nothing(at: int, value: int) -> No
 def with_manifest(change: Callable[[dict[str, Any]], object]) -> bytes:
     """The sample file with a changed manifest."""
     out = io.BytesIO()
-    with (
-        zipfile.ZipFile(io.BytesIO(SAMPLE)) as old,
-        zipfile.ZipFile(out, "w") as new,
-    ):
+    with zipfile.ZipFile(io.BytesIO(SAMPLE)) as old, zipfile.ZipFile(out, "w") as new:
         for name in old.namelist():
             data = old.read(name)
             if name == "manifest.json":

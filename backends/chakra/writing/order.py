@@ -197,7 +197,7 @@ class _Times:
         values = nodes.slots[slot].values
         members = self._members[int(values[values >= 0][0])]
         if len(members) == self._fabric.world:
-            return members, (True,) * len(self._fabric.sizes)
+            return sorted(members), (True,) * len(self._fabric.sizes)
         return members, None
 
     def message_ns(self, nodes: LoweredNodes, node: int) -> int:

@@ -113,11 +113,9 @@ def test_a_gpt_trains_data_parallel(donate: str) -> None:
     moments = F32 * (2 * WEIGHTS + 1)
     assert (
         donated(trace)
-        == {
-            "none": 0,
-            "all-except-first": moments + batch,
-            "all": moments + batch + F32 * WEIGHTS,
-        }[donate]
+        == {"none": 0, "all-except-first": moments + batch, "all": moments + batch + F32 * WEIGHTS}[
+            donate
+        ]
     )
 
 

@@ -12,13 +12,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp
 
 import flint
-from tests.compat.frameworks.jax_totals import (
-    DATA,
-    collectives,
-    matmul_flops,
-    replicated,
-    shaped,
-)
+from tests.compat.frameworks.jax_totals import DATA, collectives, matmul_flops, replicated, shaped
 
 F32 = 4
 #: Images of one device, of 128 x 128 pixels.

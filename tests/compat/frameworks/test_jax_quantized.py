@@ -13,13 +13,7 @@ import jax.numpy as jnp
 
 import flint
 from flint.ir.op_class import OpClass
-from tests.compat.frameworks.jax_totals import (
-    MESH,
-    collectives,
-    matmul_flops,
-    replicated,
-    shaped,
-)
+from tests.compat.frameworks.jax_totals import MESH, collectives, matmul_flops, replicated, shaped
 
 ROWS, WIDTH, HIDDEN = 256, 128, 512
 

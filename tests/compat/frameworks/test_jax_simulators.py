@@ -13,12 +13,7 @@ import jax.numpy as jnp
 
 import flint
 from flint.ir.op_class import OpClass
-from tests.compat.frameworks.jax_totals import (
-    DATA,
-    collectives,
-    matmul_flops,
-    shaped,
-)
+from tests.compat.frameworks.jax_totals import DATA, collectives, matmul_flops, shaped
 
 F32 = 4
 ENVIRONMENTS, STEPS = 64, 5

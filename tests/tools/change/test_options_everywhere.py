@@ -130,10 +130,7 @@ def test_names_of_flint_are_no_folders_of_the_project(tmp_path: Path) -> None:
     )
     project = load_project(tmp_path / "flint.toml")
     assert project.estimate_request(project.captures["train"], "h100-dgx") == EstimateRequest(
-        "h100-dgx",
-        stack="megatron",
-        measured=(f"{tmp_path}/run",),
-        replace=("attention=h200-dgx",),
+        "h100-dgx", stack="megatron", measured=(f"{tmp_path}/run",), replace=("attention=h200-dgx",)
     )
 
 

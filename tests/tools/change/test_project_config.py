@@ -78,12 +78,7 @@ def test_a_project_is_found_from_below_in_either_file(tmp_path: Path) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["run", "verify"])
 def test_what_is_wrong_is_one_error_with_its_line(
-    command: str,
-    line: str,
-    code: str,
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    command: str, line: str, code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, text in {"flint.toml": PROJECT + line + "\n", "flint.lock": LOCK}.items():

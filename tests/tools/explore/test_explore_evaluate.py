@@ -17,18 +17,65 @@ from flint.tools.explore.result import Result, Status
 from flint.tools.explore.subject import Subject
 
 _EXAMPLES = Path(__file__).parents[3] / "examples"
-_SMALL = (("num_layers", "4"), ("seq", "128"))
+_MODEL = """
+import flint, jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+def arrays(mesh, batch, seq):
+    def array(*shape, spec, dtype=jnp.bfloat16):
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P(*spec)))
+
+    layer = {"up": array(256, 1024, spec=(None, "model")), "down": array(1024, 256, spec=("model",))}
+    table = {"table": array(512, 256, spec=("model", None))}
+    return table, layer, array(batch, seq, spec=("data", None), dtype=jnp.int32)
+
+def first(p, tokens):
+    return second(p["layer"], p["table"][tokens])
+
+def second(p, x):
+    return x + jax.nn.gelu(x @ p["up"]) @ p["down"]
+
+@flint.entry(axes=("data", "model"))
+def train(mesh, *, seq: int = 128):
+    table, layer, tokens = arrays(mesh, mesh.shape["data"], seq)
+
+    def step(p, tokens):
+        gradients = jax.grad(lambda p: (first(p, tokens) ** 2).mean())(p)
+        return jax.tree.map(lambda a, b: a - b, p, gradients)
+
+    return flint.Step(step, ({"layer": layer, **table}, tokens), donate_argnums=0)
+
+@flint.entry(axes=("pipe", "data", "model"))
+def pipelined(mesh, *, microbatches: int = 4, schedule: str = "1f1b", chunks: int = 1, seq: int = 128):
+    table, layer, tokens = arrays(mesh, microbatches * mesh.shape["data"], seq)
+    layers = jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct((4, *a.shape), a.dtype, sharding=NamedSharding(mesh, P(None, *a.sharding.spec))),
+        layer,
+    )
+
+    def loss(p, tokens):
+        x, _ = jax.lax.scan(lambda x, q: (second(q, x), None), p["table"][tokens], p["layers"])
+        return (x ** 2).mean()
+
+    return flint.Pipeline(
+        model=loss, params={"layers": layers, **table}, inputs=(tokens,), backward=True, cut="layers",
+        microbatches=microbatches, schedule=schedule, chunks=chunks, boundary=P("data"),
+    )
+"""
 _captured = cache(capture)
 
 
-def _subject(entry: str, **options: object) -> Subject:
-    return Subject(f"{_EXAMPLES}/{entry}", settings=_SMALL, **options)  # type: ignore[arg-type]
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("evaluated") / "model.py"
+    path.write_text(_MODEL)
+    return str(path)
 
 
 def _pipelined(microbatches: str, schedule: str, chunks: str = "1", policy: str = "") -> Point:
     given = (("chunks", chunks), ("microbatches", microbatches), ("schedule", schedule))
     return Point(
-        "pipe=4,data=2,model=2",
+        "pipe=2,data=2,model=2",
         "h100-dgx",
         pipeline=given,
         estimate=(("policy", policy),) if policy else (),
@@ -61,7 +108,7 @@ def _of(r: Result) -> tuple[object, ...]:
     return (r.step_time_ns, r.mfu, r.low_ns, r.high_ns, exposed, memory)
 
 
-def test_pipelines_are_as_if_captured_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipelines_are_as_if_captured_afresh(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that differ in microbatches, schedule and policy share what was partitioned."""
     partitioned = []
     real = shared.SharedBodies.partitioned
@@ -70,7 +117,7 @@ def test_pipelines_are_as_if_captured_afresh(monkeypatch: pytest.MonkeyPatch) ->
         return real(self, body, lambda b: (partitioned.append(b), partition(b))[1])
 
     monkeypatch.setattr(shared.SharedBodies, "partitioned", count)
-    subject = _subject("llama_jax.py:pipelined")
+    subject = Subject(f"{model}:pipelined")
     points = [
         _pipelined("4", "1f1b"),
         _pipelined("2", "zb-h1", policy="fsdp"),
@@ -82,12 +129,12 @@ def test_pipelines_are_as_if_captured_afresh(monkeypatch: pytest.MonkeyPatch) ->
         rounds.append([evaluator.evaluate([p])[0] for p in order])
         counts.append(len(partitioned))
     found = rounds[0]
-    assert found == rounds[1][::-1] and counts == [6, 6]
+    assert found == rounds[1][::-1] and counts == [2, 2]  # once for each stage
     assert [_of(r) for r in found] == [_fresh(subject, p) for p in points]
 
 
-def test_points_of_one_capture_are_as_if_alone() -> None:
-    subject = _subject("llama_jax.py:train")
+def test_points_of_one_capture_are_as_if_alone(model: str) -> None:
+    subject = Subject(f"{model}:train")
     points = [
         Point("data=4,model=2", "h100-dgx"),
         Point("data=4,model=2", "b200-dgx", estimate=(("policy", "fsdp"),)),
@@ -101,18 +148,14 @@ def test_points_of_one_capture_are_as_if_alone() -> None:
     assert [r.tokens for r in found] == [4 * 128] * 4
 
 
-def test_options_in_which_points_do_not_differ_are_those_of_each_estimate() -> None:
+def test_options_in_which_points_do_not_differ_are_those_of_each_estimate(model: str) -> None:
     point = Point("data=4,model=2", "h100-dgx", estimate=(("policy", "blocking"),))
     given = (("scale", "gemm=2x"), ("scale", "attention=2x"), ("profile", "torch"))
-    (found,) = Evaluator(_subject("llama_jax.py:train", estimate=given)).evaluate([point])
+    (found,) = Evaluator(Subject(f"{model}:train", estimate=given)).evaluate([point])
     request = EstimateRequest(
         "h100-dgx", policy="blocking", scale=("gemm=2x", "attention=2x"), profile="torch"
     )
-    options = CaptureRequest(
-        f"{_EXAMPLES}/llama_jax.py:train",
-        point.mesh,
-        settings=tuple(f"{name}={value}" for name, value in _SMALL),
-    )
+    options = CaptureRequest(f"{model}:train", point.mesh)
     assert found.step_time_ns == estimate(_captured(options).workload, request).step_time_ns
 
 
@@ -179,8 +222,8 @@ def test_tokens_are_of_the_options_of_args_and_of_a_file_s_own_mesh(tmp_path: Pa
     assert (found.reason, found.tokens) == ("", 14)
 
 
-def test_faults_stay_with_their_points(tmp_path: Path) -> None:
-    evaluator = Evaluator(_subject("llama_jax.py:train", tokens="3 * data * seq"))
+def test_faults_stay_with_their_points(model: str) -> None:
+    evaluator = Evaluator(Subject(f"{model}:train", tokens="3 * data * seq"))
     mesh = "data=4,model=2"
     found = evaluator.evaluate(
         [Point(mesh, "h100-dgx"), Point(mesh, "no-such"), Point(mesh, "v5p")]
@@ -188,8 +231,6 @@ def test_faults_stay_with_their_points(tmp_path: Path) -> None:
     assert [r.status for r in found] == [Status.FITS, Status.REFUSED, Status.FITS]
     assert found[1].code == "FL702" and found[0].tokens == 3 * 4 * 128
     (refused,) = evaluator.evaluate([Point("data=3,model=7", "h100-dgx")])
-    assert refused.code == "FL103" and refused.place.startswith("llama_jax.py:")
-    (bad,) = Evaluator(_subject("llama_jax.py:train", tokens="nothing")).evaluate(
-        [Point(mesh, "v5p")]
-    )
+    assert refused.code == "FL103" and refused.place.startswith("model.py:")
+    (bad,) = Evaluator(Subject(f"{model}:train", tokens="nothing")).evaluate([Point(mesh, "v5p")])
     assert bad.code == "FL861" and "nothing" in bad.reason

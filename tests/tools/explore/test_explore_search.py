@@ -37,24 +37,25 @@ def _large(folder):
     return space_of(folder, range(1, 301))  # 2,400 points
 
 
-def _found(space, seed=0, **how):
+def _found(space, seed=0, budget=150, **how):
     asked = []
 
     def evaluate(points):
         asked.extend(points)
         return [result_at(point) for point in points]
 
-    return search(space, evaluate, 150, seed=seed, **how), asked
+    return search(space, evaluate, budget, seed=seed, **how), asked
 
 
 @pytest.mark.parametrize("kind", list(SearchKind))
 def test_the_same_seed_finds_the_same(tmp_path, kind):
     goals = (Mfu(), Memory())
-    first, asked = _found(_large(tmp_path), objectives=goals, kind=kind)
-    again, asked_again = _found(_large(tmp_path), objectives=goals, kind=kind)
-    other, _ = _found(_large(tmp_path), seed=1, objectives=goals, kind=kind)
+    how = {"budget": 60, "objectives": goals, "kind": kind}
+    first, asked = _found(_large(tmp_path), **how)
+    again, asked_again = _found(_large(tmp_path), **how)
+    other, _ = _found(_large(tmp_path), seed=1, **how)
     assert asked == asked_again and first == again and other != first
-    assert len(first) == len({p.key for p in asked}) == len(asked) <= 150
+    assert len(first) == len({p.key for p in asked}) == len(asked) <= 60
 
 
 def test_a_search_finds_what_is_good(tmp_path):

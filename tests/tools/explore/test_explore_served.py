@@ -25,7 +25,8 @@ from tests.tools.serve.test_surface import MODEL
 def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Answer]:
     folder = tmp_path_factory.mktemp("served")
     model, kept = folder / "engine.py", folder / "s.study"
-    model.write_text(MODEL.replace("LAYERS = 8, 64, 512, 3", "LAYERS = 8, 64, 512, 1"))
+    text = MODEL.replace("LAYERS = 8, 64, 512, 3", "LAYERS = 8, 64, 512, 1")
+    model.write_text(text.replace("num_layers", "blocks"))  # else each is captured with four
     found = _explored(model, kept)
     return model, kept, found
 

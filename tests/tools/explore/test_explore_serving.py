@@ -5,12 +5,7 @@ from pathlib import Path
 import pytest
 
 from flint.errors import FlintError
-from flint.tools.explore.answers.objectives import (
-    cache_bytes,
-    period_ns,
-    tpot_ns,
-    ttft_ns,
-)
+from flint.tools.explore.answers.objectives import cache_bytes, period_ns, tpot_ns, ttft_ns
 from flint.tools.explore.evaluation.evaluate import Evaluator
 from flint.tools.explore.point import Point
 from flint.tools.explore.result import PoolRole, Result, Status

@@ -16,14 +16,7 @@ from flint.ir.program import Collective, Flag, Kind
 from flint.ir.workload import Workload
 from flint.requests.estimate import EstimateRequest
 from flint.tools.hints import on_graph
-from flint.tools.hints.hint import (
-    CheckedBy,
-    HintCandidate,
-    HintKind,
-    StepOutcome,
-    best,
-    tried,
-)
+from flint.tools.hints.hint import CheckedBy, HintCandidate, HintKind, StepOutcome, best, tried
 from flint.tools.hints.on_graph import exposed_ns, unused_axes
 from tests.program_rows import ProgramBuilder
 
@@ -168,15 +161,7 @@ def test_hints_hold_when_the_program_is_changed_as_they_say(folder):
 
 def test_traces_have_hints_of_the_graph(folder):
     """Attention is written out: that is told of traces, byte for byte alike."""
-    _flint(
-        folder,
-        "capture",
-        "@model.py:train",
-        "--mesh=8x8",
-        "-o",
-        "@traces",
-        "-q",
-    )
+    _flint(folder, "capture", "@model.py:train", "--mesh=8x8", "-o", "@traces", "-q")
     estimate = ("estimate", "@traces", "-c", "h100-dgx")
     text = _flint(folder, *estimate)
     assert text == _flint(folder, *estimate)

@@ -26,7 +26,7 @@ def test_the_script_runs_here_and_its_table_is_read(tmp_path: Path, framework: s
     found = calibrate(table, base="h100-dgx", check=True)
     assert found.sources[0].kernels == 9 and found.sources[0].left_out == {}
     assert {f.name for f in found.kernels} == {
-        *("products", "attention", "softmax", "norms", "element-wise", "copies", "reductions"),
+        *("products", "attention", "softmax", "norms", "element-wise", "copies", "reductions")
     }
     again = CliRunner().invoke(app, ["calibrate", "--collect", str(path)])
     assert again.exit_code == 2 and "FL508" in again.output

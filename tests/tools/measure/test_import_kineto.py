@@ -176,9 +176,7 @@ def test_training_has_phases(traces: dict[str, flint.Trace]) -> None:
     assert {"FORWARD", "BACKWARD", "REMAT", "OPTIMIZER"} <= phases
 
 
-def test_kernels_of_a_graph_share_a_launch_and_have_no_work(
-    traces: dict[str, flint.Trace],
-) -> None:
+def test_kernels_of_a_graph_share_a_launch_and_have_no_work(traces: dict[str, flint.Trace]) -> None:
     program = traces["mi300x_sglang_qwen3-8b_decode"].program
     rows = [program.row(i) for i in np.flatnonzero(on_device(program))]
     graph = [r for r in rows if r.opcode == "kernel"]

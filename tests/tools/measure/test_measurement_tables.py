@@ -61,7 +61,7 @@ copy;f16;;;;;;;;;;1000;;3
 """
     rows = read(tmp_path, text).kernels
     assert [r.op.name for r in rows] == [
-        *("ATTENTION", "ATTENTION_BACKWARD", "SOFTMAX", "NORM", "REDUCE", "ADD", "COPY"),
+        *("ATTENTION", "ATTENTION_BACKWARD", "SOFTMAX", "NORM", "REDUCE", "ADD", "COPY")
     ]
     decode, backward, softmax, _, total, add, copy = rows
     assert decode.dims == (16, 1, 128, 64) and not decode.causal
@@ -181,7 +181,7 @@ def test_parquet(tmp_path: Path) -> None:
     parquet.write_table(table, tmp_path / "gemm.parquet")
     found = read_measurements(tmp_path / "gemm.parquet")
     assert [(r.dims, r.measured_ns) for r in found.kernels] == [
-        *[((1, 4, 8, 16), 500_000), ((1, 5, 8, 16), 250_000)],
+        *[((1, 4, 8, 16), 500_000), ((1, 5, 8, 16), 250_000)]
     ]
     data = (tmp_path / "gemm.parquet").read_bytes()
     assert code_of(tmp_path, data[:-20] + data[-8:], "broken.parquet") == "FL854"
@@ -204,7 +204,7 @@ def test_torch_benchmark(tmp_path: Path) -> None:
     found = read(tmp_path, COMPARE, "compare.txt")
     assert found.format == torch_benchmark.FORMAT
     assert [(r.op.name, r.measured_ns) for r in found.kernels] == [
-        *[("MATMUL", 10_500), ("SOFTMAX", 4_250)],
+        *[("MATMUL", 10_500), ("SOFTMAX", 4_250)]
     ]
     later = COMPARE.replace("microseconds (us)", "milliseconds (ms)")
     both = read(tmp_path, COMPARE + later + COMPARE.split("\nTimes")[0], "appended.txt")

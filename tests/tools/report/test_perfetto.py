@@ -91,10 +91,7 @@ def estimated() -> Estimate:
     both = (_program(2), _program(5))
     group = Group((), ((0, 1, 2, 3), (4, 5, 6, 7)))
     programs = tuple(p.with_rows(groups=(group,)) for p in both)
-    classes = (
-        RankClass("quick", 0, ranks=(0, 1, 2, 3)),
-        RankClass("slow", 1, ranks=(4, 5, 6, 7)),
-    )
+    classes = (RankClass("quick", 0, ranks=(0, 1, 2, 3)), RankClass("slow", 1, ranks=(4, 5, 6, 7)))
     workload = Workload(MESH, programs, classes, {"name": "two classes"})
     return estimate(workload, EstimateRequest(Cluster.load("h100-dgx")))
 

@@ -30,7 +30,7 @@ from flint.tools.serve.surface.sizes import (
     fitted,
     products_of,
 )
-from flint.tools.serve.surface.surface import Surface, surface_of
+from flint.tools.serve.surface.surface import Surface, passes_of, surface_of, surface_on
 from tests.machine_output import valid
 
 fresh = captured._captured
@@ -141,8 +141,13 @@ def request(model: Path, entry: str = "engine", **sizes: int) -> CaptureRequest:
 
 
 @pytest.fixture(scope="module")
-def surface(model: Path) -> Surface:
-    return surface_of(request(model), EstimateRequest(cluster="h100-dgx"))
+def passes(model: Path) -> captured.PassCaptures:
+    return passes_of(request(model))
+
+
+@pytest.fixture(scope="module")
+def surface(passes: captured.PassCaptures) -> Surface:
+    return surface_on(passes, EstimateRequest(cluster="h100-dgx"))
 
 
 @pytest.mark.parametrize(
@@ -177,9 +182,11 @@ def test_latents_windows_and_layers_that_repeat(model: Path, entry: str) -> None
         assert ours == pytest.approx(true, rel=0.01), sizes
 
 
-def test_options_of_an_estimate_change_passes(model: Path, surface: Surface) -> None:
-    faster = surface_of(
-        request(model), EstimateRequest(cluster="h100-dgx", scale=("attention=4x", "network=0.5x"))
+def test_options_of_an_estimate_change_passes(
+    model: Path, passes: captured.PassCaptures, surface: Surface
+) -> None:
+    faster = surface_on(
+        passes, EstimateRequest(cluster="h100-dgx", scale=("attention=4x", "network=0.5x"))
     )
     workload = capture(request(model, batch=40, new=1, context=5000)).workload
     changed = DENSE.but(scale=("attention=4x", "network=0.5x"))

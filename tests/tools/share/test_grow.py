@@ -23,7 +23,7 @@ from flint.passes.work.totals import totals
 from flint.requests.capture import CaptureRequest
 from flint.tools.share.anonymize import anonymize
 from flint.tools.share.growing.alignment import LayerSegment, layers_of
-from flint.tools.share.growing.grow import _SAME_CHOICES, grow
+from flint.tools.share.growing.grow import _SAME_CHOICES, Grown, grow
 from flint.tools.share.growing.splits import sharding_of
 from tests.program_rows import ProgramBuilder
 
@@ -37,6 +37,12 @@ def llama(mesh: str = "4x2", **settings: object) -> Workload:
     return capture(CaptureRequest(str(EXAMPLES / "llama_jax.py"), mesh, settings=texts)).workload
 
 
+@cache
+def grown() -> Grown:
+    """With nothing asked."""
+    return grow(llama())
+
+
 def refused(code: str, workload: Workload, **asked: object) -> str:
     with pytest.raises(FlintError) as error:
         grow(workload, **asked)  # type: ignore[arg-type]
@@ -45,7 +51,7 @@ def refused(code: str, workload: Workload, **asked: object) -> str:
 
 
 def test_nothing_asked_changes_nothing() -> None:
-    found = grow(llama())
+    found = grown()
     assert found.workload.to_bytes() == llama().to_bytes()
     assert {r for v in found.variables for r in v.roles} >= {
         *("layers", "width", "ffn", "heads", "kv_heads", "head_size", "vocabulary", "sequence")
@@ -53,7 +59,7 @@ def test_nothing_asked_changes_nothing() -> None:
 
 
 def test_roles_have_their_sizes_and_axes() -> None:
-    by_role = {v.roles: v for v in grow(llama()).variables}
+    by_role = {v.roles: v for v in grown().variables}
     assert (by_role["width",].whole, by_role["width",].axes) == (4096, ("data",))
     assert (by_role["ffn",].whole, by_role["ffn",].axes) == (14_336, ("model",))
     assert by_role["heads", "kv_heads"].whole == 8
@@ -62,7 +68,7 @@ def test_roles_have_their_sizes_and_axes() -> None:
 
 
 def test_roles_are_the_same_without_names() -> None:
-    own, bare = grow(llama()).variables, grow(anonymize(llama()).workload).variables
+    own, bare = grown().variables, grow(anonymize(llama()).workload).variables
     assert [(v.name, v.roles, v.whole) for v in own] == [(v.name, v.roles, v.whole) for v in bare]
 
 
@@ -79,7 +85,7 @@ def test_sizes_are_whole_ones_or_factors() -> None:
 def test_heads_are_made_of_key_value_heads_and_queries() -> None:
     found = {v.name: v.new_whole for v in grow(llama(), heads=64).variables}
     both = {v.name: v.new_whole for v in grow(llama(), heads=64, kv_heads=16).variables}
-    before = {v.name: v.whole for v in grow(llama()).variables}
+    before = {v.name: v.whole for v in grown().variables}
     assert {n: (before[n], w) for n, w in found.items() if w != before[n]} == {"d7": (4, 8)}
     assert {n: w for n, w in both.items() if w != before[n]} == {"d5": 16}
     assert "multiple of 8" in refused("FL922", llama(), heads=36)
@@ -136,10 +142,7 @@ def test_programs_that_are_refused(tmp_path: Path) -> None:
     base = llama()
     pipeline = replace(base, metadata={**base.metadata, "pipeline": {"axis": "data"}})
     kernels = replace(base, metadata={**base.metadata, "profile": "xla-gpu"})
-    halves = (
-        RankClass("a", 0, {"data": (0, 1)}),
-        RankClass("b", 0, {"data": (2, 3)}),
-    )
+    halves = (RankClass("a", 0, {"data": (0, 1)}), RankClass("b", 0, {"data": (2, 3)}))
     assert "a pipeline" in refused("FL926", pipeline, layers=4)
     assert "kernels" in refused("FL926", kernels, layers=4)
     assert "2 rank classes" in refused("FL926", replace(base, classes=halves), layers=4)

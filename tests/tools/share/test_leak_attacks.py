@@ -9,21 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from benchmarks.sharing.known_models import (
-    family_accuracy,
-    known_bytes,
-    known_of,
-    member_threshold,
-)
+from benchmarks.sharing.known_models import family_accuracy, known_bytes, known_of, member_threshold
 from flint.ir.workload import Workload
 from flint.tools.share.leaks.fingerprints import View, size_distances, structure_distances
-from flint.tools.share.leaks.known import (
-    Known,
-    KnownEntry,
-    Share,
-    public_models,
-    read_known,
-)
+from flint.tools.share.leaks.known import Known, KnownEntry, Share, public_models, read_known
 from flint.tools.share.leaks.report import leaks_of
 from tests.leak_workloads import MESH, looped_program, renamed, small_program
 from tests.random_programs import programs

@@ -7,11 +7,7 @@ from hypothesis import given
 
 from flint.ir.op_class import OpClass
 from flint.ir.program import Program
-from flint.tools.share.leaks.fingerprints import (
-    View,
-    fingerprint_of,
-    together,
-)
+from flint.tools.share.leaks.fingerprints import View, fingerprint_of, together
 from tests.leak_workloads import looped_program, neutral_workload, renamed, small_program
 from tests.random_programs import QUICK, programs
 
@@ -49,11 +45,7 @@ def test_order_of_tables_changes_no_fingerprint(program: Program):
 
 def test_other_sizes_keep_structure():
     """Wider tensors: sizes differ, topology and op classes do not."""
-    _same(
-        small_program(width=8),
-        small_program(width=16),
-        *View,
-    )
+    _same(small_program(width=8), small_program(width=16), *View)
 
 
 def test_other_classes_keep_topology():
@@ -61,11 +53,7 @@ def test_other_classes_keep_topology():
     program = small_program()
     op = program.op.copy()
     op[1] = OpClass.ADD
-    _same(
-        program,
-        program.with_rows(op=op),
-        View.TOPOLOGY,
-    )
+    _same(program, program.with_rows(op=op), View.TOPOLOGY)
 
 
 def test_another_edge_is_another_topology():
@@ -98,9 +86,6 @@ def test_fingerprints_of_workloads_are_of_distinct_programs():
 def test_fingerprints_are_the_same_on_every_machine():
     """Stored fingerprints must be found again: these numbers never change."""
     found = fingerprint_of(small_program())
-    assert found.hashes == {
-        View.TOPOLOGY: 0xE84C79227CAA0D9F,
-        View.OPS: 0xA6D6798CB2857398,
-    }
+    assert found.hashes == {View.TOPOLOGY: 0xE84C79227CAA0D9F, View.OPS: 0xA6D6798CB2857398}
     buckets = np.flatnonzero(found.histograms[View.OPS]).tolist()
     assert buckets == [13, 133, 169, 186, 208, 296, 431, 449]
