@@ -139,7 +139,7 @@ class _Build:
             self.freed.setdefault(events, []).append(storage)
 
     def add_arguments(self) -> None:
-        """PARAMETER rows for memory with a role, and for what is read before it is written."""
+        """PARAMETER rows for memory with a role, and for what is read before it is written; values for what leaves."""
         changed = {s for e in self.recording.events for s in e.writes}
         for storage, tensor in found_memory(self.recording).items():
             info = self.recording.storages.get(storage)
@@ -159,6 +159,10 @@ class _Build:
             )
             self.arguments[storage] = row
             self.memory.provide(storage, row, tensor.num_bytes)
+        for storage, num_bytes in self.recording.leaving.items():
+            row = self.builder.add("torch.held", Kind.VALUE, result_bytes=num_bytes)
+            self.memory.provide(storage, row, num_bytes)
+            self.shown.add(storage)
 
     def end(self) -> None:
         """The step is over. Gradients stay until they are reset, and what else the program holds."""

@@ -114,6 +114,16 @@ class Storages:
         found = {s: self._num_bytes[s] for s in changed} | self._there
         return {storage: found[storage] for storage in sorted(found.keys() - gone)}
 
+    def leaving(self, events: Sequence[Event]) -> dict[int, int]:
+        """Bytes of storages that are there when a step starts, that it does not use, and lets go of on its way:
+        logits of the step before stay while a module makes those that take their name.
+        """
+        used = {t.storage for event in events for t in (*event.inputs, *event.outputs)}
+        way = {f.storage for f in self.freed_in(len(events)) if 0 < f.events < len(events)}
+        return {
+            storage: self._there[storage] for storage in sorted(way & self._there.keys() - used)
+        }
+
     def emptied(self, storage: torch.UntypedStorage) -> None:
         """A storage has no bytes now, until the program gives it some again."""
         number = self._numbers.get(storage_address(storage))

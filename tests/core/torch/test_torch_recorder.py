@@ -296,6 +296,21 @@ def test_what_the_program_lets_go_of_is_known_and_what_it_holds() -> None:
     assert numbers == [0, 1, 2, 3] and first is held
 
 
+def test_what_the_step_before_left_goes_on_the_way_unless_it_is_used_or_stays() -> None:
+    now = 0
+    storages = Storages(lambda: now)
+    at_once, unused, used, stays = (torch.empty(3, device="meta") for _ in range(4))
+    storages._on_device.update(map(storages.number, (at_once, unused, used, stays)))
+    storages.restart()
+    of_used = storages.info(used)
+    del at_once
+    now = 1
+    del unused, used
+    events = [Recorded("aten.relu", (of_used,), (of_used,))] * 2
+    assert storages.leaving(events) == {1: 12}
+    assert stays is not None
+
+
 # --- programs -------------------------------------------------------------------------------------
 
 PROGRAM = textwrap.dedent(
