@@ -384,7 +384,7 @@ class Recorder(TorchDispatchMode):
         host: HostCopy = HostCopy.NONE,
         work: Work | None = None,
     ) -> int:
-        for whole in self.storages.used((*inputs, *outputs), is_view):
+        for whole in self.storages.used((*inputs, *outputs), writes):
             if self.session.graph is None:  # each replay would allocate anew
                 self._add(ALLOCATION, (), (whole,), (), False, {}, None)
         timeline = self.session.timeline

@@ -97,11 +97,15 @@ class Storages:
             self._allocated.add(info.storage)
             self._unused[info.storage] = info
 
-    def used(self, tensors: Sequence[TensorInfo], is_view: bool) -> Iterator[TensorInfo]:
-        """Memory that the step allocated, of which the first event that uses it sees a part, or makes a view."""
+    def used(self, tensors: Sequence[TensorInfo], writes: Sequence[int]) -> Iterator[TensorInfo]:
+        """Memory that the step allocated, and that the first event that uses it does not fill: it sees a part, makes
+        a view, or reads what nobody wrote.
+        """
         for tensor in tensors:
             whole = self._unused.pop(tensor.storage, None)
-            if whole is not None and (is_view or tensor.num_bytes < whole.num_bytes):
+            if whole is not None and (
+                tensor.storage not in writes or tensor.num_bytes < whole.num_bytes
+            ):
                 yield whole
 
     def older(self, events: Sequence[Event]) -> dict[int, int]:
