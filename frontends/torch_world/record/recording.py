@@ -238,7 +238,7 @@ class Recording:
     that make the work of a rank depend on its number, as far as their text shows. `shares` are lines
     at which no data said how many rows each part (expert) has, but the policy or a hint. `loops` are
     passes of inference that are alike. `freed` is the memory that the program let go of in the step,
-    in that order; where there are loops, nothing is known of it. `older` are the bytes of storages
+    in that order; where there are loops, what a pass makes and lets go of itself. `older` are the bytes of storages
     that were there before the step and are there behind it, whether an event uses them or not,
     `leaving` those that no event uses and that go on the way.
     """
