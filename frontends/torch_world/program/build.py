@@ -139,7 +139,7 @@ class _Build:
             self.freed.setdefault(events, []).append(storage)
 
     def add_arguments(self) -> None:
-        """PARAMETER rows for memory with a role, and for what is read before it is written; values for what leaves."""
+        """PARAMETER rows for memory with a role, and for what is read before it is written."""
         changed = {s for e in self.recording.events for s in e.writes}
         for storage, tensor in found_memory(self.recording).items():
             info = self.recording.storages.get(storage)
@@ -159,10 +159,18 @@ class _Build:
             )
             self.arguments[storage] = row
             self.memory.provide(storage, row, tensor.num_bytes)
+        self._add_leaving()
+
+    def _add_leaving(self) -> None:
+        """A value for all memory that is there before the step and goes unused at the same time."""
+        ends: dict[int, dict[int, int]] = {}
         for storage, num_bytes in self.recording.leaving.items():
-            row = self.builder.add("torch.held", Kind.VALUE, result_bytes=num_bytes)
-            self.memory.provide(storage, row, num_bytes)
-            self.shown.add(storage)
+            ends.setdefault(self.freed_at[storage], {})[storage] = num_bytes
+        for together in ends.values():
+            row = self.builder.add("torch.held", Kind.VALUE, result_bytes=sum(together.values()))
+            for storage, num_bytes in together.items():
+                self.memory.provide(storage, row, num_bytes)
+                self.shown.add(storage)
 
     def end(self) -> None:
         """The step is over. Gradients stay until they are reset, and what else the program holds."""

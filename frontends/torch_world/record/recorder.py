@@ -139,7 +139,7 @@ class Recorder(TorchDispatchMode):
 
     def waited(self, work: dist.Work) -> None:
         """`work.wait()`: what comes next on this stream waits for the collective."""
-        self.session.under_way.release(work)
+        self.session.under_way.waited(work)
         event, graph = self._works.get(work, (-1, None))
         if event < 0 or graph is not self.session.graph:
             return
@@ -205,6 +205,7 @@ class Recorder(TorchDispatchMode):
     def _run(self, operator: _Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
         session = self.session
         result = session.values.run(operator.func, args, kwargs)
+        session.under_way.latest = None
         if operator.family is not None:
             session.under_way.starts(result, _tensors(args[:1]), _tensors(args))
         if session.phases.recording or session.graph is not None:
@@ -384,7 +385,9 @@ class Recorder(TorchDispatchMode):
         host: HostCopy = HostCopy.NONE,
         work: Work | None = None,
     ) -> int:
-        for whole in self.storages.used((*inputs, *outputs), writes):
+        sent = {t.storage for t in inputs} if comm is not None else ()
+        filled = [storage for storage in writes if storage not in sent]
+        for whole in self.storages.used((*inputs, *outputs), filled):
             if self.session.graph is None:  # each replay would allocate anew
                 self._add(ALLOCATION, (), (whole,), (), False, {}, None)
         timeline = self.session.timeline

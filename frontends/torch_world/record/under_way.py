@@ -10,7 +10,9 @@ import torch.distributed as dist
 
 
 class UnderWay:
-    """Tensors by the handle that holds them, as that of NCCL does, until somebody waits for it."""
+    """Tensors by the handle that holds them: as that of NCCL does, what is written as long as it is there, and what
+    is read until somebody waits.
+    """
 
     def __init__(self) -> None:
         self._tensors: WeakKeyDictionary[dist.Work, tuple[list[Any], list[Any]]] = (
@@ -26,6 +28,12 @@ class UnderWay:
         if self.latest is not None:
             self._tensors[self.latest] = written, tensors
 
-    def release(self, work: dist.Work) -> list[Any] | None:
-        """Let go of the tensors; those that are written, None if somebody has waited before."""
-        return self._tensors.pop(work, (None, None))[0]
+    def waited(self, work: dist.Work) -> None:
+        """Let go of what is read."""
+        self.latest = None
+        if work in self._tensors:
+            self._tensors[work] = self._tensors[work][0], []
+
+    def written(self, work: dist.Work) -> list[Any]:
+        """What a handle's collective writes: the result of its future."""
+        return self._tensors.get(work, ([], []))[0]

@@ -46,10 +46,8 @@ class Future:
 
 
 def future_of(work: dist.Work, under_way: UnderWay) -> Future:
-    """In the place of `Work.get_future`, which fake work has not: the tensors of its collective, or
-    None if somebody has waited for it.
-    """
-    tensors = under_way.release(work)
+    """In the place of `Work.get_future`, which fake work has not: the tensors of its collective."""
+    tensors = under_way.written(work)
 
     def resolve() -> object:
         work.wait()

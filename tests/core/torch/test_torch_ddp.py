@@ -26,6 +26,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel import distributed as ddp_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flint.errors import FlintError
@@ -96,12 +97,17 @@ class Collectives(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.ops.append(func.__name__)
+        self.under_way.latest = None
         if func.namespace == "c10d":
             tensors = args[0] if isinstance(args[0], list) else [args[0]]
             self.sent.append((func.__name__, sum(t.nbytes for t in tensors)))
         result = func(*args, **(kwargs or {}))
         if func.namespace == "c10d":
-            self.under_way.starts(result, tensors, tensors)
+            self.under_way.starts(
+                result,
+                tensors,
+                [t for t in pytree.tree_leaves(args) if isinstance(t, torch.Tensor)],
+            )
         return result
 
     def reduced(self) -> list[int]:
@@ -270,20 +276,17 @@ def test_hooks_built_in_and_of_the_user() -> None:
         assert all(param.grad is not None for param in wrapped.parameters())
 
 
-@pytest.mark.parametrize("waits", [True, False])
-def test_a_message_holds_what_it_sends_until_it_is_waited_for_or_dropped(waits: bool) -> None:
+def test_a_handle_holds_what_is_written_and_what_is_read_until_it_is_waited_for() -> None:
     with world() as seen:
-        sent = torch.ones(8)
-        memory = weakref.ref(sent.untyped_storage())
-        work = dist.isend(sent, 1)
-        del sent
-        assert memory() is not None
-        if waits:
-            seen.under_way.release(work)
-        else:
-            dist.barrier()  # the latest handle is kept until the next
-            del work
-        assert memory() is None
+        tensors = [torch.ones(8 * size) for size in (8, 1)]
+        memory = [weakref.ref(t.untyped_storage()) for t in tensors]
+        work = dist.all_gather_single(*tensors, async_op=True)
+        del tensors
+        assert [m() is not None for m in memory] == [True, True]
+        seen.under_way.waited(work)
+        assert [m() is not None for m in memory] == [True, False]
+        del work
+        assert [m() is not None for m in memory] == [False, False]
 
 
 def test_powersgd_communicates_in_what_follows_its_first_collective() -> None:
