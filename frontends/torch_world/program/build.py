@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flint.frontends.torch_world.program.found_memory import DONATED_ROLES, found_memory
+from flint.frontends.torch_world.program.found_memory import (
+    DONATED_ROLES,
+    found_memory,
+    leaving_together,
+)
 from flint.frontends.torch_world.program.groups import Channels, Messages, group_of
 from flint.frontends.torch_world.program.memory import FUNCTIONAL, Memory, StreamOrder
 from flint.frontends.torch_world.program.names import (
@@ -159,16 +163,9 @@ class _Build:
             )
             self.arguments[storage] = row
             self.memory.provide(storage, row, tensor.num_bytes)
-        self._add_leaving()
-
-    def _add_leaving(self) -> None:
-        """A value for all memory that is there before the step and goes unused at the same time."""
-        ends: dict[int, dict[int, int]] = {}
-        for storage, num_bytes in self.recording.leaving.items():
-            ends.setdefault(self.freed_at[storage], {})[storage] = num_bytes
-        for together in ends.values():
-            row = self.builder.add("torch.held", Kind.VALUE, result_bytes=sum(together.values()))
-            for storage, num_bytes in together.items():
+        for storages, num_bytes in leaving_together(self.recording):
+            row = self.builder.add("torch.held", Kind.VALUE, result_bytes=num_bytes)
+            for storage in storages:
                 self.memory.provide(storage, row, num_bytes)
                 self.shown.add(storage)
 
