@@ -56,8 +56,16 @@ class Recorder(TorchDispatchMode):
             formula = flop_registry.get(as_on_gpus(func._overloadpacket))
             if formula:
                 self.flops += formula(*args, **(kwargs or {}), out_val=result)
-                self.flops += result.numel() if "addmm" in str(func) else 0  # Flint counts biases
+                self.flops += added_biases(str(func), args, result)  # Flint counts them
         return result
+
+
+def added_biases(name: str, args: Any, result: Any) -> int:
+    """Elements to which a product adds a bias, or of which it sums a bias's gradient."""
+    if name.startswith("aten.convolution_backward."):
+        return int(args[0].numel()) if args[-1][2] else 0
+    has_bias = "addmm" in name or (name.startswith("aten.convolution.") and args[2] is not None)
+    return int(result.numel()) if has_bias else 0
 
 
 def as_on_gpus(packet: Any) -> Any:

@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flint.frontends.torch_world.program.found_memory import DONATED_ROLES, found_memory
+from flint.frontends.torch_world.program.found_memory import (
+    DONATED_ROLES,
+    found_memory,
+    leaving_together,
+)
 from flint.frontends.torch_world.program.groups import Channels, Messages, group_of
 from flint.frontends.torch_world.program.memory import FUNCTIONAL, Memory, StreamOrder
 from flint.frontends.torch_world.program.names import (
@@ -159,6 +163,11 @@ class _Build:
             )
             self.arguments[storage] = row
             self.memory.provide(storage, row, tensor.num_bytes)
+        for storages, num_bytes in leaving_together(self.recording):
+            row = self.builder.add("torch.held", Kind.VALUE, result_bytes=num_bytes)
+            for storage in storages:
+                self.memory.provide(storage, row, num_bytes)
+                self.shown.add(storage)
 
     def end(self) -> None:
         """The step is over. Gradients stay until they are reset, and what else the program holds."""

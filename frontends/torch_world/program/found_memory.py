@@ -54,6 +54,14 @@ def found_memory(recording: Recording) -> dict[int, TensorInfo]:
     return found
 
 
+def leaving_together(recording: Recording) -> list[tuple[list[int], int]]:
+    """Storages that are there before the step and go unused at the same time, with their bytes."""
+    freed, ends = dict(recording.freed), dict[int, list[int]]()
+    for storage in recording.leaving:
+        ends.setdefault(freed[storage], []).append(storage)
+    return [(group, sum(map(recording.leaving.__getitem__, group))) for group in ends.values()]
+
+
 def _add_persistent(storage: int, recording: Recording, found: dict[int, TensorInfo]) -> None:
     info = recording.storages[storage]
     if info.role in DONATED_ROLES:

@@ -9,10 +9,11 @@ VARIABLES = frozenset(
     ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "ROLE_RANK", "SLURM_PROCID", "SLURM_LOCALID")
     + ("SLURM_NODEID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "HOSTNAME")
 )
-#: Names of variables, attributes and functions that hold or give a rank, or say whether it is the first.
+#: Names of variables, attributes and functions that hold or give a rank, or say whether it is the first, and of what
+#: does other work on each.
 RANK_NAME = re.compile(
     r"(?:.*_)?(?:rank|rank_id|process_index|current_device|get_coordinate|process_group_ranks)$"
-    r"|gethostname$|NON_GROUP_MEMBER$"
+    r"|gethostname$|NON_GROUP_MEMBER$|ZeroRedundancyOptimizer$"
     r"|is_(?:local_)?(?:main|master|first|last|world|global|rank|pipeline).*"
     r"|(?:.*_)?(?:master|main)_process$"
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -109,7 +110,7 @@ class Recorder(TorchDispatchMode):
         self._declared = DeclaredWork()
         self._subclasses: dict[type, bool] = {}
         self._forward: dict[int, tuple[str, str, CompiledCall]] = {}
-        self._works: dict[int, tuple[dist.Work, int, object]] = {}
+        self._works: WeakKeyDictionary[dist.Work, tuple[int, object]] = WeakKeyDictionary()
         self._waits_in_graph: list[int] = []
         self._messages: dict[int, Phase] = {}
         self._device = virtual_device()
@@ -138,7 +139,8 @@ class Recorder(TorchDispatchMode):
 
     def waited(self, work: dist.Work) -> None:
         """`work.wait()`: what comes next on this stream waits for the collective."""
-        _, event, graph = self._works.get(id(work), (None, -1, None))
+        self.session.under_way.waited(work)
+        event, graph = self._works.get(work, (-1, None))
         if event < 0 or graph is not self.session.graph:
             return
         if graph is None:
@@ -203,6 +205,9 @@ class Recorder(TorchDispatchMode):
     def _run(self, operator: _Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
         session = self.session
         result = session.values.run(operator.func, args, kwargs)
+        session.under_way.latest = None
+        if operator.family is not None:
+            session.under_way.starts(result, _tensors(args[:1]), _tensors(args))
         if session.phases.recording or session.graph is not None:
             if not operator.is_silent:
                 self._record(operator, args, kwargs, result)
@@ -352,13 +357,9 @@ class Recorder(TorchDispatchMode):
         index = self._add(operator.op, inputs, outputs, writes, False, {}, comm)
         if self.session.graph is None:
             self.session.timeline.under_way.append(index)
-        self._remember_work(result, index)
-
-    def _remember_work(self, result: object, index: int) -> None:
-        boxed = result[-1] if isinstance(result, (tuple, list)) and result else result
-        if isinstance(boxed, torch.ScriptObject):
-            work = dist.Work.unbox(boxed)
-            self._works[id(work)] = (work, index, self.session.graph)
+        work = self.session.under_way.latest
+        if work is not None:
+            self._works[work] = index, self.session.graph
 
     def _writes(
         self, operator: _Operator, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -384,7 +385,9 @@ class Recorder(TorchDispatchMode):
         host: HostCopy = HostCopy.NONE,
         work: Work | None = None,
     ) -> int:
-        for whole in self.storages.used((*inputs, *outputs), is_view):
+        sent = {t.storage for t in inputs} if comm is not None else ()
+        filled = [storage for storage in writes if storage not in sent]
+        for whole in self.storages.used((*inputs, *outputs), filled):
             if self.session.graph is None:  # each replay would allocate anew
                 self._add(ALLOCATION, (), (whole,), (), False, {}, None)
         timeline = self.session.timeline

@@ -238,8 +238,9 @@ class Recording:
     that make the work of a rank depend on its number, as far as their text shows. `shares` are lines
     at which no data said how many rows each part (expert) has, but the policy or a hint. `loops` are
     passes of inference that are alike. `freed` is the memory that the program let go of in the step,
-    in that order; where there are loops, nothing is known of it. `older` are the bytes of storages
-    that were there before the step and are there behind it, whether an event uses them or not.
+    in that order; where there are loops, what a pass makes and lets go of itself. `older` are the bytes of storages
+    that were there before the step and are there behind it, whether an event uses them or not,
+    `leaving` those that no event uses and that go on the way.
     """
 
     rank: int
@@ -258,6 +259,7 @@ class Recording:
     loops: tuple[PassLoop, ...] = ()
     freed: tuple[Freed, ...] = ()
     older: Mapping[int, int] = field(default_factory=dict)
+    leaving: Mapping[int, int] = field(default_factory=dict)
 
 
 def with_known_sources(recording: Recording) -> Iterator[Event]:

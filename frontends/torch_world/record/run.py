@@ -430,5 +430,6 @@ def _recording(job: Job, session: Session, recorder: Recorder, states: States) -
         shares=tuple(session.values.shares),
         freed=recorder.storages.freed_in(len(events)),
         older=recorder.storages.older(events),
+        leaving=recorder.storages.leaving(events),
     )
     return recording if job.steps else condensed(recording, recorder.calls, job.part)

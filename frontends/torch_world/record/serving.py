@@ -19,6 +19,7 @@ from flint.frontends.torch_world.program.work import work_of
 from flint.frontends.torch_world.record.recording import (
     CommKind,
     Event,
+    Freed,
     PassLoop,
     Recording,
     TensorInfo,
@@ -99,7 +100,7 @@ def condensed(recording: Recording, calls: Sequence[tuple[int, int]], part: str 
         return recording
     prefills, decodes = parts
     runs = [list(run) for _, run in groupby(decodes, key=lambda p: p.kind)]
-    kept = _Kept()
+    kept = _Kept(recording.freed)
     if part == "decode":
         kept.add(_middle(max(runs, key=len)), Phase.DECODE, {})
     else:
@@ -107,7 +108,9 @@ def condensed(recording: Recording, calls: Sequence[tuple[int, int]], part: str 
             kept.add(one, Phase.PREFILL, {})
     for run in runs if not part else ():
         kept.add_loop(run)
-    return replace(recording, events=tuple(kept.events), loops=tuple(kept.loops), freed=())
+    return replace(
+        recording, events=tuple(kept.events), loops=tuple(kept.loops), freed=tuple(kept.freed)
+    )
 
 
 def _middle(run: Sequence[_Pass]) -> _Pass:
@@ -157,9 +160,12 @@ def _is_message(event: Event) -> bool:
 class _Kept:
     """The events that are kept, and under which numbers.
 
-    `same` gives the storage of a loop's body for that of a pass that is not kept.
+    `freed` is what a pass that is kept makes and lets go of, of all that the program `let_go` of; `same` gives the
+    storage of a loop's body for that of a pass that is not kept.
     """
 
+    let_go: Sequence[Freed]
+    freed: list[Freed] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     loops: list[PassLoop] = field(default_factory=list)
     _numbers: dict[int, int] = field(default_factory=dict)
@@ -173,6 +179,12 @@ class _Kept:
                 replace(t, storage=names[t.storage]) if t.storage in names else t for t in tensors
             )
 
+        moved = len(self.events) - one.start
+        self.freed += [
+            Freed(storage, events + moved)
+            for storage, events in self.let_go
+            if 0 < events - one.start <= len(one.events) and storage in one.fresh
+        ]
         for number, e in enumerate(one.events, start=one.start):
             self._numbers[number] = len(self.events)
             waits = tuple(self._numbers[w] for w in e.waits if w in self._numbers)

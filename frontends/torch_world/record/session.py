@@ -13,6 +13,7 @@ from flint.frontends.torch_world.record.compiled import CompiledCalls
 from flint.frontends.torch_world.record.handover import Handover
 from flint.frontends.torch_world.record.modules import ModulePaths
 from flint.frontends.torch_world.record.phases import Phases
+from flint.frontends.torch_world.record.under_way import UnderWay
 from flint.ir.program import Phase
 
 
@@ -42,6 +43,7 @@ class Session:
     #: How many groups of the same ranks were made before each, by its name; and how many there are.
     copies: dict[str, int] = field(default_factory=dict)
     made_of: dict[tuple[int, ...], int] = field(default_factory=dict)
+    under_way: UnderWay = field(default_factory=UnderWay)
     files: Any = None
     paused: int = 0
     #: Events of the CUDA graph that is captured now, if one is.

@@ -97,11 +97,15 @@ class Storages:
             self._allocated.add(info.storage)
             self._unused[info.storage] = info
 
-    def used(self, tensors: Sequence[TensorInfo], is_view: bool) -> Iterator[TensorInfo]:
-        """Memory that the step allocated, of which the first event that uses it sees a part, or makes a view."""
+    def used(self, tensors: Sequence[TensorInfo], writes: Sequence[int]) -> Iterator[TensorInfo]:
+        """Memory that the step allocated, and that the first event that uses it does not fill: it sees a part, makes
+        a view, or reads what nobody wrote.
+        """
         for tensor in tensors:
             whole = self._unused.pop(tensor.storage, None)
-            if whole is not None and (is_view or tensor.num_bytes < whole.num_bytes):
+            if whole is not None and (
+                tensor.storage not in writes or tensor.num_bytes < whole.num_bytes
+            ):
                 yield whole
 
     def older(self, events: Sequence[Event]) -> dict[int, int]:
@@ -113,6 +117,16 @@ class Storages:
         changed = {s for event in events for s in event.writes} - self._allocated
         found = {s: self._num_bytes[s] for s in changed} | self._there
         return {storage: found[storage] for storage in sorted(found.keys() - gone)}
+
+    def leaving(self, events: Sequence[Event]) -> dict[int, int]:
+        """Bytes of storages that are there when a step starts, that it does not use, and lets go of on its way:
+        logits of the step before stay while a module makes those that take their name.
+        """
+        used = {t.storage for event in events for t in (*event.inputs, *event.outputs)}
+        way = {f.storage for f in self.freed_in(len(events)) if 0 < f.events < len(events)}
+        return {
+            storage: self._there[storage] for storage in sorted(way & self._there.keys() - used)
+        }
 
     def emptied(self, storage: torch.UntypedStorage) -> None:
         """A storage has no bytes now, until the program gives it some again."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from flint.frontends.torch_private import OpOverload, TorchDispatchMode, pytree
+from flint.frontends.torch_world.record.under_way import UnderWay
 
 
 class Future:
@@ -46,38 +45,9 @@ class Future:
         return Future(resolve)
 
 
-#: Of the latest collective, inside a communication hook.
-LAST_TENSORS: ContextVar[list[Any] | None] = ContextVar("LAST_TENSORS", default=None)
-
-
-class CollectiveTensors(TorchDispatchMode):
-    """Keeps the tensors of the latest c10d operator, which the fake `Work` does not know."""
-
-    def __init__(self, latest: list[Any]) -> None:
-        super().__init__()
-        self._latest = latest
-
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: object,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        if func.namespace == "c10d":
-            given = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
-            self._latest[:] = [
-                t for t in pytree.tree_leaves(list(given)) if isinstance(t, torch.Tensor)
-            ]
-        return func(*args, **(kwargs or {}))
-
-
-def get_future(work: dist.Work) -> Future:
-    """In the place of `Work.get_future`: inside a communication hook, the latest collective's
-    tensors; elsewhere None, as the fake process group answers.
-    """
-    latest = LAST_TENSORS.get()
-    tensors = list(latest) if latest is not None else None
+def future_of(work: dist.Work, under_way: UnderWay) -> Future:
+    """In the place of `Work.get_future`, which fake work has not: the tensors of its collective."""
+    tensors = under_way.written(work)
 
     def resolve() -> object:
         work.wait()

@@ -21,13 +21,7 @@ from torch import nn
 
 from flint.errors import FlintError
 from flint.frontends.torch_private import after_backward, buckets_by_size
-from flint.frontends.torch_world.runtime.buckets import (
-    LAST_TENSORS,
-    Bucket,
-    CollectiveTensors,
-    Future,
-    GradBucket,
-)
+from flint.frontends.torch_world.runtime.buckets import Bucket, Future, GradBucket
 
 Hook = Callable[[Any, Any], Any]
 
@@ -178,14 +172,8 @@ class Reducer:
         if self.hook is None:
             return self._sum(bucket.buffer())
         state, hook = self.hook
-        latest: list[Any] = []
-        token = LAST_TENSORS.set(latest)
-        try:
-            with CollectiveTensors(latest):
-                future: Future = hook(state, bucket)
-                return future
-        finally:
-            LAST_TENSORS.reset(token)
+        future: Future = hook(state, bucket)
+        return future
 
     def _remove_autograd_hooks(self) -> None:
         for handle in self._handles:

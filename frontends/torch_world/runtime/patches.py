@@ -325,7 +325,7 @@ def ddp_shapes(session: Session, original: object) -> Function:
 @PRIVATE.replaces("torch._C._distributed_c10d:FakeWork.get_future", adds=True)
 def work_future(session: Session, original: object) -> Function:
     """Fake work has no future; a communication hook needs one."""
-    return buckets.get_future
+    return lambda work: buckets.future_of(work, session.under_way)
 
 
 @PRIVATE.replaces("torch._C._distributed_c10d:Work.wait")

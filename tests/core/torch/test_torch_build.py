@@ -590,6 +590,16 @@ def test_what_a_step_holds_and_does_not_use_is_there():
     assert buffers(program).live_bytes.max() == 3 << 20
 
 
+@pytest.mark.parametrize(("end", "peak"), [(0, 2), (1, 2), (2, 3)])
+def test_what_a_step_finds_and_lets_go_of_unused_is_there_until_then(end, peak):
+    """Two tensors of 1 MiB are made; another is left from the step before."""
+    x, y, z = tensor(1, 64), tensor(2, MIB), tensor(3, MIB)
+    steps = [event("aten.relu", [i], [o]) for i, o in ((x, y), (y, z), (x, tensor(4, 64)))]
+    leaving = {9: 1 << 20} if end else {}
+    program = build(*steps, leaving=leaving, freed=(Freed(9, end), Freed(2, 2), Freed(3, 2)))
+    assert buffers(program).live_bytes.max() >> 20 == peak
+
+
 def test_a_value_with_two_names_is_there_until_both_are_let_go_of():
     x, y, z = tensor(1, MIB), tensor(2, MIB), tensor(3, MIB)
     comm = collective(Collective.ALL_REDUCE, "tp", 1 << 20)

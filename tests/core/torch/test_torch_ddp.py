@@ -22,12 +22,15 @@ import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel import distributed as ddp_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flint.errors import FlintError
+from flint.frontends.torch_world.record.under_way import UnderWay
 from flint.frontends.torch_world.runtime import buckets, ddp
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -90,13 +93,22 @@ class Collectives(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self.sent: list[tuple[str, int]] = []
         self.ops: list[str] = []
+        self.under_way = UnderWay()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.ops.append(func.__name__)
+        self.under_way.latest = None
         if func.namespace == "c10d":
             tensors = args[0] if isinstance(args[0], list) else [args[0]]
             self.sent.append((func.__name__, sum(t.nbytes for t in tensors)))
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if func.namespace == "c10d":
+            self.under_way.starts(
+                result,
+                tensors,
+                [t for t in pytree.tree_leaves(args) if isinstance(t, torch.Tensor)],
+            )
+        return result
 
     def reduced(self) -> list[int]:
         return [num_bytes for name, num_bytes in self.sent if name.startswith("allreduce_")]
@@ -116,8 +128,12 @@ def world(size: int = 8) -> Iterator[Collectives]:
             patch.setattr(
                 ddp_module, "_verify_param_shape_across_processes", ddp.verify_param_shapes
             )
-            patch.setattr(torch._C._distributed_c10d.FakeWork, "get_future", buckets.get_future)
             with FakeTensorMode(), Collectives() as seen:
+                patch.setattr(
+                    torch._C._distributed_c10d.FakeWork,
+                    "get_future",
+                    lambda work: buckets.future_of(work, seen.under_way),
+                )
                 yield seen
     finally:
         dist.destroy_process_group()
@@ -258,6 +274,28 @@ def test_hooks_built_in_and_of_the_user() -> None:
         wrapped.register_comm_hook(None, hook)
         assert steps(wrapped, seen) == [2 * num_bytes for num_bytes in half]
         assert all(param.grad is not None for param in wrapped.parameters())
+
+
+def test_a_handle_holds_what_is_written_and_what_is_read_until_it_is_waited_for() -> None:
+    with world() as seen:
+        tensors = [torch.ones(8 * size) for size in (8, 1)]
+        memory = [weakref.ref(t.untyped_storage()) for t in tensors]
+        work = dist.all_gather_single(*tensors, async_op=True)
+        del tensors
+        assert [m() is not None for m in memory] == [True, True]
+        seen.under_way.waited(work)
+        assert [m() is not None for m in memory] == [True, False]
+        del work
+        assert [m() is not None for m in memory] == [False, False]
+
+
+def test_powersgd_communicates_in_what_follows_its_first_collective() -> None:
+    """A number of 128 x 64 weights: the bias, then P of 128 x 1, then Q of 64 x 1."""
+    state = PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=1)
+    with world() as seen:
+        wrapped = DistributedDataParallel(nn.Linear(64, 128))
+        wrapped.register_comm_hook(state, powerSGD_hook)
+        assert steps(wrapped, seen, 4) == [4 * 128, 4 * 128, 4 * 64]
 
 
 def test_hooks_are_told_which_bucket_is_the_last() -> None:

@@ -380,6 +380,7 @@ TEXTS = {
     "by getattr": ("model(torch.ones(getattr(dist, 'get_rank')(), 4))", 1),
     "a device's number": ("model(torch.ones(4 + r0.device.index, 4))", 1),
     "not in a group": ("if group != dist.GroupMember.NON_GROUP_MEMBER: model(r0)", 1),
+    "an optimizer in shards": ("o = ZeroRedundancyOptimizer(model.parameters(), Adam)\no.step()", 2),
     "appended": ("c = []\nc.append(r)\nmodel(torch.ones(c[0], 4))", 3),
     "a type": ("model(r0.to(torch.bfloat16 if r else torch.float16))", 1),
     "one seed": ("random.seed(7)\nmodel(torch.ones(random.randint(4, 9), 4))", 0),

@@ -8,6 +8,7 @@ import pickle
 import textwrap
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,31 @@ def test_what_the_program_lets_go_of_is_known_and_what_it_holds() -> None:
     now = 7  # the step had five events
     assert storages.freed_in(5) == (Freed(0, 1), Freed(1, 2), Freed(1, 5), Freed(2, 5))
     assert numbers == [0, 1, 2, 3] and first is held
+
+
+def test_memory_that_the_step_made_and_reads_before_it_wrote_is_no_argument() -> None:
+    storages = Storages(lambda: 0)
+    whole = storages.info(torch.empty(4, device="meta"))
+    part = replace(whole, shape=(2,), num_bytes=8)
+    for tensor, writes, allocated in ((whole, (), True), (whole, (0,), False), (part, (0,), True)):
+        storages._unused[0] = whole
+        assert list(storages.used([tensor], writes)) == [whole] * allocated
+
+
+def test_what_the_step_before_left_goes_on_the_way_unless_it_is_used_or_stays() -> None:
+    now = 0
+    storages = Storages(lambda: now)
+    at_once, unused, used, stays = (torch.empty(3, device="meta") for _ in range(4))
+    storages._on_device.update(map(storages.number, (at_once, unused, used, stays)))
+    storages.restart()
+    of_used = storages.info(used)
+    del at_once
+    now = 1
+    del unused, used
+    events = [Recorded("aten.relu", (of_used,), (of_used,))] * 2
+    now = 2
+    assert storages.leaving(events) == {1: 12}
+    assert stays is not None
 
 
 # --- programs -------------------------------------------------------------------------------------

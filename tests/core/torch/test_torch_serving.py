@@ -13,7 +13,7 @@ from flint.backends.cost.estimate import estimate
 from flint.errors import FlintError
 from flint.frontends.torch_distributed import capture_script
 from flint.frontends.torch_world.record import serving
-from flint.frontends.torch_world.record.recording import Recording
+from flint.frontends.torch_world.record.recording import Freed, Recording
 from flint.ir.program import Phase
 from flint.ir.workload import Workload
 from flint.passes.work.totals import matmul_flops, total
@@ -93,6 +93,14 @@ def test_the_body_of_a_loop_reads_what_the_pass_before_made() -> None:
     with pytest.raises(FlintError) as error:
         serving.condensed(*passes([(8, 0)] * 3, cached=False), "decode")
     assert error.value.code == "FL729"
+
+
+def test_what_a_pass_makes_is_there_until_it_lets_go_of_it() -> None:
+    """Scores of a prefill, and of the pass that stands for all that decode, which are kept at 4 to 8."""
+    recorded, calls = passes(GENERATES)
+    goes = [(102, 4), (100, 6), (302, 12), (400, 15), (402, 16)]
+    found = serving.condensed(replace(recorded, freed=tuple(Freed(*f) for f in goes)), calls)
+    assert found.freed == (Freed(102, 4), Freed(400, 7), Freed(402, 8))
 
 
 SCRIPT = """
