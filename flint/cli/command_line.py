@@ -16,7 +16,7 @@ from pkgutil import iter_modules
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from flint.cli import commands
 from flint.cli.console import lost_output, print_any_character, print_error, print_text
@@ -75,10 +75,10 @@ class CommandWithTables(TyperCommand):
                 error.message += f" of flint {self.name}. {_NOT_OURS}"
             raise
 
-    def _refuse_repeated(self, ctx: Any, args: list[str]) -> None:
+    def _refuse_repeated(self, ctx: typer.Context, args: list[str]) -> None:
         """Options with one value are given once: the last of two would silently be all that counts."""
         order = self.make_parser(ctx).parse_args(list(args))[2]
-        for option, count in Counter(p for p in order if not isinstance(p, TyperArgument)).items():
+        for option, count in Counter(p for p in order if isinstance(p, TyperOption)).items():
             if count > 1 and not (option.multiple or option.is_flag or option.count):
                 why = f"It takes one value, and is given {count} times."
                 raise typer.BadParameter(why, ctx=ctx, param=option)

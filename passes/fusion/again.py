@@ -96,10 +96,12 @@ def compute_again(
     if orders:
         roles = with_turns(program, with_copies(program, roles))
     diamonds = Diamonds(program, roles, blocks=blocks)
+    if not orders:
+        diamonds.ends.clear()
     by_hand = named_kernels(program, named).tolist()
     calls = compiled_apart(program, compiled).tolist()
     inside = prologues(program, roles) if products else None
-    gone = _Again(program, roles, diamonds, elements, by_hand, calls, inside, orders).gone()
+    gone = _Again(program, roles, diamonds, elements, by_hand, calls, inside).gone()
     softmax = softmax_rows(program, roles)
     owner, target = edges(program)
     busy = _handed_on(program, gone & (program.flops > 0), gone)
@@ -113,12 +115,8 @@ def compute_again(
         changed[~gone],
         busy[~gone],
         _handed_on(program, softmax, gone)[~gone],
-        *(_placed(rows, place) for rows in (diamonds.whole, diamonds.ends)),
+        *(frozenset(place[sorted(r)].tolist()) - {-1} for r in (diamonds.whole, diamonds.ends)),
     )
-
-
-def _placed(rows: set[int], place: Int64s) -> frozenset[int]:
-    return frozenset(place[sorted(rows)].tolist()) - {-1} if rows else frozenset()
 
 
 def _handed_on(program: Program, rows: Mask, gone: Mask) -> Mask:
@@ -144,7 +142,6 @@ class _Again:
         named: list[int],
         calls: list[int],
         inside: Mask | None,
-        orders: bool,
     ) -> None:
         self._program = program
         self._roles = roles
@@ -153,9 +150,8 @@ class _Again:
         self._takes = _takes(program, roles).tolist()
         self._layouts = _layouts_again(program, roles).tolist()
         stays = ((program.flags & Flag.IN_PLACE) != 0) | is_any(program, OpClass.GATHER)
+        stays[sorted(diamonds.ends)] = True  # what a kernel along rows makes is stored
         self._cheap = (elements & (roles.role == RowRole.ELEMENT) & ~stays).tolist()
-        for row in diamonds.ends if orders else ():  # the result of a kernel along rows is stored
-            self._cheap[row] = False
         self._elements = roles.elements.tolist()
         self._stored = program.result_bytes.tolist()
         self._named, self._calls = named, calls
@@ -381,17 +377,15 @@ def _inlined(program: Program, gone: Mask) -> Program:
     first_gone = (alias >= 0) & gone[alias]  # its storage was shared with the row
     without = program.flags & ~Flag.IN_PLACE & 0xFFFF
     flags = np.where(changed & first_gone, without, program.flags)
-    total: Int64s = np.array(flops, dtype=np.int64)
-    columns = {"operand_bytes": values, "flops": total, "flags": flags.astype(np.uint16)}
-    return passed_over(program.with_rows(alias=alias, **columns), gone)
+    columns = {"alias": alias, "operand_bytes": values, "flops": np.array(flops, dtype=np.int64)}
+    return passed_over(program.with_rows(flags=flags.astype(np.uint16), **columns), gone)
 
 
 def _past_views(program: Program, gone: Mask) -> Int64s:
     """For each row, the row whose storage it shares, past views that go."""
     found = program.alias.astype(np.int64)
-    views = gone & (program.kind == Kind.VALUE) & (found >= 0)
-    for row in np.flatnonzero((found >= 0) & views[found]).tolist():
-        found[row] = found[found[row]]
+    for row in np.flatnonzero((found >= 0) & gone[found] & (program.kind[found] == Kind.VALUE)):
+        found[row] = found[found[row]] if found[found[row]] >= 0 else found[row]
     return found
 
 

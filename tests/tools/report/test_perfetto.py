@@ -14,7 +14,7 @@ from flint.cli import app
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh
-from flint.ir.program import Collective, Kind, Phase, RegionKind
+from flint.ir.program import Collective, Flag, Kind, Phase, RegionKind
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
 from flint.requests.estimate import EstimateRequest
@@ -34,7 +34,7 @@ MESH = Mesh(("data",), (8,))
 def _program(layers: int) -> Any:
     b = ProgramBuilder(MESH)
     about = {"dtype": "bfloat16", "shape": (4096, 4096), "result_bytes": 2 * 4096**2}
-    x = b.add("parameter", Kind.PARAMETER, name="x", **about)
+    x = b.add("parameter", Kind.PARAMETER, name="x", flags=Flag.DONATED, **about)
     b.begin_region(RegionKind.LOOP, layers)
     carry = b.add("while.carry", Kind.VALUE, deps=[x], **about)
     y = b.add(

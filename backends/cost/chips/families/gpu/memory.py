@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware
 from flint.backends.cost.chips.kernels import Kernels
 from flint.backends.cost.chips.model import fft_passes, row_elements
-from flint.ir.arrays import Float64s
+from flint.ir.arrays import Float64s, Int64s
 from flint.ir.dims import ReductionDims
 from flint.ir.program_columns import Phase
 
@@ -162,13 +162,13 @@ def norm_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     again = kernels.read_bytes * c["norm.backward_reads"] / bandwidth
     walk = rows * c["norm.backward_row_cycles"] / hardware.cycles_per_ns
     backward = c["norm.backward_launch_ns"] + np.maximum(again, walk)
-    launch = np.where(_goes_back(kernels, dims), backward, c["norm.launch_ns"])
+    launch = np.where(_goes_back(kernels, dims.reduced), backward, c["norm.launch_ns"])
     result: Float64s = launch + moved / bandwidth + by_rows
     return result
 
 
-def _goes_back(kernels: Kernels, dims: ReductionDims) -> NDArray[np.bool_]:
-    operands = kernels.read_bytes - WEIGHT_BYTES * dims.reduced
+def _goes_back(kernels: Kernels, columns: Int64s) -> NDArray[np.bool_]:
+    operands = kernels.read_bytes - WEIGHT_BYTES * columns
     may = (kernels.phase == Phase.UNKNOWN) | (kernels.phase == Phase.BACKWARD)
     result: NDArray[np.bool_] = may & (operands > BACKWARD_READS * kernels.written_bytes)
     return result
