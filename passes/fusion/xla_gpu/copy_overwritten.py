@@ -62,6 +62,7 @@ def _kept(program: Program) -> list[bool]:
 def _updated(program: Program, shown: list[int]) -> Iterator[tuple[int, int]]:
     """Rows that write over what is still needed, and which of their operands that is."""
     writes = ((program.flags & Flag.IN_PLACE) != 0) & ((program.flags & Flag.LAUNCHED) == 0)
+    writes &= program.kind == Kind.COMPUTE  # messages fill parts of what is there
     needed = _kept(program)
     for row in np.flatnonzero(writes & (program.alias >= 0)).tolist()[::-1]:
         read = int(program.alias[row])
@@ -75,7 +76,8 @@ def _carried(program: Program, shown: list[int]) -> Iterator[tuple[int, int]]:
     kept = _kept(program)
     for region in program.regions:
         for carried, produced in region.carries:
-            for start in program.dependencies(carried).tolist() if carried != produced else ():
+            changes = shown[produced] != carried
+            for start in program.dependencies(carried).tolist() if changes else ():
                 if kept[shown[start]]:
                     yield carried, start
 

@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flint.ir.dims import ReductionDims
+from flint.ir.mesh import AxisRef, Route
 from flint.ir.program import Flag, Kind, Program, RegionKind
 from flint.passes.base import Pass, run_passes
 from flint.passes.fusion.blas import TurnResults
 from flint.passes.fusion.chains import FuseChains
 from flint.passes.fusion.merging import CircleError, merged, without_circles
 from flint.passes.fusion.xla_gpu.copy_carried import CopyCarried
+from flint.passes.fusion.xla_gpu.copy_overwritten import CopyOverwritten
 from flint.passes.fusion.xla_gpu.expand_ragged import ExpandRagged
 from flint.passes.fusion.xla_gpu.join_collectives import JoinCollectives
 from flint.passes.fusion.xla_gpu.merge_products import MergeProducts
@@ -605,3 +607,15 @@ def test_any_program_keeps_its_work(program: Program) -> None:
 def sent(program: Program) -> dict[tuple[str, str], int]:
     """Bytes by kind and axes."""
     return {(c.kind, c.axes): c.comm_bytes for c in totals(program).communication}
+
+
+def test_what_messages_fill_is_not_copied() -> None:
+    """Two messages that write parts of one array, as of a cache that another pool sends."""
+    b = Rows()
+    cache = b.op("argument", kind=Kind.PARAMETER, result_bytes=1024)
+    message = {"kind": Kind.RECV, "flags": Flag.IN_PLACE, "alias": cache, "comm_bytes": 512}
+    route = Route((AxisRef("x"),), 1)
+    for channel in (0, 1):
+        b.op("recv", cache, route=route, channel=channel, result_bytes=512, **message)
+    program = b.build()
+    assert CopyOverwritten().apply(program) is program
