@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,9 +61,15 @@ def axes_of_members(members: Ranks, mesh: Mesh) -> tuple[AxisRef, ...] | None:
 
 def _first_is_first(rank: int, count: int, axes: tuple[AxisRef, ...], mesh: Mesh) -> bool:
     """Whether `axes` give groups of `count`, and `rank` is at position 0 of its own."""
-    if mesh.group_size(axes) != count:
+    if mesh.group_size(axes) != count or not _are_apart(axes, mesh):
         return False
     return not positions_along(np.array([rank]), axes, mesh)[0]
+
+
+def _are_apart(axes: tuple[AxisRef, ...], mesh: Mesh) -> bool:
+    """Whether each sub-axis begins at a multiple of where the one before ends: 0, 1, 3, 4 of 6 do not."""
+    pairs = ((one, other) for one, other in pairwise(axes) if one.name == other.name)
+    return all(o.pre_size % (a.pre_size * mesh.axis_size(a)) == 0 for a, o in pairs)
 
 
 def positions_along(ranks: Ranks, axes: tuple[AxisRef, ...], mesh: Mesh) -> Ranks:

@@ -209,6 +209,12 @@ def test_ranks_that_are_no_group_have_no_axes(data: st.DataObject) -> None:
         assert (tuple(members.tolist()) in whole) == (found is not None)
 
 
+def test_strides_that_are_no_factors_of_each_other_are_no_axes() -> None:
+    """0, 1, 3, 4 of six ranks: strides of 3 and of 1, which no two sub-axes have."""
+    assert axes_of_members(np.array([0, 1, 3, 4]), Mesh.parse("x=6")) is None
+    assert axes_of_members(np.array([0, 2, 4]), Mesh.parse("x=6")) == (AxisRef("x", 1, 3),)
+
+
 def test_a_group_of_lists_is_as_large_as_its_largest() -> None:
     mesh = Mesh.parse("x=6")
     uneven = Group(ranks=((0, 1, 2), (3,), (4, 5)))

@@ -76,7 +76,7 @@ def _carried(program: Program, shown: list[int]) -> Iterator[tuple[int, int]]:
     kept = _kept(program)
     for region in program.regions:
         for carried, produced in region.carries:
-            changes = shown[produced] != carried
+            changes = shown[produced] != shown[carried]
             for start in program.dependencies(carried).tolist() if changes else ():
                 if kept[shown[start]]:
                     yield carried, start

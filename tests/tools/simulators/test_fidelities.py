@@ -13,7 +13,7 @@ from flint.backends.cost.astrasim.run import simulate_traces
 from flint.cli import app
 from flint.ir.made_by import CompiledBy
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
-from flint.ir.program import Collective, Kind, RegionKind
+from flint.ir.program import Collective, Flag, Kind, RegionKind
 from flint.ir.rank_class import RankClass
 from flint.ir.workload import Workload
 from flint.tracing import Trace
@@ -29,7 +29,7 @@ def step(layers: int = 2) -> Workload:
     """Sums, all-reduces and a shift between eight devices."""
     b = ProgramBuilder(Mesh.parse("data=4,model=2"))
     whole: dict[str, Any] = {"dtype": "f32", "shape": (MIB,), "result_bytes": 4 * MIB}
-    first = b.add("param", Kind.PARAMETER, **whole)
+    first = b.add("param", Kind.PARAMETER, flags=Flag.DONATED, **whole)
     b.begin_region(RegionKind.LOOP, layers, name="layers")
     carried = b.add("carry", Kind.VALUE, deps=[first])
     last = b.add("stablehlo.add", deps=[carried], operand_bytes=8 * MIB, flops=MIB, **whole)

@@ -84,7 +84,8 @@ def python(tmp_path: Path) -> Callable[..., Path]:
 
 
 def simulate(program: Path, *options: object) -> Result:
-    arguments = ["simulate", program, "--with", "scalesim", "-c", "v5p", "-q", *options]
+    on = () if "-c" in options else ("-c", "v5p")
+    arguments = ["simulate", program, "--with", "scalesim", *on, "-q", *options]
     return CliRunner().invoke(app, list(map(str, arguments)), prog_name="flint")
 
 
