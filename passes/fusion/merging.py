@@ -145,6 +145,8 @@ def _is_written(program: Program, links: Edges) -> Mask:
     """Links to a value of which the reader only writes a part, itself or seen differently."""
     owner, target = links
     parts = is_any(program, OpClass.UPDATE_SLICE) & (program.alias >= 0)
+    if not parts.any():
+        return np.zeros(len(owner), dtype=np.bool_)
     first, rows = consumers(program)
     for view in np.flatnonzero((program.kind == Kind.VALUE) & (program.alias >= 0)).tolist()[::-1]:
         readers = rows[first[view] : first[view + 1]]

@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flint.ir.columns import is_any, type_bytes
+from flint.ir.columns import is_any
 from flint.ir.edit import Editor
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.passes.base import Pass
+from flint.passes.fusion.merging import value_bytes
 
 #: Bytes of a value that is not looked at: counters of loops.
 _SCALAR_BYTES = 8
@@ -38,7 +39,7 @@ class CopyOverwritten(Pass):
         written = [*_updated(program, shown), *_carried(program, shown)]
         if not written:
             return program
-        edit, sizes = Editor(program), type_bytes(program)
+        edit, sizes = Editor(program), value_bytes(program)
         for row, read in written:
             _copy(edit, row, read, shown[read], int(sizes[shown[read]]))
         return edit.build().program
@@ -55,7 +56,7 @@ def _shown(program: Program) -> list[int]:
 def _kept(program: Program) -> list[bool]:
     """Whether a row is an argument that the caller keeps."""
     arguments = (program.kind == Kind.PARAMETER) & ((program.flags & Flag.DONATED) == 0)
-    found: list[bool] = (arguments & (type_bytes(program) > _SCALAR_BYTES)).tolist()
+    found: list[bool] = (arguments & (program.result_bytes > _SCALAR_BYTES)).tolist()
     return found
 
 
