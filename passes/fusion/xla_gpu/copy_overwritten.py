@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flint.ir.columns import is_any
+from flint.ir.columns import is_any, type_bytes
 from flint.ir.edit import Editor
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
@@ -56,7 +56,7 @@ def _shown(program: Program) -> list[int]:
 def _kept(program: Program) -> list[bool]:
     """Whether a row is an argument that the caller keeps."""
     arguments = (program.kind == Kind.PARAMETER) & ((program.flags & Flag.DONATED) == 0)
-    found: list[bool] = (arguments & (program.result_bytes > _SCALAR_BYTES)).tolist()
+    found: list[bool] = (arguments & (type_bytes(program) > _SCALAR_BYTES)).tolist()
     return found
 
 
