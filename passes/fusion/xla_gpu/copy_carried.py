@@ -14,7 +14,7 @@ from flint.ir.program import Flag, Kind, Program, Region, RegionKind
 from flint.passes.base import Pass
 
 #: Bytes of a value that is not looked at: counters of loops.
-_SCALAR_BYTES = 8
+SCALAR_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,12 @@ def _own_start(edit: Editor, work: _Carried, start: int, carried: int) -> None:
     edit.change(carried, deps=reads)
 
 
+def copy_of(size: int) -> dict[str, Any]:
+    """Columns of a row that copies `size` bytes."""
+    work: dict[str, Any] = {"kind": Kind.COMPUTE, "op": OpClass.COPY, "name": ""}
+    return {**work, "opcode": "stablehlo.copy", "operand_bytes": size, "result_bytes": size}
+
+
 class _Carried:
     """Which values of loops are in memory together."""
 
@@ -85,15 +91,13 @@ class _Carried:
 
     def copy_of(self, carried: int) -> dict[str, Any]:
         """Columns of a row that copies such a value."""
-        size = int(self._sizes[carried])
-        work: dict[str, Any] = {"kind": Kind.COMPUTE, "op": OpClass.COPY, "name": ""}
-        return {**work, "opcode": "stablehlo.copy", "operand_bytes": size, "result_bytes": size}
+        return copy_of(int(self._sizes[carried]))
 
     def _changed(self) -> Iterator[tuple[int, int, int]]:
         """Region, value and what replaces it, of all that loops change."""
         for number, region in enumerate(self._program.regions):
             for carried, produced in region.carries:
-                if carried != produced and self._sizes[carried] > _SCALAR_BYTES:
+                if carried != produced and self._sizes[carried] > SCALAR_BYTES:
                     yield number, carried, produced
 
     @cached_property
@@ -109,7 +113,7 @@ class _Carried:
         kind, size = self._program.kind, self._program.result_bytes
         for number, region in enumerate(self._program.regions):
             for carried, produced in region.carries:
-                scalar = 0 < size[carried] <= _SCALAR_BYTES and kind[produced] == Kind.VALUE
+                scalar = 0 < size[carried] <= SCALAR_BYTES and kind[produced] == Kind.VALUE
                 if carried != produced and scalar and region.kind is RegionKind.LOOP:
                     yield number, carried
 
@@ -125,7 +129,7 @@ class _Carried:
     def is_made(self, row: int) -> bool:
         """Whether a row makes an array without reading another."""
         computes = self._program.kind[row] == Kind.COMPUTE
-        return bool(computes and self._program.operand_bytes[row] <= _SCALAR_BYTES)
+        return bool(computes and self._program.operand_bytes[row] <= SCALAR_BYTES)
 
     def overwritten(self) -> Iterator[tuple[int, int, int]]:
         """Region, value and what replaces it, where the second is begun before the first ends."""

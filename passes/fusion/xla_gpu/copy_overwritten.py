@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,9 +14,7 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.passes.base import Pass
 from flint.passes.fusion.merging import value_bytes
-
-#: Bytes of a value that is not looked at: counters of loops.
-_SCALAR_BYTES = 8
+from flint.passes.fusion.xla_gpu.copy_carried import SCALAR_BYTES, copy_of
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ def _shown(program: Program) -> list[int]:
 def _kept(program: Program) -> list[bool]:
     """Whether a row is an argument that the caller keeps."""
     arguments = (program.kind == Kind.PARAMETER) & ((program.flags & Flag.DONATED) == 0)
-    found: list[bool] = (arguments & (type_bytes(program) > _SCALAR_BYTES)).tolist()
+    found: list[bool] = (arguments & (type_bytes(program) > SCALAR_BYTES)).tolist()
     return found
 
 
@@ -73,7 +71,7 @@ def _updated(program: Program, shown: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def _carried(program: Program, shown: list[int]) -> Iterator[tuple[int, int]]:
-    """Values that a loop changes and that start from an argument that the caller keeps, and that."""
+    """Values that a loop changes and that start from an argument that the caller keeps, with that."""
     kept = _kept(program)
     for region in program.regions:
         for carried, produced in region.carries:
@@ -90,8 +88,7 @@ def _copy(edit: Editor, row: int, read: int, value: int, size: int) -> None:
     if is_carried:
         loop = program.regions[region]
         before, region = loop.start, loop.parent
-    work: dict[str, Any] = {"kind": Kind.COMPUTE, "op": OpClass.COPY, "opcode": "stablehlo.copy"}
-    work |= {"operand_bytes": size, "result_bytes": size, "alias": -1, "name": "", "flags": 0}
-    mine = edit.value(value, before, region, [read], phase=int(program.phase[row]), **work)
+    work = {**copy_of(size), "alias": -1, "flags": 0, "phase": int(program.phase[row])}
+    mine = edit.value(value, before, region, [read], **work)
     alias = {} if is_carried else {"alias": mine}
     edit.change(row, deps=[mine if d == read else d for d in edit.reads(row)], **alias)
