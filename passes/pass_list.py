@@ -44,6 +44,7 @@ _PLACES = {
     "reassociate": "rewrites.reassociate:ReassociateAllReduce",
     "separate-layers": "rewrites.separate_layers:SeparateLayers",
     "sink-fills": "rewrites.sink_fills:SinkFills",
+    "sort-top-k": "fusion.xla_gpu.sort_top_k:SortTopK",
     "split-products": "fusion.xla_gpu.split_products:SplitProducts",
     "split-reductions": "fusion.xla_gpu.split_reductions:SplitReductions",
     "sum-after-loops": "rewrites.sum_after_loops:SumAfterLoops",

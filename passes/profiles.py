@@ -43,7 +43,7 @@ class KernelTarget:
 _XLA = "drop-dead-code,reassociate,form-reduce-scatter"
 #: Kernels of XLA for GPUs: docs/compiled.md holds them against its compiled programs.
 _XLA_GPU = (
-    "expand-ragged,sum-products,turn-results,merge-products,turn-operands,split-products,"
+    "expand-ragged,sort-top-k,sum-products,turn-results,merge-products,turn-operands,split-products,"
     "split-reductions,fuse-chains{sinks=false orders=true prologue=again slices=true},join-collectives,"
     "copy-carried,copy-overwritten"
 )

@@ -61,7 +61,8 @@ class FuseChains(Pass):
     that run over the same elements into kernels, by named rules.
 
     * `chain`: an element-wise row joins the kernel of a row that reads it, if both run over as many
-      elements. What others read is a further result of the kernel.
+      elements, or the kernel holds all readers and each takes another slice. What others read is a
+      further result of the kernel.
     * `rows`: a reduction along rows shares the kernel of what it reads and, with `blocks`
       "shared", of what reads it: a block of rows stays on chip (Inductor). With "diamonds" only if
       nothing outside the kernel reads the reduction and nothing in it is transposed (XLA's
@@ -287,7 +288,21 @@ class _Chains:
             return False
         if self._moves[row] and self._start[row + 1] - self._start[row] > 1:  # joins parts, or pads
             return self._only_reader(read, row) and not self._is_turned(row)
-        return bool(self._elements[read] == self._elements[row])
+        same = bool(self._elements[read] == self._elements[row])
+        return same or self._takes_parts(read, row)
+
+    def _takes_parts(self, read: int, row: int) -> bool:
+        """Whether slices that became part of the readers of a row take no more than all of it together.
+
+        Then one kernel computes what they take, each element once.
+        """
+        readers = self._readers(read)
+        narrow = all(
+            self._role[r] == ELEMENT and self._elements[r] < self._elements[read] for r in readers
+        )
+        taken = sum(self._elements[r] for r in readers)
+        inside = narrow and self._is_inside(read, self.groups.of(row))
+        return inside and taken <= self._elements[read] and not self._turns[read]
 
     def _updates(self, read: int, row: int) -> bool:
         group = self.groups.of(read)

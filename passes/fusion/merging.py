@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from flint.ir.arrays import Float64s
 from flint.ir.columns import Edges, Mask, bytes_in, consumers, edges, is_any, type_bytes, yielded
 from flint.ir.edit import Editor
-from flint.ir.op_class import OpClass
+from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.ir.product_types import kernel_products
 from flint.ir.program import Flag, Int64s, Kind, Program
 
@@ -124,21 +125,36 @@ def _bytes_in(program: Program, kernel: Int64s, links: Edges) -> Int64s:
 
 
 def _looked_at(program: Program, kernel: Int64s) -> Float64s:
-    """For each row, the share of its elements that its kernel computes: few, if only look-ups read them."""
+    """For each row, the share of its elements that its kernel computes: few, if only parts of it are read."""
     share = np.ones(len(program))
     looks = (is_any(program, LOOKED_UP) & (program.kind == Kind.COMPUTE)).tolist()
-    if not any(looks):
+    narrow = _takes_slices(program).tolist()
+    if not any(looks) and not any(narrow):
         return share
     first, rows = (column.tolist() for column in consumers(program))
     handed_on = yielded(program).tolist()
     stands, size = kernel.tolist(), np.maximum(type_bytes(program), 1).tolist()
+    reads = program.operand_bytes.tolist()
     for row in range(len(program))[::-1]:
         readers = rows[first[row] : first[row + 1]]
         inside = readers and all(stands[r] == stands[row] for r in readers)
         if inside and not handed_on[row]:
-            parts = (size[r] / size[row] if looks[r] else share[r] for r in readers)
+            parts = (
+                size[r] / size[row] if looks[r] else reads[r] / size[row] if narrow[r] else share[r]
+                for r in readers
+            )
             share[row] = min(sum(parts), 1.0)
     return share
+
+
+def _takes_slices(program: Program) -> Mask:
+    """Element-wise rows with fewer elements than what they read: slices became part of them."""
+    elements = np.array([math.prod(shape) for shape in program.shapes] or [0], dtype=np.int64)
+    owner, target = edges(program)
+    smaller = elements[program.shape[owner]] < elements[program.shape[target]]
+    found = np.zeros(len(program), dtype=np.bool_)
+    found[owner[smaller]] = True
+    return found & is_any(program, ELEMENTWISE) & (program.kind == Kind.COMPUTE)
 
 
 def _is_written(program: Program, links: Edges) -> Mask:

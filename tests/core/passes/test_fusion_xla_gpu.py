@@ -619,3 +619,31 @@ def test_what_messages_fill_is_not_copied() -> None:
         b.op("recv", cache, route=route, channel=channel, result_bytes=512, **message)
     program = b.build()
     assert CopyOverwritten().apply(program) is program
+
+
+@pytest.mark.parametrize(
+    ("donated", "reads", "copies"),
+    [((), "xs", 0), ((0,), "xs", 1), ((0,), "first", 0), ((0, 1), "both", 2), ((1,), "both", 1)],
+)
+def test_what_a_loop_stacks_up_is_copied_to_the_donated_argument_that_it_reads(
+    donated: tuple[int, ...], reads: str, copies: int
+) -> None:
+    """Not if nothing reads the argument from the loop on: the stack has its place."""
+    b = Rows()
+    flags = [Flag.DONATED if number in donated else Flag(0) for number in range(2)]
+    given = [b.parameter(flags=f, **X) for f in flags]
+    read = given if reads == "both" else given[:1]
+    if reads == "first":
+        read = [b.op("sort", *read, **X)]
+    made = [b.op("iota", **X) for _ in read]
+    b.begin_region(RegionKind.LOOP, 4, name="layers")
+    xs = [b.op("carry", r, kind=Kind.VALUE, operand_bytes=0, **X) for r in read]
+    ys = [b.op("carry", m, kind=Kind.VALUE, operand_bytes=0, **X) for m in made]
+    update = {"flags": Flag.IN_PLACE, **X}
+    after = [
+        b.op("dynamic_update_slice", y, b.op("negate", x, **X), alias=y, **update)
+        for x, y in zip(xs, ys, strict=True)
+    ]
+    b.end_region([*zip(xs, xs, strict=True), *zip(ys, after, strict=True)])
+    b.result(*after)
+    assert launched(applied(b, CopyOverwritten())).count("copy") == copies

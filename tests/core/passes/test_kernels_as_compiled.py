@@ -74,6 +74,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...], flo
     "norm of 32,768": (rms, (of((64, 32768), BF16), of((32768,), F32)), (), 12.780),
     "loss of 8,192 classes": (of_labels, (of((512, 8192), BF16), of((512,), I32)), (), 25.174),
     "loss of 32,000 classes": (of_labels, (of((512, 32000), BF16), of((512,), I32)), (), 66.602),
+    "two of 64 experts": (lambda x: lax.top_k(x, 2), (of((4096, 64), F32),), (), 3.2768),
+    "32 of 2,048": (lambda x: lax.top_k(x, 32), (of((64, 2048), BF16),), (), 1.0732),
+    "8 of 2,048": (lambda x: lax.top_k(x, 8), (of((64, 2048), F32),), (), 0.5284),
     "rows of a table": (lambda w, i: w[i], (of((4096, 512), F32), of((2048,), I32)), (), 8.397),
 }  # fmt: skip
 
