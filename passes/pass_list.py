@@ -42,6 +42,7 @@ _PLACES = {
     "narrow-collectives": "rewrites.narrow_collectives:NarrowCollectives",
     "read-slices": "fusion.tpu:ReadSlices",
     "reassociate": "rewrites.reassociate:ReassociateAllReduce",
+    "select-scatters": "fusion.select_scatters:SelectScatters",
     "separate-layers": "rewrites.separate_layers:SeparateLayers",
     "sink-fills": "rewrites.sink_fills:SinkFills",
     "split-products": "fusion.xla_gpu.split_products:SplitProducts",

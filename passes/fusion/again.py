@@ -21,6 +21,7 @@ from flint.passes.fusion.roles import (
     compiled_apart,
     named_kernels,
     roles_of,
+    stored_pads,
 )
 from flint.passes.fusion.xla_gpu.prologues import prologues
 
@@ -228,7 +229,7 @@ class _Again:
 def _layouts_again(program: Program, roles: Roles) -> Mask:
     """Rule `layout_again`, except for the readers of a row."""
     moves = (roles.moves | roles.converts) & (program.flops == 0) & (roles.role != RowRole.VIEW)
-    few = np.diff(program.dep_start) <= 1
+    few = (np.diff(program.dep_start) <= 1) | stored_pads(program, roles)
     dynamic = is_any(program, _DYNAMIC)
     grows = (program.operand_bytes <= program.result_bytes) & ~roles.turns
     again = moves & grows & (few | dynamic)

@@ -75,6 +75,7 @@ class FuseChains(Pass):
     * `siblings`: kernels of as many elements that read the same array become one.
     * `update`: what only one update in place reads is computed by the kernel that writes it.
     * `slices`: kernels read slices of stacks where they are; else a copy does (XLA for GPUs).
+    * `parts`: a concatenation or pad computes what it alone reads; else that is stored (TPU).
     * `named`: rows in a scope `kernel.NAME` are a kernel that somebody wrote by hand: they join
       each other, whatever the other rules say, and no other row but views.
 
@@ -96,6 +97,7 @@ class FuseChains(Pass):
     compiled: bool = False
     sinks: bool = True
     orders: bool = False
+    parts: bool = True
     name: ClassVar[str] = "fuse-chains"
 
     def apply(self, program: Program) -> Program:
@@ -286,7 +288,8 @@ class _Chains:
         if self._options.orders and self._has(other, _UPDATE) and not self._is_inside(read, other):
             return False
         if self._moves[row] and self._start[row + 1] - self._start[row] > 1:  # joins parts, or pads
-            return self._only_reader(read, row) and not self._is_turned(row)
+            part = self._options.parts or self._moves[read]
+            return part and self._only_reader(read, row) and not self._is_turned(row)
         return bool(self._elements[read] == self._elements[row])
 
     def _updates(self, read: int, row: int) -> bool:

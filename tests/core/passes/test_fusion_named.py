@@ -117,5 +117,5 @@ def test_profiles_that_run_pytorch_honour_named_kernels() -> None:
         "megatron": [False, False, True],
         "xla-gpu": [False] * 11,
         "xla-gpu+flash": [False] * 12,
-        "xla-tpu": [False] * 6,
+        "xla-tpu": [False] * 7,
     }
