@@ -77,7 +77,7 @@ PROFILES: dict[str, KernelTarget] = {
             "XLA for TPUs: dead code, all-reduce of sums, reduce-scatter",
             _XLA,
             'expand-ragged{rows=false},select-scatters,read-slices,fuse-chains{blocks="" prologue=any '
-            "epilogue=any parts=false},"
+            "epilogue=any siblings=any parts=false},"
             "fuse-tpu-products,write-slices,copy-overwritten",
         ),
         KernelTarget(

@@ -395,18 +395,21 @@ class _Chains:
             return False
         if self._options.orders and self._only_slices(one) and self._only_slices(other):
             return False
-        if self._options.orders and any(self._turned(group) for group in (one, other)):
+        turned = any(self._turned(group) for group in (one, other))
+        if turned and (self._options.orders or not self._options.blocks):
             return False
         sizes = self._sizes(one) | self._sizes(other)
         if self._options.operators and self._phase[one] != self._phase[other]:
             return False
-        if self._has(one, _ROWS) or self._has(other, _ROWS):
+        if self._options.blocks and (self._has(one, _ROWS) or self._has(other, _ROWS)):
             return self._options.blocks == "shared" and self._one_block(one, other)
         if len(sizes) != 1 or self._waits(one, other) or self._waits(other, one):
             return False
-        if self._options.siblings == "any":
+        if self._options.siblings == "any" and self._options.blocks:
             return True
         first, second = self._inputs(one), self._inputs(other)
+        if self._options.siblings == "any":
+            return not first.isdisjoint(second)
         return first == second or (
             self._has(one, _REDUCE) != self._has(other, _REDUCE)
             and (first <= second or second <= first)
@@ -422,7 +425,7 @@ class _Chains:
 
     def _waits(self, one: int, other: int) -> bool:
         """Whether a kernel needs what another has reduced: all of it, before it can begin."""
-        reduced = [r for r in self.groups.rows(one) if self._role[r] == RowRole.REDUCE]
+        reduced = [r for r in self.groups.rows(one) if self._role[r] in (ROWS, RowRole.REDUCE)]
         return any(self.groups.of(x) == other for r in reduced for x in self._readers(r))
 
     def _inputs(self, group: int) -> set[int]:
