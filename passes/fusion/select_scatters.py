@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -41,11 +42,11 @@ class SelectScatters(Pass):
         filled = is_any(program, OpClass.BROADCAST) & (program.operand_bytes <= SCALAR_BYTES)
         edit = Editor(program)
         for row in found:
-            base = int(program.alias[row])
+            base = program.alias[row]
             read = [r for r in edit.reads(row) if r != base or not filled[base]]
             edit.change(row, deps=read, **_selection(program, row, read))
-            if filled[base] and edit.uses(base) == 1:
-                edit.remove([base])
+        bases = Counter(program.alias[found].tolist())
+        edit.remove(b for b, reads in bases.items() if filled[b] and edit.uses(b) == reads)
         return edit.build().program
 
 

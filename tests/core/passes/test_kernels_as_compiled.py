@@ -87,6 +87,13 @@ X = of((4096, 1024), BF16)
 TPU_CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...], float]] = {
     "a product": (lambda a, b: a @ b, (X, of((1024, 1024), BF16)), (), 18.874),
     "gradient of a loss": (jax.grad(of_labels), (of((2048, 8192), BF16), of((2048,), I32)), (), 134.312),
+    "gradients of two losses": (
+        jax.grad(lambda a, b, i, j: of_labels(a, i) + of_labels(b, j), (0, 1)),
+        (*[of((2048, 8192), BF16)] * 2, *[of((2048,), I32)] * 2), (), 268.624,
+    ),
+    "sums of rows and columns": (
+        lambda a, b: (a.sum(-1), (a * b).sum(0)), (*[of((2048, 1024), F32)] * 2,), (), 16.789,
+    ),
     "gradient of one a column": (
         lambda a, i, g: jax.vjp(lambda a: jnp.take_along_axis(a, i, 0), a)[1](g)[0],
         (of((512, 4096), F32), of((1, 4096), I32), of((1, 4096), F32)), (), 8.454,
