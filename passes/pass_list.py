@@ -42,6 +42,7 @@ _PLACES = {
     "narrow-collectives": "rewrites.narrow_collectives:NarrowCollectives",
     "read-slices": "fusion.tpu:ReadSlices",
     "reassociate": "rewrites.reassociate:ReassociateAllReduce",
+    "select-scatters": "fusion.select_scatters:SelectScatters",
     "separate-layers": "rewrites.separate_layers:SeparateLayers",
     "sink-fills": "rewrites.sink_fills:SinkFills",
     "sort-top-k": "fusion.xla_gpu.sort_top_k:SortTopK",

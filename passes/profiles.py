@@ -76,7 +76,8 @@ PROFILES: dict[str, KernelTarget] = {
             "xla-tpu",
             "XLA for TPUs: dead code, all-reduce of sums, reduce-scatter",
             _XLA,
-            'expand-ragged{rows=false},read-slices,fuse-chains{blocks="" prologue=any epilogue=any},'
+            'expand-ragged{rows=false},select-scatters,read-slices,fuse-chains{blocks="" prologue=any '
+            "epilogue=any siblings=any parts=false},"
             "fuse-tpu-products,write-slices,copy-overwritten",
         ),
         KernelTarget(

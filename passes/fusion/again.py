@@ -21,6 +21,7 @@ from flint.passes.fusion.roles import (
     compiled_apart,
     named_kernels,
     roles_of,
+    stored_pads,
 )
 from flint.passes.fusion.xla_gpu.prologues import prologues
 
@@ -32,8 +33,6 @@ _CHEAP_FLOPS = 4
 _MOST_SPREAD = 2**24
 #: Functions that take many instructions.
 _COSTLY = frozenset({OpClass.EXPONENTIAL, OpClass.LOGARITHM, OpClass.POWER, OpClass.TRIGONOMETRIC})
-#: Bytes of the largest scalar.
-_WIDEST = 16
 #: Rows that can compute what they read.
 _TAKING = (RowRole.ELEMENT, RowRole.ROWS, RowRole.REDUCE, RowRole.UPDATE, RowRole.TURN)
 #: Of an array whose part they take or write they move little.
@@ -230,19 +229,11 @@ class _Again:
 def _layouts_again(program: Program, roles: Roles) -> Mask:
     """Rule `layout_again`, except for the readers of a row."""
     moves = (roles.moves | roles.converts) & (program.flops == 0) & (roles.role != RowRole.VIEW)
-    few = _arrays_read(program, roles) <= 1
+    few = (np.diff(program.dep_start) <= 1) | stored_pads(program, roles)
     dynamic = is_any(program, _DYNAMIC)
-    pads = is_any(program, OpClass.PAD)  # reads what it pads with as well
-    grows = (program.operand_bytes - pads * _WIDEST <= program.result_bytes) & ~roles.turns
+    grows = (program.operand_bytes <= program.result_bytes) & ~roles.turns
     again = moves & grows & (few | dynamic)
     return np.asarray(again | _whole_views(program, roles), dtype=np.bool_)
-
-
-def _arrays_read(program: Program, roles: Roles) -> Int64s:
-    """How many operands of each row are arrays: what pads one is a constant."""
-    owner, target = edges(program)
-    constant = is_any(program, OpClass.CONSTANT) & (roles.elements <= 1)
-    return np.bincount(owner[~constant[target]], minlength=len(program)).astype(np.int64)
 
 
 def _whole_views(program: Program, roles: Roles) -> Mask:

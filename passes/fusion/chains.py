@@ -76,6 +76,7 @@ class FuseChains(Pass):
     * `siblings`: kernels of as many elements that read the same array become one.
     * `update`: what only one update in place reads is computed by the kernel that writes it.
     * `slices`: kernels read slices of stacks where they are; else a copy does (XLA for GPUs).
+    * `parts`: a concatenation or pad computes what it alone reads; else that is stored (TPU).
     * `named`: rows in a scope `kernel.NAME` are a kernel that somebody wrote by hand: they join
       each other, whatever the other rules say, and no other row but views.
 
@@ -97,6 +98,7 @@ class FuseChains(Pass):
     compiled: bool = False
     sinks: bool = True
     orders: bool = False
+    parts: bool = True
     name: ClassVar[str] = "fuse-chains"
 
     def apply(self, program: Program) -> Program:
@@ -287,9 +289,10 @@ class _Chains:
         if self._options.orders and self._has(other, _UPDATE) and not self._is_inside(read, other):
             return False
         if self._moves[row] and self._start[row + 1] - self._start[row] > 1:  # joins parts, or pads
-            return self._only_reader(read, row) and not self._is_turned(row)
+            part = self._options.parts or self._moves[read]
+            return part and self._only_reader(read, row) and not self._is_turned(row)
         same = bool(self._elements[read] == self._elements[row])
-        return same or self._takes_parts(read, row)
+        return same or (self._options.parts and self._takes_parts(read, row))
 
     def _takes_parts(self, read: int, row: int) -> bool:
         """Whether slices that became part of the readers of a row take no more than all of it together.
@@ -407,18 +410,21 @@ class _Chains:
             return False
         if self._options.orders and self._only_slices(one) and self._only_slices(other):
             return False
-        if self._options.orders and any(self._turned(group) for group in (one, other)):
+        turned = any(self._turned(group) for group in (one, other))
+        if turned and (self._options.orders or not self._options.blocks):
             return False
         sizes = self._sizes(one) | self._sizes(other)
         if self._options.operators and self._phase[one] != self._phase[other]:
             return False
-        if self._has(one, _ROWS) or self._has(other, _ROWS):
+        if self._options.blocks and (self._has(one, _ROWS) or self._has(other, _ROWS)):
             return self._options.blocks == "shared" and self._one_block(one, other)
         if len(sizes) != 1 or self._waits(one, other) or self._waits(other, one):
             return False
-        if self._options.siblings == "any":
+        if self._options.siblings == "any" and self._options.blocks:
             return True
         first, second = self._inputs(one), self._inputs(other)
+        if self._options.siblings == "any":
+            return not first.isdisjoint(second)
         return first == second or (
             self._has(one, _REDUCE) != self._has(other, _REDUCE)
             and (first <= second or second <= first)
@@ -434,7 +440,7 @@ class _Chains:
 
     def _waits(self, one: int, other: int) -> bool:
         """Whether a kernel needs what another has reduced: all of it, before it can begin."""
-        reduced = [r for r in self.groups.rows(one) if self._role[r] == RowRole.REDUCE]
+        reduced = [r for r in self.groups.rows(one) if self._role[r] in (ROWS, RowRole.REDUCE)]
         return any(self.groups.of(x) == other for r in reduced for x in self._readers(r))
 
     def _inputs(self, group: int) -> set[int]:

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from flint.ir.columns import Mask, carried, is_any
+from flint.ir.columns import Mask, carried, is_any, use_counts
 from flint.ir.dims import ProductDims, ReductionDims
 from flint.ir.op_class import ELEMENTWISE, GENERATED, LAYOUT, PRODUCT, REDUCTION, OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
@@ -120,6 +120,18 @@ def _along_rows(program: Program) -> Mask:
 def _starts(left: tuple[int, ...], whole: tuple[int, ...]) -> bool:
     """Whether `left` is `whole` without its last dimension, or with 1 there."""
     return left in (whole[:-1], (*whole[:-1], 1), whole)
+
+
+def stored_pads(program: Program, roles: Roles) -> Mask:
+    """Pads of what is stored, which readers can pad themselves: what one pad alone reads is not."""
+    found = np.zeros(len(program), dtype=np.bool_)
+    uses = use_counts(program)
+    for row in np.flatnonzero(
+        is_any(program, OpClass.PAD) & (program.kind == Kind.COMPUTE)
+    ).tolist():
+        padded = max(program.dependencies(row).tolist(), key=lambda d: program.result_bytes[d])
+        found[row] = roles.role[padded] != RowRole.ELEMENT or uses[padded] > 1
+    return found
 
 
 #: A scope whose name begins so is one kernel, such as `jax.named_scope("kernel.softmax")`.

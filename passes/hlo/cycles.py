@@ -1,6 +1,6 @@
-"""The cycles that XLA's TPU compiler estimates for a kernel while it generates code for it.
+"""What XLA's TPU compiler writes beside a program: estimated cycles of kernels, copies into VMEM.
 
-They stand in an instruction's `backend_config`: libtpu (0.0.42, 0.0.52) writes them into `window_config`.
+Cycles stand in an instruction's `backend_config`: libtpu (0.0.42, 0.0.52) writes them into `window_config`.
 """
 
 from __future__ import annotations
@@ -33,3 +33,9 @@ def _number(value: object) -> int:
         return 0
     found = int(text)
     return found if found < _MOST else 0
+
+
+def prefetches(i: Instruction) -> bool:
+    """Whether a copy goes from HBM to VMEM or back: what reads or wrote the value counts its bytes."""
+    spaces = [s.layout.memory_space for s in i.shape.tuple_shapes[:2]]
+    return i.opcode == "copy-start" and sorted(spaces) == [0, 1]

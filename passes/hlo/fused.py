@@ -25,6 +25,8 @@ _IDLE = frozenset({"parameter", "constant", "bitcast", "tuple", "get-tuple-eleme
 _ALONE = Mesh(("device",), (1,))
 #: What a fusion is first of all, if it holds it; after products, which are told by their dims.
 _FIRST = ("convolution", "scatter", "sort", "topk", "fft", "gather")
+#: What reads or writes here and there, whatever else is done to it.
+BY_INDEX = ("scatter", "gather")
 #: What keeps the class of its fusion open: its work tells the kind.
 _OPEN = frozenset({"dot", "dynamic-update-slice", "fusion", "call"})
 
@@ -35,7 +37,7 @@ def class_of_fusion(
     """What a fusion is: as Flint's own kernels are called (`kernel_class`), or COMPILED."""
     opcodes = {i.opcode for i in o.called.instructions}
     if not opcodes.isdisjoint(_OPEN):
-        return OpClass.COMPILED
+        return _class_inside(o.called, o.module)
     first = next((name for name in _FIRST if name in opcodes), "")
     if first:
         return class_of(first)
@@ -63,3 +65,15 @@ def class_of_fusion(
     if len(working) == 1:
         return OpClass(program.op[working[0]])
     return kernel_class(program, roles, softmax_rows(program, roles), working)[0]
+
+
+def _class_inside(called: Computation, module: HloModule) -> OpClass:
+    """A fusion of fusions that writes or looks up by index is that, unless it also multiplies."""
+    opcodes, pending = set[str](), [called]
+    while pending:
+        for i in pending.pop().instructions:
+            opcodes.add(i.opcode)
+            pending += module.called(i) if i.opcode in ("fusion", "call") else []
+    if not opcodes.isdisjoint(("dot", "convolution", "dynamic-update-slice")):
+        return OpClass.COMPILED
+    return next((class_of(name) for name in BY_INDEX if name in opcodes), OpClass.COMPILED)

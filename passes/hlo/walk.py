@@ -27,7 +27,7 @@ from flint.passes.hlo.collectives import (
     reducer,
     reduction,
 )
-from flint.passes.hlo.cycles import estimated_cycles
+from flint.passes.hlo.cycles import estimated_cycles, prefetches
 from flint.passes.hlo.facts import NOTHING, CapturedFacts, turned_operands
 from flint.passes.hlo.module import (
     Computation,
@@ -199,7 +199,7 @@ class _HloWalk:
             return self._conditional(i, operands, scope)
         if opcode in ("call", "async-start"):
             return self._call(i, operands, scope)
-        if opcode == "async-update":
+        if opcode == "async-update" or prefetches(i):
             return operands[0]
         if opcode.endswith("-done"):
             return self._done(i, operands[0], scope)

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from flint.ir.op_class import ELEMENTWISE
+from flint.ir.dims import DimsRow
+from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.passes.fusion.merging import MERGED_NAMES
 from flint.passes.hlo import instruction_work as rules
 from flint.passes.hlo import shapes
@@ -45,8 +46,10 @@ def fusion(o: HloOperation) -> Work:
     from flint.passes.hlo.fused import class_of_fusion  # a captured program holds no fusions
 
     op = class_of_fusion(o, work_of)
+    inside = _work_inside(o)
     return replace(
-        _work_inside(o),
+        inside,
+        dims=_rows_by_index(o, op) or inside.dims,
         operand_bytes=_read(o),
         result_bytes=written,
         in_place=in_place,
@@ -76,6 +79,14 @@ def _work_inside(o: HloOperation) -> Work:
         product=largest.product,
         unpriced=any(w.unpriced for w in inside),
     )
+
+
+def _rows_by_index(o: HloOperation, op: OpClass) -> DimsRow | None:
+    """The rows that a fusion looks up or writes by index, if that is what it is: the most."""
+    if op not in (OpClass.GATHER, OpClass.SCATTER):
+        return None
+    works = ((i, work_of(i, o.called, o.module)) for i in o.called.instructions)
+    return max((w.dims for i, w in works if w.class_or(class_of(i.opcode)) is op), default=None)
 
 
 def _product_flops(work: Work) -> int:

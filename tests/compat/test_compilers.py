@@ -26,7 +26,7 @@ import flint
 from flint.errors import FlintError
 from flint.ir.mesh import Mesh
 from flint.ir.program import Flag, Kind, Phase, Program
-from tests.core.passes.test_kernels_as_compiled import CASES, megabytes
+from tests.core.passes.test_kernels_as_compiled import CASES, TPU_CASES, megabytes
 from tests.recorded import JAXLIB
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -57,12 +57,23 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FLINT_CACHE_DIR", str(tmp_path / "cache"))
 
 
-@gpu
-@pytest.mark.parametrize("name", CASES)
-def test_the_table_of_single_operations_is_what_is_compiled(compiler: str, name: str) -> None:
+_TABLES = [("xla-gpu", "h100", CASES), ("xla-tpu", "v5p", TPU_CASES)]
+
+
+@pytest.mark.parametrize(
+    ("compiler", "chip", "name"),
+    [
+        pytest.param(compiler, chip, name, marks=both.marks)
+        for (compiler, chip, cases), both in zip(_TABLES, BOTH, strict=True)
+        for name in cases
+    ],
+)
+def test_the_tables_of_single_operations_are_what_is_compiled(
+    compiler: str, chip: str, name: str
+) -> None:
     """tests/core/passes/test_kernels_as_compiled.py holds Flint's kernels against these figures."""
-    function, given, donated, expected = CASES[name]
-    options = {"compiler": compiler, "chip": "h100", "donate_argnums": donated}
+    function, given, donated, expected = (CASES if chip == "h100" else TPU_CASES)[name]
+    options = {"compiler": compiler, "chip": chip, "donate_argnums": donated}
     trace = flint.trace(function, {"data": 1}, *given, **options)
     close = 0.002 if importlib.metadata.version("jaxlib") == JAXLIB else 0.1
     assert megabytes(trace.workload) == pytest.approx(expected, rel=close)

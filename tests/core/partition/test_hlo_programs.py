@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("jaxlib", reason="XLA's parser of HLO text is in jaxlib")
@@ -11,6 +12,7 @@ pytest.importorskip("jaxlib", reason="XLA's parser of HLO text is in jaxlib")
 from flint.errors import FlintError
 from flint.frontends.files.hlo import load_hlo, read_hlo
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind, Row
 from flint.passes.hlo.module import decode_module, message_class
 from flint.passes.partition.xla_child import parse_text
@@ -856,3 +858,43 @@ def test_any_damage_is_an_error_or_a_valid_program() -> None:
                 hlo_to_program(damaged, MESH).verify()
             except FlintError as error:
                 assert error.code in ("FL102", "FL303", "FL305", "FL403")
+
+
+def test_a_fused_look_up_has_its_rows_and_its_class() -> None:
+    program = hlo_to_program(
+        b"""HloModule m, is_scheduled=true
+looked { t = f32[100,16] parameter(0)
+  i = s32[8,1] parameter(1)
+  ROOT g = f32[8,16] gather(t, i), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0},
+    index_vector_dim=1, slice_sizes={1,16} }
+inner { t = f32[100,16] parameter(0)
+  i = s32[8,1] parameter(1)
+  ROOT f = f32[8,16] fusion(t, i), kind=kCustom, calls=looked }
+ENTRY e { t = f32[100,16] parameter(0)
+  i = s32[8,1] parameter(1)
+  a = f32[8,16] fusion(t, i), kind=kCustom, calls=looked
+  b = f32[8,16] fusion(t, i), kind=kCustom, calls=inner
+  ROOT c = (f32[8,16], f32[8,16]) tuple(a, b) }""",
+        Mesh.parse("data=1"),
+    )
+    rows = np.flatnonzero(program.kind == Kind.COMPUTE)
+    assert program.op[rows].tolist() == [OpClass.GATHER, OpClass.GATHER]
+    assert program.dims[rows].tolist() == [[1, 8, 1, 16]] * 2
+
+
+def test_a_copy_into_vmem_is_the_read_of_what_needs_it() -> None:
+    def kernels(space: str) -> list[str]:
+        program = hlo_to_program(
+            f"""HloModule m, is_scheduled=true
+ENTRY e {{ x = f32[64,128]{{1,0}} parameter(0)
+  s = (f32[64,128]{{1,0{space}}}, f32[64,128]{{1,0}}, u32[]) copy-start(x)
+  d = f32[64,128]{{1,0{space}}} copy-done(s)
+  ROOT c = f32[64,128]{{1,0}} tanh(d) }}""".encode(),
+            Mesh.parse("data=1"),
+        )
+        return [
+            program.opcodes[program.opcode[r]] for r in np.flatnonzero(program.kind == Kind.COMPUTE)
+        ]
+
+    assert kernels(":S(1)") == ["hlo.tanh"]
+    assert kernels("") == ["hlo.copy", "hlo.tanh"]

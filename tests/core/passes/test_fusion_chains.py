@@ -19,6 +19,8 @@ BYTES = int(WIDE["result_bytes"])  # type: ignore[call-overload]
 XLA = FuseChains()
 INDUCTOR = FuseChains(blocks="shared", epilogue="", siblings="any", operators=True, slices=True)
 
+(TPU,) = (p for p in profile("xla-tpu").kernels if isinstance(p, FuseChains))
+
 
 class Table(Rows):
     """Rows of 4 x 64 f32; reductions along rows have 4."""
@@ -346,8 +348,7 @@ def test_prologue_element_wise_rows_join_the_product_that_reads_them_on_a_tpu() 
     dims = {**WIDE, "dims": (1, ROWS, COLUMNS, 8)}
     b.result(b.op("dot_general", factor, b.parameter(), **dims))
     assert launched(kernels(b)) == ["sine", "dot_general"]
-    (tpu,) = (p for p in profile("xla-tpu").kernels if isinstance(p, FuseChains))
-    after = tpu.apply(b.build())
+    after = TPU.apply(b.build())
     assert launched(after) == ["dot_general"]
     assert after.row(2).dims == (1, ROWS, COLUMNS, 8)
     assert after.row(2).operand_bytes == BYTES + 64
@@ -376,6 +377,24 @@ def test_siblings_inductor_merges_what_shares_one_operand() -> None:
     b.result(b.wide("add", x, b.argument()), b.wide("multiply", x, b.argument()))
     assert launched(kernels(b)) == ["add", "multiply"]
     assert launched(kernels(b, INDUCTOR)) == ["fusion"]
+
+
+def test_siblings_tpus_merge_what_shares_an_array_but_no_scalar_and_no_transpose() -> None:
+    b = Table()
+    x, y, scalar = b.argument(), b.argument(), b.parameter(shape=(), result_bytes=4)
+    b.result(b.total(x), b.wide("add", x, b.argument()), b.wide("multiply", y, scalar))
+    b.result(b.wide("divide", b.argument(), scalar), b.wide("transpose", b.wide("sine", y)))
+    merged = ["fusion.norm", "multiply", "divide", "fusion"]
+    assert launched(kernels(b, TPU)) == merged
+
+
+def test_parts_of_a_concatenation_are_stored_on_a_tpu_if_they_are_computed() -> None:
+    b = Table()
+    both = {"shape": (ROWS, 2 * COLUMNS), "result_bytes": 2 * BYTES, "flops": 0}
+    x, y = b.wide("sine", b.argument()), b.wide("convert", b.argument(), flops=0)
+    b.result(b.wide("concatenate", x, y, **both))
+    assert launched(kernels(b)) == ["fusion"]
+    assert launched(kernels(b, TPU)) == ["sine", "concatenate"]
 
 
 def test_update_what_is_written_is_computed_by_the_kernel_that_writes_it() -> None:

@@ -117,5 +117,5 @@ def test_profiles_that_run_pytorch_honour_named_kernels() -> None:
         "megatron": [False, False, True],
         "xla-gpu": [False] * 12,
         "xla-gpu+flash": [False] * 13,
-        "xla-tpu": [False] * 6,
+        "xla-tpu": [False] * 7,
     }

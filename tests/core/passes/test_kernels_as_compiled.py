@@ -1,7 +1,7 @@
 """Bytes that kernels move, against XLA's compiled programs: operations, each alone on one device.
 
-Figures are those of jax 0.10.2 with `--compiler xla-gpu` for H100; where the plugin is installed,
-tests/compat/test_compilers.py compiles the table again.
+Figures are those of jax 0.10.2 with `--compiler xla-gpu` for H100, and with `xla-tpu` (libtpu
+0.0.42.1) for v5p; where a plugin is installed, tests/compat/test_compilers.py compiles its table again.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pytest
 
 import flint
 from flint.backends.cost.chips.kernel_table import kernels_of
+from flint.ir.op_class import OpClass
 from flint.ir.workload import Workload
 from flint.passes.profiles import kernels_for
 
@@ -77,7 +78,44 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...], flo
     "two of 64 experts": (lambda x: lax.top_k(x, 2), (of((4096, 64), F32),), (), 3.2768),
     "32 of 2,048": (lambda x: lax.top_k(x, 32), (of((64, 2048), BF16),), (), 1.0732),
     "8 of 2,048": (lambda x: lax.top_k(x, 8), (of((64, 2048), F32),), (), 0.5284),
+    "shifts by pads": (
+        lambda a, w: sum(jnp.pad(a, ((0, 0), (3 - i, i), (0, 0)))[:, :4096] * w[i] for i in range(4)),
+        (of((2, 4096, 512), F32), of((4, 512), F32)), (), 33.563,
+    ),
     "rows of a table": (lambda w, i: w[i], (of((4096, 512), F32), of((2048,), I32)), (), 8.397),
+}  # fmt: skip
+
+X = of((4096, 1024), BF16)
+#: The same on TPUs.
+TPU_CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...], float]] = {
+    "a product": (lambda a, b: a @ b, (X, of((1024, 1024), BF16)), (), 18.874),
+    "gradient of a loss": (jax.grad(of_labels), (of((2048, 8192), BF16), of((2048,), I32)), (), 134.312),
+    "gradients of two losses": (
+        jax.grad(lambda a, b, i, j: of_labels(a, i) + of_labels(b, j), (0, 1)),
+        (*[of((2048, 8192), BF16)] * 2, *[of((2048,), I32)] * 2), (), 268.624,
+    ),
+    "sums of rows and columns": (
+        lambda a, b: (a.sum(-1), (a * b).sum(0)), (*[of((2048, 1024), F32)] * 2,), (), 16.789,
+    ),
+    "gradient of one a column": (
+        lambda a, i, g: jax.vjp(lambda a: jnp.take_along_axis(a, i, 0), a)[1](g)[0],
+        (of((512, 4096), F32), of((1, 4096), I32), of((1, 4096), F32)), (), 8.454,
+    ),
+    "computed parts, put together": (
+        lambda a, b: jnp.concatenate([jnp.tanh(a), jnp.exp(b)], -1), (X, X), (), 67.109,
+    ),
+    "a computed array, padded": (
+        lambda a, b: jnp.pad(jnp.tanh(a), ((0, 0), (128, 128))) * b,
+        (of((2048, 512), F32), of((2048, 768), F32)), (), 25.166,
+    ),
+    "shifts by pads": (
+        lambda a, w: sum(jnp.pad(a, ((0, 0), (3 - i, i), (0, 0)))[:, :4096] * w[i] for i in range(4)),
+        (of((2, 4096, 512), F32), of((4, 512), F32)), (), 33.579,
+    ),
+    "an array and the token before": (
+        lambda a, m: a * m + jnp.pad(a, ((0, 0), (1, 0), (0, 0)))[:, :-1] * (1 - m),
+        (of((8, 1024, 1024), BF16), of((1024,), BF16)), (), 33.563,
+    ),
 }  # fmt: skip
 
 
@@ -92,3 +130,20 @@ def test_bytes_are_those_of_the_compiled_program(name: str) -> None:
     function, given, donated, compiled = CASES[name]
     trace = flint.trace(function, {"data": 1}, *given, donate_argnums=donated)
     assert megabytes(kernels_for(trace.workload, "xla-gpu")) == pytest.approx(compiled, rel=0.002)
+
+
+@pytest.mark.parametrize("name", TPU_CASES)
+def test_bytes_are_those_of_the_program_compiled_for_tpus(name: str) -> None:
+    function, given, donated, compiled = TPU_CASES[name]
+    trace = flint.trace(function, {"data": 1}, *given, donate_argnums=donated)
+    assert megabytes(kernels_for(trace.workload, "xla-tpu")) == pytest.approx(compiled, rel=0.002)
+
+
+def test_two_elements_of_each_row_are_scattered_on_tpus() -> None:
+    def gradient(array: Any, places: Any, given: Any) -> Any:
+        return jax.vjp(lambda a: jnp.take_along_axis(a, places, 1), array)[1](given)[0]
+
+    shapes = (of((4096, 64), F32), of((4096, 2), I32), of((4096, 2), F32))
+    trace = flint.trace(gradient, {"data": 1}, *shapes)
+    (program,) = kernels_for(trace.workload, "xla-tpu").programs
+    assert (program.op == OpClass.SCATTER).sum() == 1
