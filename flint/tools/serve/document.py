@@ -96,7 +96,7 @@ class RequestDocument(TypedDict):
     output_tokens: int  #: Of its answer.
 
 
-class ScheduleDocument(TypedDict):
+class ServedScheduleDocument(TypedDict):
     """What `flint serve --export chakra:DIR` writes beside traces: when which step ran, and for whom."""
 
     schema: Literal["flint.serve-schedule/1"]  #: Kind and version of this document.

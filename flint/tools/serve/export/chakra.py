@@ -25,7 +25,7 @@ from flint.tools.serve.document import (
     KindDocument,
     PoolDocument,
     RequestDocument,
-    ScheduleDocument,
+    ServedScheduleDocument,
     StepDocument,
 )
 from flint.tools.serve.engine.record import Passes
@@ -65,7 +65,7 @@ def write_steps(found: Served, directory: Path, *, force: bool) -> None:
     for old in directory.glob("*/*/manifest.json"):
         shutil.rmtree(old.parent)
     documents = [pool.written(directory) for pool in pools]
-    schedule: ScheduleDocument = {
+    schedule: ServedScheduleDocument = {
         "schema": "flint.serve-schedule/1",
         "program": str(found.surfaces[0].setting.workload.metadata.get("name") or "program"),
         "load": found.replay.requests.source,
