@@ -38,7 +38,8 @@ PASSES = [
 
 def request(model: str, **options: Any) -> ServeRequest:
     engine = "vllm:max_num_seqs=16,max_num_batched_tokens=1024"
-    return ServeRequest(**{"requests": LOADS[model], "engine": engine, "replicas": 2} | options)
+    given: dict[str, Any] = {"requests": LOADS[model], "engine": engine, "replicas": 2}
+    return ServeRequest(**given | options)
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -58,7 +59,9 @@ def run(served: tuple[str, Surfaces], **options: Any) -> Served:
 
 def write(found: Served, directory: Path, *, force: bool = False) -> dict[str, Any]:
     export_served(found, ServeRequest("poisson:1/s"), ExportKind.CHAKRA, directory, force=force)
-    return valid((directory / "schedule.json").read_text(), "flint.serve-schedule/1")
+    found_text = (directory / "schedule.json").read_text()
+    schedule: dict[str, Any] = valid(found_text, "flint.serve-schedule/1")
+    return schedule
 
 
 def test_a_sized_pass_takes_what_the_surface_says(served: tuple[str, Surfaces]) -> None:

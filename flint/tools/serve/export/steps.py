@@ -34,14 +34,9 @@ class StepKind:
 
 def kinds_of(engines: Sequence[PassColumns]) -> tuple[list[StepKind], list[Ints]]:
     """The kinds of the passes of some engines, and of each engine the kind of each pass."""
-    word, sizes, took = (
-        np.concatenate([column(c) for c in engines])
-        for column in (
-            lambda c: c.kind,
-            lambda c: np.ceil(np.log2(c.decodes + c.new)),
-            lambda c: c.end_ns - c.start_ns,
-        )
-    )
+    word = np.concatenate([c.kind for c in engines])
+    sizes = np.concatenate([np.ceil(np.log2(c.decodes + c.new)) for c in engines])
+    took = np.concatenate([c.end_ns - c.start_ns for c in engines])
     ends = np.cumsum([0, *(len(c.kind) for c in engines)])
     keys, kind = np.unique(np.column_stack([word, sizes]), axis=0, return_inverse=True)
     kind = kind.ravel()
@@ -64,7 +59,7 @@ def sized_pass(
     attention is one for both. Values and arguments keep the shapes of the capture.
     """
     lines = surface.prefill if chunks else surface.decode
-    beside = (decodes, 1, decode_context / max(decodes, 1))
+    beside: tuple[float, float, float] = (decodes, 1, decode_context / max(decodes, 1))
     tokens, last, attention = (decodes, 1, 0), (decodes, 1, 0), beside
     if chunks:
         tokens = (1, decodes + sum(chunk.new for chunk in chunks), 0)
