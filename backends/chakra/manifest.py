@@ -147,7 +147,7 @@ class Manifest(_Strict):
 
     def to_bytes(self) -> bytes:
         """The file: JSON with one line for each file, class and group of ranks."""
-        return _laid_out({**self._document(), "sha256": self._own_digest()}).encode()
+        return laid_out({**self._document(), "sha256": self._own_digest()}).encode()
 
     def is_whole(self) -> bool:
         """Whether nothing in the file was changed since it was written, except spaces."""
@@ -331,7 +331,7 @@ def _unusable(path: Path, why: str) -> FlintError:
     return FlintError("FL606", f"{path} cannot be used: {why}", help=_HELP)
 
 
-def _laid_out(document: Mapping[str, Any]) -> str:
+def laid_out(document: Mapping[str, Any]) -> str:
     """JSON with each key on a line, and each entry of a list."""
     lines = []
     for key, value in document.items():

@@ -7,7 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from flint.backends.chakra.writing.simulator_files import Timing, placeholder_hardware
+from flint.backends.chakra.writing.simulator_files import (
+    SimulatedHardware,
+    Timing,
+    placeholder_hardware,
+)
 from flint.backends.cost.astrasim.files import simulated_hardware
 from flint.backends.cost.estimate import estimate
 from flint.backends.cost.estimate_numbers import main_type_and_peak
@@ -88,13 +92,11 @@ def timed_kernels(
             for i, w in enumerate(others)
             if kernels.classes[i].program == number and (w.duration_ns != of_all).any()
         }
-        merged, found = _merged(prepared_apart(program), of_all, list(mine.values()))
+        merged, found = merged_kernels(prepared_apart(program), of_all, list(mine.values()))
         programs.append(merged)
         durations.append(found[0])
         of_class |= dict(zip(mine, found[1:], strict=True))
-    hardware = simulated_hardware(placement, _roofline_type(workload, cluster))
-    hardware = replace(hardware, has_durations=True)
-    timing = Timing(cluster.name, tuple(durations), hardware, of_class)
+    timing = Timing(cluster.name, tuple(durations), hardware_of(workload, placement), of_class)
     return replace(kernels, programs=tuple(programs)), timing
 
 
@@ -126,20 +128,23 @@ def measured_kernels(
         kernels = replace(kernels, classes=estimated.kernels.classes)
         of_class = {i: c.work.duration_ns for i, c in enumerate(estimated.timeline.classes)}
     placement = NetworkPlacement(workload.mesh, on, request.mapping)
-    hardware = simulated_hardware(placement, _roofline_type(workload, on))
     name = on.name if cluster else ""
-    return kernels, Timing(name, durations, replace(hardware, has_durations=True), of_class)
+    return kernels, Timing(name, durations, hardware_of(workload, placement), of_class)
 
 
-def _roofline_type(workload: Workload, cluster: Cluster) -> str:
-    """The type whose peak a simulator is told: of most products, if the chip's file has its peak."""
-    dtype, _ = main_type_and_peak(workload, cluster)
-    peaks = cluster.chip.peak_flops_per_s
-    return dtype if dtype in peaks else max(peaks, key=lambda d: peaks[d].value)
+def hardware_of(workload: Workload, placement: NetworkPlacement) -> SimulatedHardware:
+    """What a simulator is told beside traces with durations.
+
+    The peak is that of the type of most products, if the chip's file has it.
+    """
+    dtype, _ = main_type_and_peak(workload, placement.cluster)
+    peaks = placement.cluster.chip.peak_flops_per_s
+    dtype = dtype if dtype in peaks else max(peaks, key=lambda d: peaks[d].value)
+    return replace(simulated_hardware(placement, dtype), has_durations=True)
 
 
-def _merged(
-    program: Program, duration_ns: Float64s | None, others: Sequence[Float64s]
+def merged_kernels(
+    program: Program, duration_ns: Float64s | None, others: Sequence[Float64s] = ()
 ) -> tuple[Program, list[Float64s]]:
     """The program with small kernels merged by `duration_ns`, and the rows' times by that and `others`."""
     if duration_ns is None:  # no rank class runs it

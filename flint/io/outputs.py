@@ -103,6 +103,7 @@ class OutputKind(Enum):
         "a table of flint serve",
         _begins(rb"input_tokens,output_tokens,queued_s,scheduled_s,first_token_s,last_token_s,pre"),
     )
+    SCHEDULE = ("a schedule of flint serve", _begins(rb'\{\s*"schema": "flint\.serve-schedule/'))
     LOCK = ("a lock file of flint run", _begins(rb'.*"schema": "flint\.lock/'))
     STUDY = ("a study of flint explore", _begins(rb"SQLite format 3\x00.{52}FLNT"))
     MODEL = ("a model file of flint propose", _begins(rb'"""[^\n]*\(written by flint propose\)'))

@@ -1,4 +1,4 @@
-"""What `flint serve --json` prints."""
+"""What `flint serve --json` prints, and the schedule of its steps."""
 
 from __future__ import annotations
 
@@ -40,6 +40,71 @@ class ServeDocument(TypedDict):
     ends: list[ServeSummary]
     """The same if all passes are as short, and as long, as estimates say they may be four times of five."""
     notes: list[str]  #: What was assumed.
+
+
+class KindDocument(TypedDict):
+    """One kind of step: the step of the run that its trace is of."""
+
+    name: str  #: What the step computes, and the power of two that its tokens are at most.
+    folder: str  #: Where its traces are.
+    steps: int  #: How many steps of the run are of this kind.
+    decodes: int  #: Sequences that decode.
+    decode_context: int  #: Tokens that their caches hold together.
+    prompts: list[list[int]]  #: Of each prompt its new tokens, and those in the cache before.
+    compute_ns: int  #: Of the kernels of a rank: what the nodes of a trace take together, to 1 us.
+    communication_ns: int  #: Of its collectives by Flint's models; a simulator has its own.
+    engine_ns: int  #: Of the host and for each sequence: before the step, in no trace.
+
+
+class PoolDocument(TypedDict):
+    """Engines of one kind, and their steps."""
+
+    name: str  #: engine, or prefill and decode.
+    cluster: str  #: Name of its machines.
+    mesh: str  #: Devices of an engine.
+    engines: int  #: How many.
+    busy_ns: int  #: Of all steps of the run.
+    kinds_ns: (
+        int  #: The same if each step takes what the trace of its kind does, by Flint's models.
+    )
+    mean_deviation: float  #: Of a step's time from that of its kind, as a share of the mean step.
+    kinds: list[KindDocument]  #: By what they compute, then by size.
+
+
+class StepDocument(TypedDict):
+    """One step of one engine."""
+
+    pool: str  #: Name of the pool.
+    engine: int  #: Number of the engine in its pool.
+    start_ns: int  #: Since the beginning of the replay.
+    duration_ns: int  #: To the start of what follows at once, the host's time included.
+    kind: str  #: Name of the kind.
+    batch: int  #: Sequences.
+    new_tokens: int  #: Of all sequences.
+    context: int  #: Tokens of all sequences in the cache before.
+    prompts: list[
+        list[int]
+    ]  #: Of each prompt: number of the request, new tokens, those in the cache before.
+    decodes: list[int]  #: Numbers of requests that decode.
+
+
+class RequestDocument(TypedDict):
+    """One request; its number is its place in the list."""
+
+    arrival_ns: int | None  #: Since the beginning of the replay.
+    input_tokens: int  #: Of its prompt.
+    output_tokens: int  #: Of its answer.
+
+
+class ServedScheduleDocument(TypedDict):
+    """What `flint serve --export chakra:DIR` writes beside traces: when which step ran, and for whom."""
+
+    schema: Literal["flint.serve-schedule/1"]  #: Kind and version of this document.
+    program: str  #: Name of the captured model.
+    load: str  #: Requests as they were asked for.
+    pools: list[PoolDocument]  #: One, or that which prefills and that which decodes.
+    requests: list[RequestDocument]  #: In the order of their numbers.
+    steps: list[StepDocument]  #: Of an engine in order; engines one after another.
 
 
 def serve_document(served: Served) -> ServeDocument:

@@ -78,7 +78,8 @@ class ServeRequest(Request):
         default=(),
         metavar="KIND:DIR",
         role=Writes(adds=True),
-        help="Also write what passes take for another simulator: vidur, llmservingsim or sglang (repeatable).",
+        help="Also write what passes take for another simulator: vidur, llmservingsim or sglang; or the steps of "
+        "the run as traces for ASTRA-sim: chakra (repeatable).",
     )
     model_config: Path | None = option(
         "--model-config",

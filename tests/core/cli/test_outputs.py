@@ -126,6 +126,7 @@ def test_no_option_of_any_command_replaces_a_foreign_file(
 
 def written(folder: Path) -> dict[OutputKind, list[Path]]:
     """A file of each kind that has a mark, as Flint writes it."""
+    from flint.backends.chakra.manifest import laid_out
     from flint.tools.explore.result import Result
     from flint.tools.interop.benchmark import write_benchmark
     from flint.tools.serve.serve import REQUEST_COLUMNS
@@ -148,6 +149,8 @@ def written(folder: Path) -> dict[OutputKind, list[Path]]:
     file(OutputKind.COMMENT, "comment.md", ci.markdown([]))
     file(OutputKind.DRAWING, "drawing.svg", svg(drawn()))
     file(OutputKind.LEAKS, "leaks.json", '{\n "schema": "flint.leaks/1",\n "survivors": []\n}\n')
+    schedule = laid_out({"schema": "flint.serve-schedule/1", "steps": []})
+    file(OutputKind.SCHEDULE, "schedule.json", schedule)
     file(OutputKind.LOCK, "flint.lock", Lock().to_bytes())
     file(OutputKind.REQUESTS, "requests.csv", ",".join(REQUEST_COLUMNS) + "\n")
     write_benchmark(estimate.workload, folder / "b")

@@ -84,7 +84,7 @@ def serve(
     asked_for = [(kind, path) for kind, path in files.items() if path is not None]
     for kind, path in asked_for:
         refuse_to_replace(path, kind, force=force)
-    exports = exports_of(asked)
+    exports = exports_of(asked, force=force)
     with stages_shown(quiet=quiet or json_):
         found = served_by(captured, estimated, asked)
     if json_:

@@ -41,6 +41,7 @@ class Sequence:
     hashes: list[int] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
     offset: int = 0
+    joined: int = -1  #: the tick when it began to decode
     end_tick: int = -1
     last_ns: float = 0.0  #: when its last token came; of those that decode the engine knows
 
@@ -111,9 +112,35 @@ class Engine:
         """Run the passes that begin before `until_ns`; if `to_end`, up to the first end of a sequence."""
         while self.clock < until_ns and self.busy:
             self.ended = []
+            quiet = not (self._waiting or self._partial or self._fresh)
+            if quiet and self._decode_on(until_ns):
+                continue
             self._pass()
             if self.ended and to_end:
                 return
+
+    def _decode_on(self, until_ns: float) -> bool:
+        """As `_pass`, but many: passes of those who decode, up to what makes one end or lose its cache."""
+        decodes, tick, context, now = len(self._decoding), self._tick, self._context, self.clock
+        needs, blocks, cache = self._needs, self.rules.block_tokens, self.cache
+        host_ns, rows, last = self.rules.host_ns, self.passes.rows, self._ends[0][0] - 1
+        while (
+            now < until_ns and tick < last and (needed := needs[tick % blocks]) <= cache.available
+        ):
+            if needed:
+                cache.take(needed)
+            start, now = now, now + self._step_ns(decodes, context, ()) + host_ns
+            assert now > start, "a pass takes time"
+            rows.extend((start, now, 2, decodes, 0, 0, cache.used, 0, context))
+            self.passes.gap(now - self._tick_ns, decodes)
+            self._tick_ns = now
+            tick += 1
+            context += decodes
+        passes = tick - self._tick
+        self._tick, self._context, self.clock = tick, context, now
+        self._left -= passes * decodes
+        self._expect_less(passes)
+        return passes > 0
 
     # --- passes -----------------------------------------------------------------------------------
 
@@ -124,6 +151,9 @@ class Engine:
         if not chunks:
             self._decode_pass()
             return
+        number = len(self.passes)
+        for sequence, new in chunks:
+            self.passes.chunks.extend((number, sequence.request, new, sequence.computed))
         self._spend(decodes, tuple(PromptChunk(new, s.computed) for s, new in chunks))
         if decodes:
             self._tick_on(decodes)
@@ -135,20 +165,25 @@ class Engine:
         assert decodes, "a pass computes something"
         self._spend(decodes, ())
         self._tick_on(decodes)
+        self._expect_less(1)
+
+    def _expect_less(self, passes: int) -> None:
+        """The share of answers that is expected falls with passes that only decode."""
         expected = self.rules.expected
         fall = (expected.first - expected.least) / expected.passes
-        self._expected = max(expected.least, self._expected - fall)
+        self._expected = max(expected.least, self._expected - passes * fall)
 
     def _spend(self, decodes: int, chunks: tuple[PromptChunk, ...]) -> None:
         """The time of a pass."""
         start = self.clock
-        took = self._step_ns(decodes, self._context if decodes else 0, chunks)
+        context = self._context if decodes else 0
+        took = self._step_ns(decodes, context, chunks)
         self.clock += took + self.rules.host_ns
         assert self.clock > start, "a pass takes time"  # what is no number does not, either
         kind = (2 if not chunks else 1) if decodes else 0
         new, used = sum(chunk.new for chunk in chunks), self.cache.used
         self.passes.rows.extend(
-            (start, self.clock, kind, decodes, len(chunks), new, used, len(self._waiting))
+            (start, self.clock, kind, decodes, len(chunks), new, used, len(self._waiting), context)
         )
 
     def _tick_on(self, decodes: int) -> None:
@@ -349,7 +384,7 @@ class Engine:
         """A sequence whose prompt is in the cache decodes from the next tick on."""
         left = sequence.output - sequence.generated
         sequence.offset = sequence.prompt - 1 - self._tick
-        sequence.end_tick = self._tick + left
+        sequence.joined, sequence.end_tick = self._tick, self._tick + left
         self._decoding[sequence] = None
         self._fresh.append(sequence)
         heapq.heappush(self._ends, (sequence.end_tick, sequence.arrived, sequence))
@@ -363,6 +398,7 @@ class Engine:
         hashed = len(sequence.held) * self.cache.unit_blocks
         sequence.blocks = max(0, self._blocks_held(sequence) - hashed)
         del self._decoding[sequence]
+        self.passes.decodes.extend((sequence.request, sequence.joined, self._tick))
         self._context -= sequence.offset + self._tick
         self._left -= sequence.end_tick - self._tick
         if self.rules.reserve is not Reserve.WHOLE:

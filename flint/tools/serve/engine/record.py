@@ -57,6 +57,7 @@ class PassColumns(NamedTuple):
     new: Floats  #: tokens of prompts
     used: Floats  #: blocks of the cache
     waiting: Floats  #: sequences that do not run
+    context: Floats  #: tokens in the caches of those that decode
 
 
 @dataclass
@@ -68,12 +69,18 @@ class Passes:
     gaps_ns: array[float] = field(default_factory=lambda: array("d"))
     gaps: array[int] = field(default_factory=lambda: array("q"))  #: sequences that saw the gap
     rows: array[float] = field(default_factory=lambda: array("d"))  #: `PassColumns`, pass by pass
+    #: of each part of a prompt: its pass, request, new tokens, and those in the cache before
+    chunks: array[int] = field(default_factory=lambda: array("q"))
+    #: requests that decode: between which two numbers of passes that decode, the first one not among them
+    decodes: array[int] = field(default_factory=lambda: array("q"))
+
+    def __len__(self) -> int:
+        return len(self.rows) // len(PassColumns._fields)
 
     @property
     def columns(self) -> PassColumns:
         """All passes."""
-        width = len(PassColumns._fields)
-        return PassColumns(*np.array(self.rows).reshape(-1, width).T)
+        return PassColumns(*np.array(self.rows).reshape(-1, len(PassColumns._fields)).T)
 
     def gap(self, ns: float, sequences: int) -> None:
         """Time between two tokens of so many sequences."""

@@ -10,6 +10,7 @@ from flint.errors import FlintError, nearest
 from flint.io.outputs import OutputKind, refuse_to_replace, write_output
 from flint.tools.serve.engine.engines import rules_of
 from flint.tools.serve.engine.rules import EngineRules
+from flint.tools.serve.export.chakra import refuse_steps, write_steps
 from flint.tools.serve.export.llmservingsim import llmservingsim_files
 from flint.tools.serve.export.model import read_model, require_same_model
 from flint.tools.serve.export.passes import PassTimes, longest_of
@@ -21,16 +22,17 @@ from flint.tools.serve.surface.surface import Surface
 
 
 class ExportKind(StrEnum):
-    """Whose tables they are."""
+    """Whose tables they are, or traces."""
 
     VIDUR = "vidur"
     LLMSERVINGSIM = "llmservingsim"
     SGLANG = "sglang"
+    CHAKRA = "chakra"  #: traces of steps, for ASTRA-sim
 
 
-def exports_of(asked: ServeRequest) -> list[tuple[ExportKind, Path]]:
+def exports_of(asked: ServeRequest, *, force: bool) -> list[tuple[ExportKind, Path]]:
     """What `--export` asks for, before any work. Raises FlintError FL909 for a kind that is none, FL896 without
-    the `config.json` that a kind needs.
+    the `config.json` that a kind needs, and what `refuse_steps` does.
     """
     found = []
     for text in asked.export:
@@ -42,6 +44,8 @@ def exports_of(asked: ServeRequest) -> list[tuple[ExportKind, Path]]:
                 help=f"kinds are {', '.join(ExportKind)}: --export vidur:tables",
             )
         _require_config(ExportKind(kind), asked.model_config)
+        if kind == ExportKind.CHAKRA:
+            refuse_steps(Path(directory), force=force)
         found.append((ExportKind(kind), Path(directory)))
     return found
 
@@ -49,7 +53,10 @@ def exports_of(asked: ServeRequest) -> list[tuple[ExportKind, Path]]:
 def export_served(
     found: Served, asked: ServeRequest, kind: ExportKind, directory: Path, *, force: bool
 ) -> None:
-    """Write the surface of the first pool, as `export` does. Raises what that raises."""
+    """Write the steps of a run, or the surface of the first pool. Raises what `write_steps` and `export` do."""
+    if kind is ExportKind.CHAKRA:
+        write_steps(found, directory, force=force)
+        return
     surface, rules = found.surfaces[0], rules_of(asked.engine)
     export(surface, kind, directory, engine=rules, config=asked.model_config, force=force)
 
@@ -80,7 +87,7 @@ def export(
 
 
 def _require_config(kind: ExportKind, config: Path | None) -> None:
-    if config is None and kind is not ExportKind.SGLANG:
+    if config is None and kind not in (ExportKind.SGLANG, ExportKind.CHAKRA):
         raise FlintError(
             "FL896",
             f"tables for {kind} say the numbers of their model",

@@ -105,7 +105,7 @@ def require_same_model(model: ModelNumbers, surface: Surface, path: Path) -> Non
     Each layer attends as often as the others, and some product of the pass is as deep as the hidden size.
     """
     lines = surface.prefill
-    attends = int(lines.counts[lines.parts == PassPart.ATTENTION].sum())
+    attends = int(lines.counts[np.flatnonzero(lines.parts == PassPart.ATTENTION)].sum())
     depths = {depth for _, depth in sizes_of_products(lines)}
     if attends % model.num_hidden_layers or model.hidden_size not in depths:
         raise FlintError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import cached_property
 from itertools import groupby
 
 import numpy as np
@@ -39,23 +40,32 @@ class PassPart(IntEnum):
 class PassLines:
     """Distinct kernels (`base`, `masks`, `sizes`) and collectives (`calls`, `payload`) of a pass.
 
-    `counts` and `call_counts` are how often each runs in a pass. `sizes` has for each kernel
-    its `COLUMNS`, in that order, `payload` for each call its bytes. `places` are lines of the model. `parts`, `call_parts` are `PassPart`s.
+    `sizes` has for each kernel its `COLUMNS`, in that order, `payload` for each call its bytes. `places` are
+    lines of the model. `parts`, `call_parts` are `PassPart`s. `program` is a pass; `line` says of which line its
+    `rows` are, where calls count on from kernels.
     """
 
     base: Kernels
     masks: Masks
-    counts: Int64s
     parts: NDArray[np.uint8]
     sizes: Polynomials
     calls: tuple[CollectiveCall, ...]
-    call_counts: Int64s
     call_parts: NDArray[np.uint8]
     payload: Polynomials
     pricing: Pricing
     changes: LineChanges
     places: tuple[str, ...]
+    program: Program
+    rows: Int64s
+    line: Int64s
     _paid: dict[CollectiveCall, float] = field(default_factory=dict)
+
+    @cached_property
+    def counts(self) -> Int64s:
+        """How often each kernel, then each call, runs in a pass."""
+        found = np.zeros(len(self.base) + len(self.calls), dtype=np.int64)
+        np.add.at(found, self.line, self.program.trips[self.rows])
+        return found
 
     def ns(self, part: PassPart, sizes: Float64s) -> Float64s:
         """What a part takes at sizes (points, 3)."""
@@ -74,9 +84,7 @@ class PassLines:
     def kernels(self, lines: Int64s, sizes: Float64s) -> Kernels:
         """The kernels of some lines at all sizes, point by point."""
         every = np.tile(lines, len(sizes))
-        rows = (lines[:, None] * len(COLUMNS) + np.arange(len(COLUMNS))).ravel()
-        values = replace(self.sizes, factors=self.sizes.factors[rows]).at(sizes)
-        columns = values.reshape(len(sizes) * len(lines), len(COLUMNS)).T
+        columns = self.columns(lines, sizes).reshape(-1, len(COLUMNS)).T
         sized = replace(
             self.base.select(every),
             dims=np.ascontiguousarray(columns[:4].T),
@@ -84,20 +92,33 @@ class PassLines:
         )
         return behind_masks(sized, self.masks.select(every))
 
+    def columns(self, lines: Int64s, sizes: Float64s) -> Int64s:
+        """`COLUMNS` of some lines (points, lines, columns) as programs have them, no mask applied."""
+        rows = (lines[:, None] * len(COLUMNS) + np.arange(len(COLUMNS))).ravel()
+        values = replace(self.sizes, factors=self.sizes.factors[rows]).at(sizes)
+        return values.reshape(len(sizes), len(lines), len(COLUMNS))
+
     def communication_ns(self, part: PassPart, sizes: Float64s) -> Float64s:
         """What the collectives of a part take at sizes (points, 3)."""
-        found = np.zeros(len(sizes))
         mine = np.flatnonzero(self.call_parts == part)
-        if not len(mine):
-            return found
-        payload = replace(self.payload, factors=self.payload.factors[mine]).at(sizes)
-        ratios = self.changes.at(sizes, mine + len(self.base)) * self.call_counts[mine]
-        for point, sent in enumerate(payload.tolist()):
-            for line, num_bytes, ratio in zip(mine.tolist(), sent, ratios[point], strict=True):
-                found[point] += ratio * self.call_ns(
-                    replace(self.calls[line], comm_bytes=num_bytes)
-                )
+        found: Float64s = self.calls_ns(mine, sizes) @ self.counts[mine + len(self.base)]
         return found
+
+    def calls_ns(self, lines: Int64s, sizes: Float64s) -> Float64s:
+        """What each collective of some lines takes once, (points, lines)."""
+        sent = self.payload_bytes(lines, sizes)
+        calls = [self.calls[line] for line in lines.tolist()]
+        paid = [
+            self.call_ns(replace(call, comm_bytes=num_bytes))
+            for at in sent.tolist()
+            for call, num_bytes in zip(calls, at, strict=True)
+        ]
+        ratios = self.changes.at(sizes, lines + len(self.base))
+        return np.array(paid, dtype=np.float64).reshape(sent.shape) * ratios
+
+    def payload_bytes(self, lines: Int64s, sizes: Float64s) -> Int64s:
+        """What a rank puts into each collective of some lines, (points, lines)."""
+        return replace(self.payload, factors=self.payload.factors[lines]).at(sizes)
 
     def call_ns(self, call: CollectiveCall) -> float:
         """What one collective takes by the models."""
@@ -211,48 +232,41 @@ def lines_of(
     of_kernels, wrong = fitted(columns.reshape(-1, len(listings)), sizes)
     of_calls, wrong_calls = fitted(payload.reshape(-1, len(listings)), sizes)
     _require_sizes(wrong_calls, first.call_rows, first.program)
-    found, line = _grouped(first, of_kernels, of_calls, pricing)
-    found = replace(found, changes=_changes(listings, ns, line, pricing, sizes))
+    found = _grouped(first, of_kernels, of_calls, pricing)
+    found = replace(found, changes=_changes(listings, ns, found.line, pricing, sizes))
     misfits: Mask = np.asarray(wrong.reshape(-1, len(COLUMNS)).any(axis=1))
     _require_times(found, listings, ns, sizes, misfits)
-    return found if whole is None else _recounted(found, line, short, _listing(whole, pricing))
+    return found if whole is None else _of_all_layers(found, short, _listing(whole, pricing))
 
 
 class OtherLayers(Exception):
     """A model with all layers has kernels that it does not have with few."""
 
 
-def _recounted(found: PassLines, line: Int64s, few: _Listing, whole: _Listing) -> PassLines:
+def _of_all_layers(found: PassLines, few: _Listing, whole: _Listing) -> PassLines:
     """Lines of a model with few layers, as often as all layers have them."""
     numbers: dict[tuple[object, ...], int] = {}
-    for key, number in zip(few.keys(), line.tolist(), strict=True):
+    for key, number in zip(few.keys(), found.line.tolist(), strict=True):
         if numbers.setdefault(key, number) != number:
             raise OtherLayers
-    counts = np.zeros(len(found.counts) + len(found.call_counts), dtype=np.int64)
-    trips = whole.program.trips
-    for key, row in zip(whole.keys(), (*whole.rows, *whole.call_rows), strict=True):
-        if key not in numbers:
-            raise OtherLayers
-        counts[numbers[key]] += trips[row]
-    if not counts.all():
+    rows, keys = np.concatenate([whole.rows, whole.call_rows]), whole.keys()
+    if numbers.keys() != set(keys):
         raise OtherLayers
-    kernels, calls = np.split(counts, [len(found.counts)])
-    return replace(found, counts=kernels, call_counts=calls)
+    return replace(
+        found, program=whole.program, rows=rows, line=np.array([numbers[k] for k in keys])
+    )
 
 
 def _grouped(
     first: _Listing, of_kernels: Polynomials, of_calls: Polynomials, pricing: Pricing
-) -> tuple[PassLines, Int64s]:
-    """Equal kernels and calls together, and the line of each kernel and call."""
+) -> PassLines:
+    """Equal kernels and calls together."""
     k, program = first.kernels, first.program
-    trips = program.trips
     factors = of_kernels.factors.reshape(len(k), -1)
     alike = np.column_stack(
         [factors, k.kind, k.dtype, k.indexed_elements > 0, first.masks.causal, first.masks.window]
     )
     _, where, of_row = np.unique(alike, axis=0, return_index=True, return_inverse=True)
-    counts = np.zeros(len(where), dtype=np.int64)
-    np.add.at(counts, of_row.ravel(), trips[first.rows])
     sizes = Polynomials(factors[where].reshape(-1, of_kernels.factors.shape[1]))
     keys = [
         (c.collective, c.spans, tuple(f))
@@ -261,26 +275,23 @@ def _grouped(
     places = {key: at for at, key in reversed(list(enumerate(keys)))}
     chosen = np.array(sorted(places.values()), dtype=np.int64)
     number = {int(at): n for n, at in enumerate(chosen)}
-    call_counts = np.zeros(len(chosen), dtype=np.int64)
-    for key, row in zip(keys, first.call_rows.tolist(), strict=True):
-        call_counts[number[places[key]]] += trips[row]
     payload = Polynomials(of_calls.factors[chosen])
     of_call = [number[places[key]] + len(where) for key in keys]
-    lines = PassLines(
+    return PassLines(
         k.select(where),
         first.masks.select(where),
-        counts,
         _parts(sizes, len(COLUMNS), np.isin(k.kind[where], _ATTENTION)),
         sizes,
         tuple(first.calls[at] for at in chosen),
-        call_counts,
         _parts(payload, 1, np.zeros(len(chosen), dtype=np.bool_)),
         payload,
         pricing,
         LineChanges(np.ones(1), np.ones((len(where) + len(chosen), 1))),
         tuple(program.strings[program.location[row]] for row in first.rows[where].tolist()),
+        program,
+        np.concatenate([first.rows, first.call_rows]),
+        np.array([*of_row.ravel().tolist(), *of_call], dtype=np.int64),
     )
-    return lines, np.array([*of_row.ravel().tolist(), *of_call], dtype=np.int64)
 
 
 def _changes(

@@ -91,8 +91,11 @@ class Polynomials:
     factors: Float64s
 
     def at(self, sizes: Float64s) -> Int64s:
-        """Values (points, rows) at sizes (points, 3), rounded up: no device has less than its share."""
-        values = products_of(sizes) @ self.factors.T
+        """Values (points, rows) at sizes (points, 3), rounded up: no device has less than its share.
+
+        Below what a straight line through large ones begins at (the logarithm in a sort) they are 0.
+        """
+        values = np.maximum(products_of(sizes) @ self.factors.T, 0)
         return np.ceil(values - np.maximum(np.abs(values), 1) * 1e-9).astype(np.int64)
 
     def holds(self, batch: int, new: int = 0, context: int = 0) -> Mask:

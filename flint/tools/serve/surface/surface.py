@@ -18,7 +18,6 @@ from flint.backends.cost.setting import Setting, Timed, setting_of
 from flint.backends.cost.simulate.exposure import labels_of, shares
 from flint.backends.cost.software import family_of
 from flint.errors import FlintError
-from flint.ir.arrays import Float64s
 from flint.ir.program import Collective
 from flint.ir.workload import Workload
 from flint.log import stage
@@ -45,7 +44,7 @@ class _ByCount:
     lines: PassLines
     part: PassPart
     sizes: tuple[int, int]  #: what of (batch, new) is the count: 1 where it is, else 0
-    known: dict[int, Float64s] = field(default_factory=dict)
+    known: dict[int, list[float]] = field(default_factory=dict)
 
     def ns(self, count: int) -> float:
         if not count:
@@ -58,8 +57,8 @@ class _ByCount:
             for axis, follows in enumerate(self.sizes):
                 if follows:
                     sizes[:, axis] = np.maximum(counts, 1)
-            self.known[block] = self.lines.ns(self.part, sizes)
-        return float(self.known[block][at])
+            self.known[block] = self.lines.ns(self.part, sizes).tolist()
+        return self.known[block][at]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +85,7 @@ class Surface:
     longest: int | None = None
     sequence_ns: float = 0.0
     _parts: dict[str, _ByCount] = field(default_factory=dict)
-    _decoding: dict[int, Float64s] = field(default_factory=dict)
+    _decoding: dict[int, tuple[float, list[float]]] = field(default_factory=dict)
     _chunks: dict[tuple[float, float, float], float] = field(default_factory=dict)
 
     @property
@@ -111,11 +110,9 @@ class Surface:
         self, decodes: int, decode_context: int, chunks: Sequence[PromptChunk] = ()
     ) -> float:
         """Nanoseconds of one pass, see `EngineTimes.step_ns`."""
-        attention = self._decoding_ns(decodes, decode_context) if decodes else 0.0
+        alone, attention = self._decoding_ns(decodes, decode_context) if decodes else (0.0, 0.0)
         if not chunks:
-            found = self._part("decode", self.decode, PassPart.TOKENS, (1, 0)).ns(decodes)
-            found += self._part("last", self.decode, PassPart.SEQUENCES, (1, 0)).ns(decodes)
-            return (found + attention) * self.late[0] + self.sequence_ns * decodes
+            return (alone + attention) * self.late[0] + self.sequence_ns * decodes
         new = decodes + sum(chunk.new for chunk in chunks)
         found = self._part("tokens", self.prefill, PassPart.TOKENS, (0, 1)).ns(new)
         last = self._part("sequences", self.prefill, PassPart.SEQUENCES, (1, 0))
@@ -142,23 +139,30 @@ class Surface:
             self._parts[name] = _ByCount(lines, part, sizes)
         return self._parts[name]
 
-    def _decoding_ns(self, decodes: int, decode_context: int) -> float:
+    def _decoding_ns(self, decodes: int, decode_context: int) -> tuple[float, float]:
+        """Of sequences that decode what their number says if they are alone, and their attention."""
         if decodes not in self._decoding:
             sizes = np.array([(decodes, 1, c) for c in _CONTEXTS], dtype=np.float64)
-            self._decoding[decodes] = self.decode.ns(PassPart.ATTENTION, sizes)
-        mean, times = decode_context / decodes, self._decoding[decodes]
+            alone = self._part("decode", self.decode, PassPart.TOKENS, (1, 0)).ns(decodes)
+            alone += self._part("last", self.decode, PassPart.SEQUENCES, (1, 0)).ns(decodes)
+            self._decoding[decodes] = alone, self.decode.ns(PassPart.ATTENTION, sizes).tolist()
+        mean, (alone, times) = decode_context / decodes, self._decoding[decodes]
         at = min(max(bisect_left(_CONTEXTS, mean), 1), len(_CONTEXTS) - 1)
         low, high = _CONTEXTS[at - 1], _CONTEXTS[at]
-        return float(times[at - 1] + (times[at] - times[at - 1]) * (mean - low) / (high - low))
+        return alone, times[at - 1] + (times[at] - times[at - 1]) * (mean - low) / (high - low)
 
     def _chunks_ns(self, chunks: Sequence[PromptChunk]) -> float:
-        """Attention of chunks as of equal ones: as many, as many new tokens, as many scores."""
-        count, new = len(chunks), sum(c.new for c in chunks) / len(chunks)
-        scores = sum(c.new * (c.context + c.new / 2) for c in chunks) / count
-        key = (count, new, max(scores / new - new / 2, 0.0))
+        key = alike(chunks)
         if key not in self._chunks:
             self._chunks[key] = float(self.prefill.ns(PassPart.ATTENTION, np.array([key]))[0])
         return self._chunks[key]
+
+
+def alike(chunks: Sequence[PromptChunk]) -> tuple[float, float, float]:
+    """Batch, new and context of equal chunks: as many, as many new tokens, as many scores."""
+    count, new = len(chunks), sum(c.new for c in chunks) / len(chunks)
+    scores = sum(c.new * (c.context + c.new / 2) for c in chunks) / count
+    return count, new, max(scores / new - new / 2, 0.0)
 
 
 _POINTS = (*DECODE_POINTS, *PREFILL_POINTS)
