@@ -77,9 +77,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """A run of all tests finds what `-m long` would pass over."""
-    if item.get_closest_marker("long"):
-        seen = _NAMES_LONG.search(Path(item.path).read_text("utf-8"))
-        assert seen, f"{item.nodeid} is long, and its file does not say pytest.mark.long"
+    if item.get_closest_marker("long") and not _NAMES_LONG.search(item.path.read_text("utf-8")):
+        raise pytest.UsageError(f"{item.nodeid} is long; its file has to say pytest.mark.long")
 
 
 @pytest.hookimpl(tryfirst=True)
