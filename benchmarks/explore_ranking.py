@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from benchmarks.accuracy_steps import captured, estimated, roofline_of
 from benchmarks.step_rows import Case, vtrain
@@ -189,6 +188,8 @@ def correlation(group: Group, score: Score) -> float:
     scores = [score(row) for row in group]
     if len(set(scores)) == 1:
         return 0.0
+    from scipy.stats import spearmanr  # a second to import
+
     return float(spearmanr(scores, [row.measured_ns / row.batch for row in group]).statistic)
 
 

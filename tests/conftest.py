@@ -6,6 +6,7 @@ The profile `fixed` gives the same examples to everyone, at every run. `explore`
 
 import gc
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -17,6 +18,10 @@ from hypothesis import HealthCheck, settings
 
 from tests import warm
 
+# Whoever wants no bytecode would have each worker rewrite 400 files of tests, at every run, and each
+# cold child compile Flint anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Tests are run by as many processes as there are cores: threads of each only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -28,6 +33,7 @@ _OF_LIBRARIES = {
     "_RJEM_MALLOC_CONF",
 }
 _OF_LIBRARIES -= set(os.environ)
+_NAMES_LONG = re.compile(r"mark\.long\b|\blong_but\b")
 _GOLDEN = Path(__file__).parent / "golden"
 
 # No limits of time: a loaded machine must not fail a test. No database: a test must not depend on
@@ -61,6 +67,18 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
         gc.set_threshold(10_000, 20, 20)
         gc.freeze()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m long`, files that have no such test are not imported: nine of ten."""
+    asked = config.option.markexpr == "long" and collection_path.suffix == ".py"
+    return True if asked and not _NAMES_LONG.search(collection_path.read_text("utf-8")) else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A run of all tests finds what `-m long` would pass over."""
+    if item.get_closest_marker("long") and not _NAMES_LONG.search(item.path.read_text("utf-8")):
+        raise pytest.UsageError(f"{item.nodeid} is long; its file has to say pytest.mark.long")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -52,6 +52,7 @@ def find_cluster_file(name_or_path: str | Path) -> Path:
     )
 
 
+@cache
 def preset_aliases(name: str) -> list[str]:
     """Other names of a preset; its tables, which take longer, are not read."""
     head = (PRESETS / f"{name}.toml").read_text("utf-8").partition("\n[")[0]

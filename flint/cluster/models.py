@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -18,7 +19,7 @@ from pydantic import (
 )
 
 from flint.cluster.kernel_times import KernelTable
-from flint.cluster.load import document_of, find_cluster_file, preset_names
+from flint.cluster.load import PRESETS, document_of, find_cluster_file, preset_names
 from flint.cluster.tables import (
     MOST,
     ChipFamily,
@@ -270,7 +271,8 @@ class Cluster(Model):
         """
         if isinstance(name_or_path, Cluster):
             return name_or_path
-        return cls.model_validate(document_of(find_cluster_file(name_or_path), cls._check))
+        path = find_cluster_file(name_or_path)
+        return (_preset if path.parent == PRESETS else _read)(path)
 
     @classmethod
     def _check(cls, document: dict[str, Any], path: Path, text: str) -> None:
@@ -303,3 +305,10 @@ class Cluster(Model):
     def tier(self, name: str) -> int:
         """Index into `network` of the tier called `name`; -1 if there is none."""
         return next((i for i, n in enumerate(self.network) if n.name == name), -1)
+
+
+def _read(path: Path) -> Cluster:
+    return Cluster.model_validate(document_of(path, Cluster._check))
+
+
+_preset = cache(_read)  # studies and tests ask thousands of times

@@ -6,6 +6,7 @@ import os
 import sys
 import sysconfig
 import traceback
+from functools import lru_cache
 
 import flint
 
@@ -64,9 +65,12 @@ def library_place(error: BaseException) -> str:
 
 def is_users(filename: str) -> bool:
     """Whether a source file is neither Python's, an installed library's nor Flint's."""
-    if filename.startswith("<"):
-        return False
-    path = os.path.realpath(filename)
+    return not filename.startswith("<") and _is_outside(os.path.abspath(filename))
+
+
+@lru_cache(4096)  # asked of every frame of every stack, and links are followed part by part
+def _is_outside(absolute: str) -> bool:
+    path = os.path.realpath(absolute)
     if path.startswith(_LIBRARIES) or "site-packages" in path:
         return False
     if path.startswith(_OWN):

@@ -129,7 +129,9 @@ def _preload() -> None:
         import flint.frontends.torch_world.record.run  # noqa: F401 - all are for the forks
         from flint.frontends.torch_ops.table import load_table
         from flint.frontends.torch_private import FakeTensorMode
+        from flint.frontends.torch_world.device.chips import DEFAULT_CHIP, chip_properties
         from flint.frontends.torch_world.packages.finder import packages_found
+        from flint.frontends.torch_world.record.rank_questions import user_modules
         from flint.io.kept_files import look_through_modules
 
         FakeTensorMode()  # the first imports as much again
@@ -137,6 +139,8 @@ def _preload() -> None:
             pass
         load_table()
         look_through_modules()
+        chip_properties(DEFAULT_CHIP)  # for a name that is an alias all presets are read
+        user_modules()  # which folders are libraries' is found out once
     except (FlintError, ImportError):
         return
     # It logs a traceback of its own for every error that Flint reports in two lines.

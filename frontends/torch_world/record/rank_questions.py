@@ -45,21 +45,19 @@ _EXPRESSIONS = (
 
 def questions_of_program(job: Job) -> tuple[RankQuestion, ...]:
     """Questions in what the job runs and in all modules of the user that were imported, by place."""
-    files = {os.path.realpath(job.script)} if job.script else set()
-    folders: dict[str, bool] = {}
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.endswith(".py"):
-            folder = os.path.dirname(file)
-            if folder not in folders:
-                folders[folder] = is_users(os.path.join(folder, "module.py"))
-            if folders[folder]:
-                files.add(os.path.realpath(file))
+    files = user_modules() | ({os.path.realpath(job.script)} if job.script else set())
     sources = {f: Path(f).read_text(errors="replace") for f in sorted(files) if os.path.isfile(f)}
     found = rank_questions(sources)
     if job.call is not None and not _has_source(job.call):
         return (RankQuestion(job.name), *found)
     return found
+
+
+def user_modules() -> set[str]:
+    """The files of all modules that were imported and are no library's."""
+    loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    files = {f for f in loaded if isinstance(f, str) and f.endswith(".py")}
+    return {os.path.realpath(f) for f in files if is_users(os.path.dirname(f) + "/module.py")}
 
 
 def _has_source(call: Callable[[], object]) -> bool:

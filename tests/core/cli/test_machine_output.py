@@ -16,8 +16,6 @@ from flint.schemas.catalog import FOLDER, read_schema, schema_names
 from tests.machine_output import parts, valid
 from tests.stand_in_simulator import make_binary
 
-jsonschema = pytest.importorskip("jsonschema", reason="validates documents")
-
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TORCH = """
 import torch, torch.distributed as dist
@@ -212,6 +210,7 @@ def test_every_field_is_described_and_room_is_left(name: str) -> None:
 
 @pytest.mark.parametrize("change", [{"more": 1}, {"schemas": None}, {"schema": "flint.check/1"}])
 def test_what_is_wrong_is_refused(change: dict[str, object]) -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="validates documents")
     document = json.loads(flint("schema", "--json"))
     with pytest.raises((AssertionError, jsonschema.ValidationError)):
         valid(json.dumps({**document, **change}), "flint.schemas/1")
