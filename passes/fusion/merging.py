@@ -154,7 +154,8 @@ def _takes_slices(program: Program) -> Mask:
     smaller = elements[program.shape[owner]] < elements[program.shape[target]]
     found = np.zeros(len(program), dtype=np.bool_)
     found[owner[smaller]] = True
-    return found & is_any(program, ELEMENTWISE) & (program.kind == Kind.COMPUTE)
+    found &= is_any(program, ELEMENTWISE) & (program.kind == Kind.COMPUTE)
+    return found
 
 
 def _is_written(program: Program, links: Edges) -> Mask:
