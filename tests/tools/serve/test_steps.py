@@ -141,16 +141,19 @@ def test_nothing_of_others_is_replaced(served: tuple[str, Surfaces], tmp_path: P
     write(found, out)
     with pytest.raises(FlintError, match="FL501"):
         exports_of(asked, force=False)
-    stale = out / "engine/prefill-4096"
-    next(out.glob("engine/*")).rename(stale)
+    mine = out / "engine/mine"
+    next(out.glob("engine/*")).rename(mine)  # a trace that was put here
     again = write(found, out, force=True)
     folders = {f"engine/{path.name}" for path in out.glob("engine/*")}
-    assert folders == {kind["folder"] for kind in again["pools"][0]["kinds"]}
-    changed = next(out.glob("engine/*/trace.0.et"))
+    assert folders == {kind["folder"] for kind in again["pools"][0]["kinds"]} | {"engine/mine"}
+    assert (mine / "trace.0.et").exists()
+    changed = out / again["pools"][0]["kinds"][0]["folder"] / "trace.0.et"
     changed.write_bytes(b"measured")
     with pytest.raises(FlintError, match="FL501"):
         exports_of(asked, force=True)
     assert changed.read_bytes() == b"measured"
+    with pytest.raises(FlintError, match="FL501.*is a trace"):
+        exports_of(request(served[0], export=[f"chakra:{mine}"]), force=True)
     other = tmp_path / "other"
     other.mkdir()
     (other / "notes").write_text("mine")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ from flint.tools.serve.serve import Served
 from flint.tools.serve.step_times import PromptChunk
 
 _SCHEDULE = "schedule.json"
+_SCHEMA: Final = "flint.serve-schedule/1"
 
 
 def refuse_steps(directory: Path, *, force: bool) -> None:
@@ -44,12 +46,28 @@ def refuse_steps(directory: Path, *, force: bool) -> None:
 
     `force` lets them replace those of an earlier run, which nobody changed.
     """
-    schedule = directory / _SCHEDULE
-    if force and schedule.is_file() and OutputKind.SCHEDULE.is_in(schedule):
-        for old in directory.glob("*/*/manifest.json"):
-            refuse_output(old.parent)
-    else:
+    if (directory / "manifest.json").exists():
+        raise FlintError(
+            "FL501", f"{directory} is a trace", help="name a new directory for the steps"
+        )
+    earlier = _earlier(directory) if force else []
+    for folder in earlier:
+        refuse_output(folder)
+    if not earlier:
         refuse_output(directory)
+
+
+def _earlier(directory: Path) -> list[Path]:
+    """The folders that an earlier run says that it wrote, and that are still there."""
+    try:
+        said = json.loads((directory / _SCHEDULE).read_text("utf-8"))
+        if said["schema"] != _SCHEMA:
+            return []
+        found = [directory / kind["folder"] for pool in said["pools"] for kind in pool["kinds"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # no schedule, or none of ours: the directory is refused as any other
+    inside = directory.resolve()
+    return [one for one in found if one.is_dir() and inside in one.resolve().parents]
 
 
 def write_steps(found: Served, directory: Path, *, force: bool) -> None:
@@ -62,11 +80,11 @@ def write_steps(found: Served, directory: Path, *, force: bool) -> None:
     for pool in pools:
         pool.require_steps()
     refuse_steps(directory, force=force)
-    for old in directory.glob("*/*/manifest.json"):
-        shutil.rmtree(old.parent)
+    for old in _earlier(directory):
+        shutil.rmtree(old)
     documents = [pool.written(directory) for pool in pools]
     schedule: ServedScheduleDocument = {
-        "schema": "flint.serve-schedule/1",
+        "schema": _SCHEMA,
         "program": str(found.surfaces[0].setting.workload.metadata.get("name") or "program"),
         "load": found.replay.requests.source,
         "pools": documents,
