@@ -64,9 +64,7 @@ class PoolDocument(TypedDict):
     mesh: str  #: Devices of an engine.
     engines: int  #: How many.
     busy_ns: int  #: Of all steps of the run.
-    kinds_ns: (
-        int  #: The same if each step takes what the trace of its kind does, by Flint's models.
-    )
+    kinds_ns: int  #: The same if each step takes what the trace of its kind does.
     mean_deviation: float  #: Of a step's time from that of its kind, as a share of the mean step.
     kinds: list[KindDocument]  #: By what they compute, then by size.
 
@@ -82,9 +80,7 @@ class StepDocument(TypedDict):
     batch: int  #: Sequences.
     new_tokens: int  #: Of all sequences.
     context: int  #: Tokens of all sequences in the cache before.
-    prompts: list[
-        list[int]
-    ]  #: Of each prompt: number of the request, new tokens, those in the cache before.
+    prompts: list[list[int]]  #: Of each: request, new tokens, those in the cache before.
     decodes: list[int]  #: Numbers of requests that decode.
 
 
