@@ -62,7 +62,9 @@ def test_flops_are_those_of_the_products(dump: Program) -> None:
 def test_structure(dump: Program) -> None:
     assert [(r.kind, r.trip_count) for r in dump.regions] == [(RegionKind.LOOP, LAYERS)] * 2
     assert not (dump.flags & Flag.UNPRICED).any()
-    assert (dump.flags & Flag.ASYNC).any()
+    is_async = (dump.flags & Flag.ASYNC) != 0
+    assert (dump.kind[is_async] == Kind.COLLECTIVE).all()  # copies into VMEM are no kernels
+    assert is_async.any() == ("hlo.all-reduce-done" in dump.opcodes)
     parameters = [dump.row(i) for i in range(len(dump)) if dump.kind[i] == Kind.PARAMETER]
     assert [p.name for p in parameters] == ["w['down']", "w['up']", "x"]
     assert [bool(p.flags & Flag.DONATED) for p in parameters] == [True, True, False]
