@@ -24,7 +24,7 @@ class SortTopK(Pass):
 
     XLA's `TopkSpecializer` has a kernel that selects at most `most` of rows with at least `columns`
     elements, of bfloat16 or float32; its `TopkDecomposer` sorts for the rest, such as every
-    router of experts. (That is jaxlib 0.10.2's; JAX 0.12 compiles long rows differently.)
+    router of experts. (That is jaxlib 0.10.2's; JAX 0.12 sorts bfloat16 as other types.)
     """
 
     name: ClassVar[str] = "sort-top-k"
