@@ -17,7 +17,7 @@ Configurations: "The Llama 3 Herd of Models" (arXiv 2407.21783), table 3, and th
 A scan pays for its stacks on GPUs: XLA copies each layer's weights and cache out of them before
 libraries multiply, the cache back, and the new stacks to the donated ones. (They read slices where
 these are only with `--xla_gpu_enable_dynamic_slice_fusion`, which is off by default.) `flint estimate -v`
-of the 70B model, 8x8 on h100-dgx with the profile `xla-gpu`: 42.1 ms, of which 25.1 ms are copies;
+of the 70B model, 8x8 on h100-dgx with the profile `xla-gpu`: 42.1 ms, of which 25.1 ms are copies and fills;
 unrolled 16.7 ms, without them.
 """
 

@@ -15,9 +15,7 @@ from flint.ir.edit import IDLE, Editor
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.passes.base import Pass
-
-#: A value that is no more than this is a scalar.
-SCALAR_BYTES = 8
+from flint.passes.fusion.xla_gpu.copy_carried import SCALAR_BYTES
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ _ALONE = Mesh(("device",), (1,))
 #: What a fusion is first of all, if it holds it; after products, which are told by their dims.
 _FIRST = ("convolution", "scatter", "sort", "topk", "fft", "gather")
 #: What reads or writes here and there, whatever else is done to it.
-BY_INDEX = ("scatter", "gather")
+_BY_INDEX = ("scatter", "gather")
 #: What keeps the class of its fusion open: its work tells the kind.
 _OPEN = frozenset({"dot", "dynamic-update-slice", "fusion", "call"})
 
@@ -76,4 +76,4 @@ def _class_inside(called: Computation, module: HloModule) -> OpClass:
             pending += module.called(i) if i.opcode in ("fusion", "call") else []
     if not opcodes.isdisjoint(("dot", "convolution", "dynamic-update-slice")):
         return OpClass.COMPILED
-    return next((class_of(name) for name in BY_INDEX if name in opcodes), OpClass.COMPILED)
+    return next((class_of(name) for name in _BY_INDEX if name in opcodes), OpClass.COMPILED)

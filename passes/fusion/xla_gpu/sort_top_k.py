@@ -37,10 +37,10 @@ class SortTopK(Pass):
         found &= (program.flags & (Flag.LAUNCHED | Flag.UNPRICED)) == 0
         if not found.any():
             return program
-        edit, readers = Editor(program), _Readers(program)
+        edit, (first, readers) = Editor(program), consumers(program)
         for row in np.flatnonzero(found).tolist():
-            parts = readers.parts(row)
-            if parts and not self._is_selected(program, row):
+            parts = readers[first[row] : first[row + 1]].tolist()
+            if _are_parts(program, row, parts) and not self._is_selected(program, row):
                 _sort(edit, row, parts)
         return edit.build().program
 
@@ -51,16 +51,10 @@ class SortTopK(Pass):
         return is_known and largest <= self.most and reduced >= self.columns
 
 
-class _Readers:
-    def __init__(self, program: Program) -> None:
-        self._program = program
-        self._start, self._rows = (column.tolist() for column in consumers(program))
-
-    def parts(self, row: int) -> list[int]:
-        """The rows that show one result of `row`; none if something else reads it."""
-        program, found = self._program, self._rows[self._start[row] : self._start[row + 1]]
-        shows = all(program.op[r] == OpClass.PART and program.alias[r] == row for r in found)
-        return found if shows and program.shapes[program.shape[row]] else []
+def _are_parts(program: Program, row: int, readers: list[int]) -> bool:
+    """Whether what reads a row shows one of its results each: a row that is read otherwise stays."""
+    shows = all(program.op[r] == OpClass.PART and program.alias[r] == row for r in readers)
+    return shows and bool(readers) and len(program.shapes[program.shape[row]]) > 0
 
 
 def _sort(edit: Editor, row: int, parts: list[int]) -> None:
