@@ -22,6 +22,7 @@ from flint.passes.fusion.roles import (
     named_kernels,
     roles_of,
     stored_pads,
+    written_by_index,
 )
 from flint.passes.fusion.xla_gpu.prologues import prologues
 
@@ -70,6 +71,7 @@ def compute_again(
     sinks: bool = True,
     orders: bool = False,
     products: bool = False,
+    scatters: bool = False,
 ) -> Inlined:
     """Let the readers of a row compute it themselves, where that moves fewer bytes.
 
@@ -89,11 +91,12 @@ def compute_again(
     rows compute again, and it computes nothing of others; layouts and types all kernels change.
     With `compiled`, nothing but rows of compiled calls vanishes, and into rows of its own call alone.
     With `orders`, values that several products lead to are turned where XLA does it. With `products`,
-    these compute their `prologues` themselves.
+    these compute their `prologues` themselves, and with `scatters` so do writes by index.
     """
-    roles = roles_of(program, operators=operators, slices=slices, compiled=compiled)
+    which = {"slices": slices, "scatters": scatters, "compiled": compiled}
+    roles = roles_of(program, operators=operators, **which)
     program = _made_again(program, roles, compiled_apart(program, compiled), sinks=sinks)
-    roles = roles_of(program, operators=operators, slices=slices, compiled=compiled)
+    roles = roles_of(program, operators=operators, **which)
     if orders:
         roles = with_turns(program, with_copies(program, roles))
     diamonds = Diamonds(program, roles, blocks=blocks)
@@ -168,6 +171,7 @@ class _Again:
         start, rows = (column.tolist() for column in consumers(program))
         gone = [False] * len(program)
         may = np.isin(self._roles.role, (RowRole.ELEMENT, RowRole.VIEW)) & read_at_home(program)
+        may &= ~written_by_index(program, self._roles)
         for row in np.flatnonzero(may).tolist()[::-1]:
             readers = rows[start[row] : start[row + 1]]
             if readers and self._together(row, readers, gone):
@@ -303,6 +307,7 @@ def _made_again(program: Program, roles: Roles, calls: Int64s, *, sinks: bool) -
     takes = _takes(program, roles) | made
     owner, target = edges(program)
     cut = takes[owner] & made[target] & (calls[owner] == calls[target])
+    cut &= ~written_by_index(program, roles)[target]
     if not cut.any():
         return program
     operand, flops = program.operand_bytes.copy(), program.flops.copy()

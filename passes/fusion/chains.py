@@ -22,7 +22,15 @@ from flint.passes.fusion.merging import (
     without_circles,
 )
 from flint.passes.fusion.naming import kernel_class
-from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, RowRole, compiled_apart, named_kernels
+from flint.passes.fusion.roles import (
+    ELEMENT,
+    ROWS,
+    VIEW,
+    RowRole,
+    compiled_apart,
+    named_kernels,
+    written_by_index,
+)
 
 #: Which row stands for a kernel: products first, then updates in place.
 _STANDS = {
@@ -34,6 +42,8 @@ _STANDS = {
     RowRole.TURN: 2,
 }
 
+#: Writes and reads here and there.
+_BY_INDEX = (OpClass.SCATTER, OpClass.GATHER)
 #: Bits of roles in the marks of a kernel.
 _ALONE, _ROWS, _REDUCE, _MATMUL, _UPDATE, _TURN = (
     1 << r
@@ -46,6 +56,8 @@ _ALONE, _ROWS, _REDUCE, _MATMUL, _UPDATE, _TURN = (
         RowRole.TURN,
     )
 )
+#: Of an array that a scatter writes into.
+_WRITTEN = 1 << len(RowRole)
 #: Rows between kernels that still become siblings. (Inductor's limit; others far apart would keep
 #: an early one waiting for a late one.)
 _NEAR = 64
@@ -74,9 +86,9 @@ class FuseChains(Pass):
       is "any", so does any element-wise kernel that nothing else reads; if it is "again", products
       compute rows of their operands themselves, whatever else reads these (`prologues`).
     * `siblings`: kernels of as many elements that read the same array become one.
-    * `update`: what only one update in place reads is computed by the kernel that writes it.
+    * `update`: what only one update in place or by index reads is computed by the kernel that writes it.
     * `slices`: kernels read slices of stacks where they are; else a copy does (XLA for GPUs).
-    * `parts`: a concatenation or pad computes what it alone reads; else that is stored (TPU).
+    * `parts`: a concatenation, pad or scatter computes what it alone reads; else that is stored (TPU).
     * `named`: rows in a scope `kernel.NAME` are a kernel that somebody wrote by hand: they join
       each other, whatever the other rules say, and no other row but views.
 
@@ -114,6 +126,7 @@ class FuseChains(Pass):
             sinks=self.sinks,
             orders=self.orders,
             products=self.prologue == "again",
+            scatters=self.parts,
         )
         program, roles = inlined.program, inlined.roles
         work = _Chains(inlined, self)
@@ -160,7 +173,9 @@ class _Chains:
         apart = self._named
         if options.compiled:  # a recorded program has no kernels that it names
             apart = self._named_of(compiled_apart(program, True).tolist())
-        self.groups = Groups(program, (1 << roles.role).tolist(), apart)
+        marks = (1 << roles.role) + _WRITTEN * written_by_index(program, roles)
+        self._by_index = is_any(program, OpClass.SCATTER).tolist()
+        self.groups = Groups(program, marks.tolist(), apart)
 
     def _named_of(self, numbers: list[int]) -> list[int]:
         """The named kernel of each row; a view belongs to the one that reads it."""
@@ -282,6 +297,8 @@ class _Chains:
         one, other = self.groups.of(read), self.groups.of(row)
         if self._has(one, _MATMUL | _UPDATE) or self._has(other, _MATMUL):
             return False
+        if self._has(one, _WRITTEN) and self._has(other, _UPDATE):
+            return False
         if self._looks[row] and (self._has(one, _ROWS) or read in self._ends):
             return False  # a softmax or norm along rows is a kernel of its own, which stores its result
         if role == ROWS or self._has(one, _ROWS) or self._has(other, _ROWS):
@@ -310,6 +327,9 @@ class _Chains:
     def _updates(self, read: int, row: int) -> bool:
         group = self.groups.of(read)
         whole = self._alias[row] == read or self._has(group, _MATMUL | _UPDATE)
+        if self._by_index[row]:
+            whole |= self._has(group, _ROWS | _REDUCE | _WRITTEN)
+            return not whole and self._is_inside(read, self.groups.of(row))
         fits = bool(self._bytes[read] == self._bytes[row])
         return fits and not whole and self._only_reader(read, row)
 
@@ -466,8 +486,9 @@ def _names(inlined: Inlined, kernel: Int64s) -> dict[str, Any]:
     for stands, rows in members.items():
         if any(role[r] == RowRole.MATMUL for r in rows):
             continue
-        looked = next((r for r in rows if program.op[r] == OpClass.GATHER), None)
-        if looked is not None:  # whatever else it does, it reads here and there
+        by_index = (r for op in _BY_INDEX for r in rows if program.op[r] == op)
+        looked = next(by_index, None)
+        if looked is not None:  # whatever else it does, it writes or reads here and there
             for column in (opcode, op, dims):
                 column[stands] = column[looked]
             continue

@@ -29,6 +29,8 @@ MERGED_NAMES = {
     OpClass.FUSED_OPTIMIZER: "fusion.optimizer",
 }
 #: Rows that read elements at places that are calculated: XLA does it wherever these are used.
+#: Rows that write a part of an array.
+_PARTLY = frozenset({OpClass.UPDATE_SLICE, OpClass.SCATTER})
 LOOKED_UP = frozenset({OpClass.ALL_SLICE, OpClass.GATHER})
 
 
@@ -118,10 +120,17 @@ def value_bytes(program: Program) -> Int64s:
 
 
 def _bytes_in(program: Program, kernel: Int64s, links: Edges) -> Int64s:
-    """For each kernel, bytes that it reads from outside; what it only writes a part of are none."""
+    """For each kernel, bytes that it reads from outside; what it only writes a part of are none.
+
+    Places that a scatter writes are read.
+    """
     seen = np.where(_is_written(program, links), 0, value_bytes(program)[links[1]])
     seen = (seen * _looked_at(program, kernel)[links[0]]).astype(np.int64)
-    return bytes_in(program, kernel, links, seen)
+    found = bytes_in(program, kernel, links, seen)
+    places = np.flatnonzero(is_any(program, OpClass.SCATTER) & (program.alias >= 0))
+    whole = type_bytes(program)[program.alias[places]]
+    np.add.at(found, kernel[places], np.minimum(program.result_bytes[places], whole))
+    return found
 
 
 def _looked_at(program: Program, kernel: Int64s) -> Float64s:
@@ -161,7 +170,7 @@ def _takes_slices(program: Program) -> Mask:
 def _is_written(program: Program, links: Edges) -> Mask:
     """Links to a value of which the reader only writes a part, itself or seen differently."""
     owner, target = links
-    parts = is_any(program, OpClass.UPDATE_SLICE) & (program.alias >= 0)
+    parts = is_any(program, _PARTLY) & (program.alias >= 0)
     if not parts.any():
         return np.zeros(len(owner), dtype=np.bool_)
     first, rows = consumers(program)

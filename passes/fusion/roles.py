@@ -29,7 +29,7 @@ class RowRole(IntEnum):
     ROWS = 3  #: a reduction of rows that lie side by side in memory
     REDUCE = 4  #: any other reduction: it ends a kernel
     MATMUL = 5  #: a product of matrices
-    UPDATE = 6  #: writes a part of a large array in place: it ends a kernel
+    UPDATE = 6  #: writes a part of a large array, in place or by index: it ends a kernel
     TURN = 7  #: element-wise, in another order of elements than what reads it: it ends a kernel
 
 
@@ -59,11 +59,17 @@ class Roles:
 
 
 def roles_of(
-    program: Program, *, operators: bool, slices: bool = True, compiled: bool = False
+    program: Program,
+    *,
+    operators: bool,
+    slices: bool = True,
+    scatters: bool = False,
+    compiled: bool = False,
 ) -> Roles:
     """Roles of all rows.
 
-    Operators that a framework launched take part if `operators`, reads of a slice of a stack if `slices`.
+    Operators that a framework launched take part if `operators`, reads of a slice of a stack if `slices`,
+    writes by index if `scatters`.
     With `compiled`, only rows of compiled calls do.
     """
     compute = (program.kind == Kind.COMPUTE) & ((program.flags & Flag.UNPRICED) == 0)
@@ -80,7 +86,8 @@ def roles_of(
     reduces = is_any(program, REDUCTION) & compute
     role[reduces] = RowRole.REDUCE
     role[is_any(program, PRODUCT) & compute] = RowRole.MATMUL
-    role[is_any(program, OpClass.UPDATE_SLICE) & compute] = RowRole.UPDATE
+    by_index = is_any(program, OpClass.SCATTER) & compute & scatters
+    role[(is_any(program, OpClass.UPDATE_SLICE) & compute) | by_index] = RowRole.UPDATE
     views = (program.kind == Kind.VALUE) & (np.diff(program.dep_start) == 1) & ~carried(program)
     views[views] = _shows_bytes(program, np.flatnonzero(views))
     role[views] = RowRole.VIEW
@@ -91,7 +98,7 @@ def roles_of(
     reduced = dims.rows * dims.reduced
     trivial = reduces & (dims.reduced == 1)
     role[trivial] = RowRole.ELEMENT
-    elements = np.where(reduces & (reduced > 0), reduced, results)
+    elements = np.where((reduces | by_index) & (reduced > 0), reduced, results)
     turns = is_any(program, OpClass.TRANSPOSE) & ~views
     return Roles(role, elements, results, moves, converts, turns)
 
@@ -120,6 +127,16 @@ def _along_rows(program: Program) -> Mask:
 def _starts(left: tuple[int, ...], whole: tuple[int, ...]) -> bool:
     """Whether `left` is `whole` without its last dimension, or with 1 there."""
     return left in (whole[:-1], (*whole[:-1], 1), whole)
+
+
+def written_by_index(program: Program, roles: Roles) -> Mask:
+    """Arrays that scatters write into, seen in any shape: a kernel that scatters does not compute them."""
+    found = np.zeros(len(program), dtype=np.bool_)
+    scatters = is_any(program, OpClass.SCATTER) & (roles.role == RowRole.UPDATE)
+    found[program.alias[scatters & (program.alias >= 0)]] = True
+    for row in np.flatnonzero(roles.role == RowRole.VIEW)[::-1].tolist():
+        found[program.dependencies(row)] |= found[row]
+    return found
 
 
 def stored_pads(program: Program, roles: Roles) -> Mask:

@@ -205,7 +205,8 @@ def scatter(o: HloOperation) -> Work:
     elements, written = (sum(map(f, updates)) for f in (shapes.num_elements, shapes.num_bytes))
     adds = elements if _body_operations(o, least=0) else 0
     indices = shapes.num_bytes(o.operands[results].shape)
-    return formulas.scatter(adds, written, indices, elements, row)
+    whole = sum(shapes.num_bytes(array.shape) for array in o.operands[:results])
+    return formulas.scatter(adds, written, indices, whole, elements, row)
 
 
 def _body_operations(o: HloOperation, least: int = 1) -> int:

@@ -113,11 +113,11 @@ class _Needed:
     """How many elements of what is calculated inside a fusion its results need.
 
     Code is made for each element of a result, so that a slice of a value needs that part of what
-    leads to the value. What is updated in place is not read.
+    leads to the value. What is updated in place is not read, but for places that a scatter adds to.
     """
 
     def __init__(self, o: HloOperation) -> None:
-        self._module = o.module
+        self._module, self._called = o.module, o.called
         self._users: dict[int, list[tuple[Instruction, int]]] = {}
         for instruction in o.called.instructions:
             for position, operand in enumerate(instruction.operand_ids):
@@ -141,13 +141,19 @@ class _Needed:
         if user.opcode == "tuple":
             return whole
         if position == 0 and user.id in self._placed:
-            return 0
+            return self._written_by(user)
         if user.opcode in ("fusion", "call"):
             return self._read_inside(user, position)
         one_by_one = user.opcode in _ONE_BY_ONE or class_of(user.opcode) in ELEMENTWISE
         if one_by_one or (position == 0 and user.opcode in _OF_A_PART):
             return self.of(user)
         return whole
+
+    def _written_by(self, user: Instruction) -> int:
+        """Elements of an array that are read where it is updated: the places that a scatter writes."""
+        if user.opcode != "scatter":
+            return 0
+        return shapes.num_elements(self._module.operands(self._called, user)[2].shape)
 
     def _read_inside(self, user: Instruction, position: int) -> int:
         """Elements of an operand that a fusion inside the fusion needs for what it is asked."""

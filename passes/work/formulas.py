@@ -189,14 +189,16 @@ def update_slice(update_bytes: int) -> Work:
     return Work(operand_bytes=update_bytes, result_bytes=update_bytes, in_place=True)
 
 
-def scatter(adds: int, update_bytes: int, index_bytes: int, elements: int, row: int) -> Work:
+def scatter(
+    adds: int, update_bytes: int, index_bytes: int, whole_bytes: int, elements: int, row: int
+) -> Work:
     """Rows of `row` elements, `elements` in all: it reads them, indices and the places written.
 
-    One operation for each element added.
+    One operation for each element added. No more is read of the `whole_bytes` that it adds to than there is.
     """
     return Work(
         flops=adds,
-        operand_bytes=2 * update_bytes + index_bytes,
+        operand_bytes=update_bytes + index_bytes + min(update_bytes, whole_bytes),
         result_bytes=update_bytes,
         in_place=True,
         dims=row_dims(elements, row),
