@@ -63,6 +63,7 @@ class Flag(IntFlag):
     DONATED = 4  #: a parameter whose buffer the step may overwrite
     IN_PLACE = 8  #: the result is written into the storage of `alias`
     VIEW = 16  #: the result is `alias` seen differently: no bytes move
+    COLUMNS = 32  #: a reduction of elements that do not lie side by side
     TURNED_FIRST = 64  #: a product whose first dependency is not as (batch, m, k) or (batch, k, n)
     TURNED_LAST = 128  #: a product whose last dependency is not
     LAUNCHED = 256  #: a framework launched it: a kernel by itself, unless a compiler is assumed

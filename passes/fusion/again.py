@@ -11,14 +11,14 @@ from flint.ir.edit import kept, passed_over
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.fusion.diamonds import Diamonds
+from flint.passes.fusion.naming import softmax_rows
 from flint.passes.fusion.orders import with_copies, with_turns
 from flint.passes.fusion.roles import (
-    ELEMENT,
-    ROWS,
-    VIEW,
+    TAKING,
     Roles,
     RowRole,
     compiled_apart,
+    few_blocks,
     named_kernels,
     roles_of,
     stored_pads,
@@ -26,16 +26,12 @@ from flint.passes.fusion.roles import (
 )
 from flint.passes.fusion.xla_gpu.prologues import prologues
 
-#: What a softmax has and a norm has not; its gradient is told by its structure.
-EXPONENTIAL = frozenset({OpClass.EXPONENTIAL, OpClass.SOFTMAX})
 #: flops of an element up to which a value made from nothing is made again.
 _CHEAP_FLOPS = 4
 #: Elements for which XLA lets a root be calculated again rather than launch a kernel (found by compiling).
 _MOST_SPREAD = 2**24
 #: Functions that take many instructions.
 _COSTLY = frozenset({OpClass.EXPONENTIAL, OpClass.LOGARITHM, OpClass.POWER, OpClass.TRIGONOMETRIC})
-#: Rows that can compute what they read.
-_TAKING = (RowRole.ELEMENT, RowRole.ROWS, RowRole.REDUCE, RowRole.UPDATE, RowRole.TURN)
 #: Of an array whose part they take or write they move little.
 _DYNAMIC = frozenset({OpClass.DYNAMIC_SLICE, OpClass.UPDATE_SLICE})
 
@@ -83,7 +79,8 @@ def compute_again(
       else it is an array that was stored before the loop (XLA: it is an operand of the loop).
     * `elements_again` (with `elements`): an element-wise row, if n kernels that each read what it
       reads move no more than if one stored it for them: (n - 1) x read <= n x stored, and none
-      computes an element twice. XLA's fusion does this for all readers of a row or for none.
+      computes an element twice. XLA's fusion does this for all readers of a row or for none, and for none
+      if one reduces columns in `few_blocks` (with `orders`).
 
     flops count once, at the last reader. PyTorch's operators take part with `operators`,
     slices of stacks with `slices`; `blocks` says which reductions along rows share a kernel with
@@ -105,7 +102,12 @@ def compute_again(
     by_hand = named_kernels(program, named).tolist()
     calls = compiled_apart(program, compiled).tolist()
     inside = prologues(program, roles) if products else None
-    gone = _Again(program, roles, diamonds, elements, by_hand, calls, inside).gone()
+    few = few_blocks(program, roles) & orders
+    gone = _Again(program, roles, diamonds, elements, by_hand, calls, inside, few).gone()
+    return _without(program, roles, gone, diamonds)
+
+
+def _without(program: Program, roles: Roles, gone: Mask, diamonds: Diamonds) -> Inlined:
     softmax = softmax_rows(program, roles)
     owner, target = edges(program)
     busy = _handed_on(program, gone & (program.flops > 0), gone)
@@ -146,6 +148,7 @@ class _Again:
         named: list[int],
         calls: list[int],
         inside: Mask | None,
+        few: Mask,
     ) -> None:
         self._program = program
         self._roles = roles
@@ -160,6 +163,7 @@ class _Again:
         self._stored = program.result_bytes.tolist()
         self._named, self._calls = named, calls
         self._view = (roles.role == RowRole.VIEW).tolist()
+        self._few = few.tolist()
         self._kernels: dict[int, set[int]] = {}
         self._inside = [] if inside is None else inside.tolist()
         # products that compute what they read, and rows that one of them computes
@@ -210,6 +214,8 @@ class _Again:
         multiplied = any(self._multiplies[r] for r in readers)
         if not self._cheap[row] or (len(kernels) < 2 and not multiplied):
             return False
+        if len(kernels) > 1 and any(self._few[k] for k in kernels):
+            return False
         if any(
             self._elements[r] > self._elements[row] and not self._multiplies[r] for r in readers
         ):
@@ -251,7 +257,7 @@ def _whole_views(program: Program, roles: Roles) -> Mask:
 
 def _takes(program: Program, roles: Roles) -> Mask:
     """Rows that can compute what they read."""
-    takes = np.isin(roles.role, _TAKING)
+    takes = np.isin(roles.role, list(TAKING))
     return np.asarray(takes & (program.kind == Kind.COMPUTE), dtype=np.bool_)
 
 
@@ -393,111 +399,3 @@ def _past_views(program: Program, gone: Mask) -> Int64s:
     for row in np.flatnonzero((found >= 0) & gone[found] & (program.kind[found] == Kind.VALUE)):
         found[row] = found[found[row]] if found[found[row]] >= 0 else found[row]
     return found
-
-
-# The backward pass of a softmax, by what it computes: it has no exponential of its own.
-
-
-def softmax_rows(program: Program, roles: Roles) -> Mask:
-    """Exponentials, and rows that end the derivative of a softmax of which the result was kept.
-
-    For a result y and its gradient g these are y * (g - sum(y * g)) and y * g - y * sum(y * g),
-    whatever scales the sum: what is summed is multiplied by the same factor again. In derivatives
-    of norms that factor is no longer applied once the sum is added to the rest.
-    """
-    found = is_any(program, EXPONENTIAL)
-    reductions = np.flatnonzero(roles.role == ROWS).tolist()
-    if reductions:
-        graph = _Graph(program, roles)
-        for row in reductions:
-            found[graph.ends(row)] = True
-    return found
-
-
-class _Graph:
-    """A program as lists, to walk from a reduction in both directions."""
-
-    def __init__(self, program: Program, roles: Roles) -> None:
-        self._results: list[int] = roles.results.tolist()
-        self._size: list[int] = roles.elements.tolist()
-        element = roles.role == ELEMENT
-        self._idle = ((roles.role == VIEW) | (element & (program.flops == 0))).tolist()
-        self._element = element.tolist()
-        self._times = (is_any(program, OpClass.MULTIPLY) & element).tolist()
-        self._plus = (
-            is_any(program, frozenset({OpClass.ADD, OpClass.SUBTRACT})) & element
-        ).tolist()
-        self._start: list[int] = program.dep_start.tolist()
-        self._deps: list[int] = program.deps.tolist()
-        first, rows = consumers(program)
-        self._first: list[int] = first.tolist()
-        self._rows: list[int] = rows.tolist()
-
-    def ends(self, reduction: int) -> list[int]:
-        """Rows that apply a factor of what `reduction` sums to what its sum was added to."""
-        size = self._size[reduction]
-        products = {r for r in self._sources(reduction, size) if self._times[r]}
-        factors = {f for p in products for f in self._sources(p, size)}
-        return [
-            end for row in self._spread(reduction) for end in self._ends(row, products, factors)
-        ]
-
-    def _ends(self, row: int, products: set[int], factors: set[int]) -> list[int]:
-        size = self._results[row]
-        if self._plus[row]:
-            return [
-                r
-                for r in self._through(row)
-                if self._times[r] and not factors.isdisjoint(self._sources(r, size))
-            ]
-        if self._times[row] and not factors.isdisjoint(self._sources(row, size)):
-            return [
-                r
-                for r in self._through(row)
-                if self._plus[r] and not products.isdisjoint(self._sources(r, size))
-            ]
-        return []
-
-    def _sources(self, row: int, size: int) -> list[int]:
-        """What a row reads that has `size` elements, before changes of layout and type."""
-        found: list[int] = []
-        for read in self._deps[self._start[row] : self._start[row + 1]]:
-            while self._idle[read] and self._results[read] == size:
-                above = self._deps[self._start[read] : self._start[read + 1]]
-                if len(above) != 1 or self._results[above[0]] != size:
-                    break
-                read = above[0]
-            if self._results[read] == size:
-                found.append(read)
-        return found
-
-    def _spread(self, reduction: int) -> list[int]:
-        """The first rows that calculate with the sum over whole rows again."""
-        size, found = self._size[reduction], list[int]()
-        pending, seen = [reduction], {reduction}
-        while pending:
-            for reader in self._readers(pending.pop()):
-                if reader in seen:
-                    continue
-                seen.add(reader)
-                narrow = self._results[reader] < size and self._element[reader]
-                if narrow or self._idle[reader]:
-                    pending.append(reader)
-                elif self._results[reader] == size:
-                    found.append(reader)
-        return found
-
-    def _through(self, row: int) -> list[int]:
-        """Readers of a row, through changes of layout and type."""
-        found: list[int] = []
-        pending, seen = [row], {row}
-        while pending:
-            for reader in self._readers(pending.pop()):
-                if reader in seen:
-                    continue
-                seen.add(reader)
-                (pending if self._idle[reader] else found).append(reader)
-        return found
-
-    def _readers(self, row: int) -> list[int]:
-        return self._rows[self._first[row] : self._first[row + 1]]

@@ -25,9 +25,11 @@ from flint.passes.fusion.naming import kernel_class
 from flint.passes.fusion.roles import (
     ELEMENT,
     ROWS,
+    TAKING,
     VIEW,
     RowRole,
     compiled_apart,
+    few_blocks,
     named_kernels,
     written_by_index,
 )
@@ -61,10 +63,6 @@ _WRITTEN = 1 << len(RowRole)
 #: Rows between kernels that still become siblings. (Inductor's limit; others far apart would keep
 #: an early one waiting for a late one.)
 _NEAR = 64
-#: Rows that can take what they read into their kernel.
-_TAKING = frozenset(
-    map(int, (RowRole.ELEMENT, RowRole.ROWS, RowRole.REDUCE, RowRole.UPDATE, RowRole.TURN))
-)
 
 
 @dataclass(frozen=True)
@@ -174,6 +172,7 @@ class _Chains:
         if options.compiled:  # a recorded program has no kernels that it names
             apart = self._named_of(compiled_apart(program, True).tolist())
         marks = (1 << roles.role) + _WRITTEN * written_by_index(program, roles)
+        self._few = (few_blocks(program, roles) & options.orders).tolist()
         self._by_index = is_any(program, OpClass.SCATTER).tolist()
         self.groups = Groups(program, marks.tolist(), apart)
 
@@ -221,7 +220,7 @@ class _Chains:
                         self._merge(read, row)
 
     def _takes(self, row: int) -> bool:
-        return self._role[row] in _TAKING
+        return self._role[row] in TAKING
 
     def join_products(self) -> None:
         """Rules `epilogue` and `prologue`."""
@@ -301,6 +300,8 @@ class _Chains:
             return False
         if self._looks[row] and (self._has(one, _ROWS) or read in self._ends):
             return False  # a softmax or norm along rows is a kernel of its own, which stores its result
+        if self._few[row] and not self._is_inside(read, other):
+            return False
         if role == ROWS or self._has(one, _ROWS) or self._has(other, _ROWS):
             return self._blocks(read, row, one, other)
         if self._options.orders and self._has(other, _UPDATE) and not self._is_inside(read, other):

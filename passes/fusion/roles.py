@@ -8,13 +8,15 @@ from enum import IntEnum
 
 import numpy as np
 
-from flint.ir.columns import Mask, carried, is_any, use_counts
+from flint.ir.columns import Mask, carried, consumers, is_any, use_counts
 from flint.ir.dims import ProductDims, ReductionDims
 from flint.ir.op_class import ELEMENTWISE, GENERATED, LAYOUT, PRODUCT, REDUCTION, OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 
 #: Copies that a kernel can do while it reads, or as it writes.
 _COPIES = LAYOUT | {OpClass.CONCATENATE, OpClass.PAD, OpClass.DYNAMIC_SLICE}
+#: Blocks of a reduction of columns up to which XLA gives it no work of others, and elements that each reduces.
+MOST_BLOCKS, LEAST_REDUCED = 52, 256
 #: Made where it is needed. Draws of random numbers are kernels of their own in XLA, and few
 #: enough elsewhere.
 _MADE = GENERATED - {OpClass.RANDOM}
@@ -35,6 +37,10 @@ class RowRole(IntEnum):
 
 #: The same numbers outside their class: looking a member up there takes most of a short loop.
 VIEW, ELEMENT, ROWS = int(RowRole.VIEW), int(RowRole.ELEMENT), int(RowRole.ROWS)
+#: Rows that can compute what they read, and take it into their kernel.
+TAKING = frozenset(
+    map(int, (RowRole.ELEMENT, RowRole.ROWS, RowRole.REDUCE, RowRole.UPDATE, RowRole.TURN))
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,10 +116,11 @@ def _shows_bytes(program: Program, rows: Int64s) -> Mask:
 
 
 def _along_rows(program: Program) -> Mask:
-    """Reductions over the last dimension of what they read."""
+    """Reductions over the last dimension of what they read, by shapes where nothing says more."""
     found = np.zeros(len(program), dtype=np.bool_)
     dims = ProductDims.of(program.dims)
-    for row in np.flatnonzero((dims.k > 1) & (dims.n == 1)).tolist():
+    perhaps = (dims.k > 1) & (dims.n == 1) & ((program.flags & Flag.COLUMNS) == 0)
+    for row in np.flatnonzero(perhaps).tolist():
         rows, columns = map(int, ReductionDims.of(program.dims[row]))
         left = program.shapes[program.shape[row]]
         shapes = (program.shapes[program.shape[d]] for d in program.dependencies(row).tolist())
@@ -127,6 +134,22 @@ def _along_rows(program: Program) -> Mask:
 def _starts(left: tuple[int, ...], whole: tuple[int, ...]) -> bool:
     """Whether `left` is `whole` without its last dimension, or with 1 there."""
     return left in (whole[:-1], (*whole[:-1], 1), whole)
+
+
+def few_blocks(program: Program, roles: Roles) -> Mask:
+    """Reductions of columns that leave most of a GPU idle, and what only these read.
+
+    XLA gives them no work that others do as well. A block reduces 32 columns. Bounds were found by compiling for H100: arrays of 64 to 4,096 rows, 2 to 1,024 blocks.
+    """
+    rows, reduced = ReductionDims.of(program.dims)
+    columns = (roles.role == RowRole.REDUCE) & ((program.flags & Flag.COLUMNS) != 0)
+    few: Mask = columns & (rows <= 32 * MOST_BLOCKS) & (reduced >= LEAST_REDUCED)
+    if few.any():
+        first, readers = consumers(program)
+        alone = np.isin(roles.role, (RowRole.ELEMENT, RowRole.VIEW)) & (np.diff(first) > 0)
+        for row in np.flatnonzero(alone)[::-1].tolist():
+            few[row] = few[readers[first[row] : first[row + 1]]].all()
+    return few
 
 
 def written_by_index(program: Program, roles: Roles) -> Mask:

@@ -15,7 +15,8 @@ from flint.ir.columns import Mask, carried, consumers, is_any
 from flint.ir.dims import StashDims
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program
-from flint.passes.fusion.again import EXPONENTIAL, made_from_nothing
+from flint.passes.fusion.again import made_from_nothing
+from flint.passes.fusion.naming import EXPONENTIAL
 from flint.passes.fusion.roles import ELEMENT, VIEW, Roles, RowRole
 
 

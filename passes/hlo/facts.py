@@ -40,7 +40,15 @@ NOTHING = CapturedFacts()
 
 
 def turned_operands(i: Instruction, operands: list[Instruction], deps: list[int]) -> Flag:
-    """The operands of a product that are copied into another order first, and a result that is after."""
+    """The operands of a product that are copied into another order first, and a result that is after.
+
+    Of a reduction, whether what it reduces lies apart.
+    """
+    if i.opcode == "reduce":
+        kept = {d for d, size in enumerate(operands[0].shape.dimensions) if size > 1} - {
+            *i.dimensions
+        }
+        return Flag.COLUMNS if max(kept, default=-1) > max(i.dimensions, default=-1) else Flag(0)
     if i.opcode == "convolution":
         numbers = i.convolution_dimension_numbers
         return turned_in_convolution(numbers, list(operands[1].shape.dimensions), deps)

@@ -10,8 +10,7 @@ from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind
-from flint.passes.fusion.again import softmax_rows
-from flint.passes.fusion.naming import kernel_class
+from flint.passes.fusion.naming import kernel_class, softmax_rows
 from flint.passes.fusion.roles import RowRole, roles_of
 from flint.passes.hlo import shapes
 from flint.passes.hlo.instruction_work import HloOperation

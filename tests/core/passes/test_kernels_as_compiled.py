@@ -59,6 +59,18 @@ def rms(x: Any, weight: Any) -> Any:
     return (wide * lax.rsqrt((wide * wide).mean(-1, keepdims=True) + 1e-6) * weight).astype(x.dtype)
 
 
+def norm_over(axes: Any) -> Callable[[Any], Any]:
+    """Less the mean and by the deviation over some dimensions."""
+
+    def norm(x: Any) -> Any:
+        wide = x.astype(F32)
+        less = wide - wide.mean(axes, keepdims=True)
+        return (less * lax.rsqrt(wide.var(axes, keepdims=True) + 1e-5)).astype(x.dtype)
+
+    return norm
+
+
+BAG = of((100000, 512), F32), of((8192,), I32)
 #: What is computed, on what, what is donated, and megabytes that XLA's kernels read and write.
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...], float]] = {
     "an update of a cache that is kept": (update, (CACHE, TOKEN, of((), I32)), (), 33.587),
@@ -85,6 +97,24 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...], flo
         lambda a, w: sum(jnp.pad(a, ((0, 0), (3 - i, i), (0, 0)))[:, :4096] * w[i] for i in range(4)),
         (of((2, 4096, 512), F32), of((4, 512), F32)), (), 33.563,
     ),
+    "sums of messages": (
+        lambda x, s, d: jax.ops.segment_sum(jnp.tanh(x[s]), d, num_segments=10000),
+        (of((10000, 128), F32), *[of((50000,), I32)] * 2), (), 41.360,
+    ),
+    "rows that are computed, added": (
+        lambda w, i, u: w.at[i].add(jnp.tanh(u)), (*BAG, of((8192, 512), F32)), (0,), 50.364,
+    ),
+    "rows that are computed, added to a copy": (
+        lambda w, i, u: (w.at[i].add(jnp.tanh(u)), u * 2), (*BAG, of((8192, 512), F32)), (), 493.519,
+    ),
+    "gradient of a bag": (
+        lambda w, i, g: jax.grad(lambda w: (w[i].sum(1) * g).sum())(w),
+        (BAG[0], of((1024, 26), I32), of((1024, 512), F32)), (), 316.056,
+    ),
+    "a norm of columns, as many as rows": (norm_over(1), (of((2, 512, 512), F32),), (), 12.599),
+    "a norm of few columns": (norm_over(1), (of((4, 1000, 320), BF16),), (), 23.060),
+    "a norm of many columns": (norm_over(1), (of((8, 1024, 512), F32),), (), 67.224),
+    "a norm of groups": (norm_over((1, 3)), (of((4, 1024, 32, 8), BF16),), (), 18.893),
     "rows of a table": (lambda w, i: w[i], (of((4096, 512), F32), of((2048,), I32)), (), 8.397),
 }  # fmt: skip
 
