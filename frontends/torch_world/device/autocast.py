@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import torch
 
@@ -61,7 +61,7 @@ class Autocast:
     """The kernels, and casts of parameters kept for as long as the outermost context lasts."""
 
     def __init__(self) -> None:
-        self._casts: dict[int, tuple[Any, Any]] = {}
+        self._casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def forget(self) -> None:
         """`torch.clear_autocast_cache`, which leaving a context calls."""
@@ -133,7 +133,9 @@ def _kernel(name: str, policy: _Policy) -> Callable[..., object]:
     return run
 
 
-def _with_result(operator: OpOverload, args: tuple[object, ...], kwargs: dict[str, Any]) -> object:
+def _with_result(
+    operator: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
+) -> object:
     place = [argument.name for argument in operator._schema.arguments].index("dtype")
     named = kwargs.get("dtype", args[place] if len(args) > place else None)
     if named is None and _is_eligible(args[0]):

@@ -261,12 +261,12 @@ def _reduced_gradients(
     )
 
 
-def _lstm_cell(gates: Any, hidden_gates: Any, cell: Any, *biases: object) -> tuple[Any, ...]:
+def _lstm_cell(gates: Any, hidden_gates: object, cell: Any, *biases: object) -> tuple[Any, ...]:
     """PyTorch's own shapes ask for biases."""
     return cell.new_empty(cell.shape), cell.new_empty(cell.shape), gates.new_empty(gates.shape)
 
 
-def _gru_cell(gates: Any, hidden_gates: Any, hx: Any, *rest: object) -> tuple[Any, Any]:
+def _gru_cell(gates: object, hidden_gates: object, hx: Any, *rest: object) -> tuple[Any, Any]:
     return hx.new_empty(hx.shape), hx.new_empty((hx.shape[0], 5 * hx.shape[1]))
 
 

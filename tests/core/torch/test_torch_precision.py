@@ -185,8 +185,8 @@ class AllCalls(nn.Module):
             torch.clear_autocast_cache()
 
 
-def run_calls() -> None:
-    AllCalls()()
+def run(module: type[nn.Module]) -> None:
+    module()()
 
 
 class Types(TorchDispatchMode):
@@ -204,10 +204,10 @@ class Types(TorchDispatchMode):
 
 
 def test_autocast_is_that_of_pytorch_for_cuda() -> None:
-    [recording] = record([Job.of_function(WorldStep(run_calls, steps=0))])
+    [recording] = record([Job.of_function(WorldStep(run, (AllCalls,), steps=0))])
     found = [(e.op, [t.dtype for t in e.outputs]) for e in recording.events]
     with FakeTensorMode(), torch.no_grad(), Types() as types:
-        run_calls()
+        run(AllCalls)
     mine, other = (
         [op for op in ops if not op[0].startswith(tuple(VIEWS.split()))]
         for ops in (found, types.made)
@@ -231,14 +231,8 @@ class Others(nn.Module):
         return F.conv2d(image, torch.zeros(8, 4, 3, 3, device="cuda"))
 
 
-def run_others() -> None:
-    Others()()
-
-
 def test_operators_are_those_of_cuda_and_not_those_of_tensors_without_data() -> None:
-    [recording] = record([Job.of_function(WorldStep(run_others, steps=0))])
-    assert [e.op for e in recording.events if e.outputs[0].shape == (3, 4)] == [
-        "aten.new_zeros.default",
-        "aten.scatter_.value",
-    ]
+    [recording] = record([Job.of_function(WorldStep(run, (Others,), steps=0))])
+    encoded = [e.op for e in recording.events if e.outputs[0].shape == (3, 4)]
+    assert encoded == ["aten.new_zeros.default", "aten.scatter_.value"]
     assert recording.events[-1].outputs[0].order == (0, 2, 3, 1)
