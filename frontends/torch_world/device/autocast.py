@@ -17,6 +17,7 @@ from flint.frontends.torch_private import (
     DispatchKeySet,
     OpOverload,
     forget_library,
+    schema_of,
     without_dispatch_keys,
 )
 from flint.frontends.torch_world.device.device import NAME, SHOWN
@@ -136,7 +137,7 @@ def _kernel(name: str, policy: _Policy) -> Callable[..., object]:
 def _with_result(
     operator: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
-    place = [argument.name for argument in operator._schema.arguments].index("dtype")
+    place = [argument.name for argument in schema_of(operator).arguments].index("dtype")
     named = kwargs.get("dtype", args[place] if len(args) > place else None)
     if named is None and _is_eligible(args[0]):
         return operator(*args[:place], **{**kwargs, "dtype": torch.float32})
