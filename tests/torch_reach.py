@@ -342,6 +342,7 @@ def modules() -> dict[str, Step]:
         "RNNCellBase": module_step(lambda: nn.RNNCell(8, 16, nonlinearity="relu"), *cell),
         "GRUCell": module_step(lambda: nn.GRUCell(8, 16), *cell),
         "LSTMCell": module_step(lambda: nn.LSTMCell(8, 16), cell[0]),
+        "LSTMCell without biases": module_step(lambda: nn.LSTMCell(8, 16, bias=False), cell[0]),
         "MultiheadAttention": module_step(
             lambda: nn.MultiheadAttention(16, 2), *(numbers(5, 3, 16) for _ in range(3))
         ),

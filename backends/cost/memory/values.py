@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flint.ir.columns import is_any
 from flint.ir.op_class import MERGED, OpClass
-from flint.ir.program import Collective, Flag, Int64s, Kind, Program, RegionKind
+from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, Program, RegionKind
 
 # What loops and branches mean for who reads what, and for how long.
 
@@ -290,12 +290,16 @@ class _UpdateFinder:
         return [self.values.read(d, region) for d in self.program.dependencies(row).tolist()]
 
     def orders(self, row: int, before: int) -> set[int]:
-        """Values of which `row` only waits for, as they were made of what it changes."""
+        """Values of which `row` only waits for, as they were made of what it changes.
+
+        A gradient may be too, that of a convolution's weight: then what the forward pass made.
+        """
         depends = set(self.read(row))
         changed = {v for v in depends if self.first(v) in self.donated} | {before}
         made = {v for v in depends - changed if v < len(self.program)}
         made = {v for v in made if not changed.isdisjoint(self.read(v))}
-        return made if self.is_enough(row, made) else set()
+        forward = {v for v in made if self.program.phase[v] == Phase.FORWARD}
+        return next((some for some in (made, forward) if self.is_enough(row, some)), set())
 
     def is_enough(self, row: int, without: set[int]) -> bool:
         """Whether a row's other dependencies have all the bytes that it reads."""

@@ -393,3 +393,36 @@ def unpickled(
         made.requires_grad_()
     vars(made).update(own)
     return made
+
+
+# --- operators that are others without data ---------------------------------------------------------
+
+
+@TENSORS.replaces("torch.nn.functional:one_hot")
+def one_hot(session: Session, original: Function) -> Function:
+    """Zeros that are written into, as for data on CUDA: tensors without data are compared instead."""
+
+    def made(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+        if num_classes < 1 or isinstance(tensor, DTensor):
+            found: torch.Tensor = original(tensor, num_classes)
+            return found
+        zeros = tensor.new_zeros((*tensor.shape, num_classes))
+        return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+    return made
+
+
+@TENSORS.replaces("torch._C:_conv_determine_backend_memory_format")
+def layout_of_convolution(session: Session, original: Function) -> Function:
+    """How cuDNN leaves its results: channels last if the input or the weight is."""
+
+    def layout(x: torch.Tensor, weight: torch.Tensor, backend: object) -> torch.memory_format:
+        last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(weight.dim())
+        if last is None or torch.float64 in (x.dtype, weight.dtype):
+            return torch.contiguous_format
+        is_last = any(
+            t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)
+        )
+        return last if is_last else torch.contiguous_format
+
+    return layout

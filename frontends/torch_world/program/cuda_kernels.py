@@ -261,7 +261,12 @@ def _reduced_gradients(
     )
 
 
-def _gru_cell(gates: Any, hidden_gates: Any, hx: Any, *rest: object) -> tuple[Any, Any]:
+def _lstm_cell(gates: Any, hidden_gates: object, cell: Any, *biases: object) -> tuple[Any, ...]:
+    """PyTorch's own shapes ask for biases."""
+    return cell.new_empty(cell.shape), cell.new_empty(cell.shape), gates.new_empty(gates.shape)
+
+
+def _gru_cell(gates: object, hidden_gates: object, hx: Any, *rest: object) -> tuple[Any, Any]:
     return hx.new_empty(hx.shape), hx.new_empty((hx.shape[0], 5 * hx.shape[1]))
 
 
@@ -363,7 +368,7 @@ _KERNELS: Mapping[CudaKernel, str] = {
     CudaKernel(_REDUCE, by_channel(5), _reduced_gradients): "batch_norm_backward_reduce",
     CudaKernel(_MAP, per_input(9), _like(1)): "batch_norm_backward_elemt",
     # cells: for each gate the sum of two products and two biases, its function, and the new state
-    CudaKernel(_FUNCTION, per_input(21, at=2)): "_thnn_fused_lstm_cell",
+    CudaKernel(_FUNCTION, per_input(21, at=2), _lstm_cell): "_thnn_fused_lstm_cell",
     CudaKernel(_FUNCTION, per_output(5)): "_thnn_fused_lstm_cell_backward_impl",
     CudaKernel(_FUNCTION, per_input(16, at=2), _gru_cell): "_thnn_fused_gru_cell",
     CudaKernel(_FUNCTION, per_input(18), _gru_cell_backward): "_thnn_fused_gru_cell_backward",

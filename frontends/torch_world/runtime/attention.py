@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flint.frontends.torch_private import priorities_of_attention
+from flint.frontends.torch_world.device.device import NAME
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.patching import Function, Patches
 
@@ -27,8 +28,13 @@ def attention(session: Session, original: Function) -> Function:
     @functools.wraps(original, assigned=("__name__",))  # context parallelism replaces it by name
     def attend(*args: Any, **kwargs: Any) -> torch.Tensor:
         nested = bool(args) and args[0].is_nested  # these choose their kernel in Python
-        found: torch.Tensor = (original if nested else _attention)(*args, **kwargs)
-        return found
+        found: torch.Tensor
+        if nested or not torch.is_autocast_enabled(NAME):
+            found = (original if nested else _attention)(*args, **kwargs)
+            return found
+        half = torch.get_autocast_dtype(NAME)
+        with torch.autocast(NAME, enabled=False, cache_enabled=torch.is_autocast_cache_enabled()):
+            return _attention(*(session.autocast.cast(arg, half) for arg in _Call(*args, **kwargs)))
 
     return attend
 

@@ -404,14 +404,14 @@ def test_statistics_that_change_beside_a_new_result_keep_their_size() -> None:
     assert used(rows).peak_bytes == 8 + 64 + 2 * 64
 
 
-def updated_parameter(gradient_of: int) -> int:
+def updated_parameter(gradient_of: int, first_in: Phase = Phase.UNKNOWN) -> int:
     """The peak of a step that reads its parameter twice before it updates it."""
     rows = Rows()
     weight = rows.parameter(flags=Flag.DONATED)
-    first = rows.op("aten.mm", weight, rows.op("aten.rand"))
+    first = rows.op("aten.mm", weight, rows.op("aten.rand"), phase=first_in)
     second = rows.op("aten.mm", weight, first)
     third = rows.op("aten.mm", second)
-    gradient = (first, third)[gradient_of]
+    gradient = (first, third, second)[gradient_of]
     rows.op(
         "aten.add_",
         *{weight: 0, first: 0, second: 0, gradient: 0},
@@ -425,6 +425,7 @@ def updated_parameter(gradient_of: int) -> int:
 def test_what_read_a_parameter_need_not_stay_until_it_is_updated() -> None:
     assert updated_parameter(1) == 3
     assert updated_parameter(0) == 4  # what is added may be any of what read it
+    assert updated_parameter(2, first_in=Phase.FORWARD) == 3  # but not from the forward pass
 
 
 def test_memory_that_is_written_anew_was_free_in_between() -> None:

@@ -1,8 +1,9 @@
-"""PyTorch's settings for products of f32, which both ways of capturing write down."""
+"""PyTorch's settings for products of f32, which both ways of capturing write down, and autocast."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,23 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("jax")
 
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
 import flint
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.frontends.torch_precision import convolution_precision, matmul_precision
+from flint.frontends.torch_private import FakeTensorMode
+from flint.frontends.torch_world.device import autocast
 from flint.frontends.torch_world.program.cuda_kernels import PRECISION
 from flint.frontends.torch_world.program.work import OF_CUDNN, PRODUCTS, work_of
+from flint.frontends.torch_world.record.job import Job
+from flint.frontends.torch_world.record.process import record
 from flint.frontends.torch_world.record.recording import Event, TensorInfo
+from flint.frontends.torch_world.record.storages import dtype_name
+from flint.steps.step import WorldStep
 from flint.tracing import trace_script
 
 
@@ -138,3 +150,89 @@ def test_a_script_is_recorded_with_its_settings(
     assert estimate.dtype == expected
     kinds = [share.kind for share in estimate.classes[0].shares]
     assert kinds == [KernelKind.GEMM.name.lower(), "host"]  # that launches eager PyTorch's kernels
+
+
+#: Calls with tensors of bfloat16 and of float32 that `half` and `full` make.
+CALLS: tuple[Callable[[Any, Any], object], ...] = (
+    lambda half, full: half(4, 4).softmax(-1),
+    lambda half, full: half(4, 4).sum(1) + half(4, 4).sum(1, dtype=torch.bfloat16),
+    lambda half, full: half(4, 4).cumsum(1) ** 2,
+    lambda half, full: F.normalize(half(4, 4)),
+    lambda half, full: F.cross_entropy(half(4, 4), half(4).long()),
+    lambda half, full: F.triplet_margin_loss(half(4, 4), half(4, 4), half(4, 4)),
+    lambda half, full: torch.addcmul(half(4), half(4), full(4)) * torch.dot(half(4), full(4)),
+    lambda half, full: F.interpolate(half(1, 2, 4, 4), scale_factor=2),
+    lambda half, full: F.layer_norm(full(4, 4) @ half(4, 4), (4,), full(4)),
+    lambda half, full: torch.rnn_tanh_cell(full(4, 4), full(4, 8), full(8, 4), full(8, 8)),
+)
+VIEWS = "aten.t. aten.transpose aten.expand aten.view aten._unsafe aten.empty prim."
+
+
+class AllCalls(nn.Module):
+    """All of them as `torch.autocast` runs them, which does nothing where no CUDA is found."""
+
+    def forward(self) -> None:
+        kinds = [
+            partial(torch.empty, dtype=t, device="cuda") for t in (torch.bfloat16, torch.float32)
+        ]
+        torch.set_autocast_enabled("cuda", True)
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        try:
+            for call in CALLS:
+                call(*kinds)
+        finally:
+            torch.set_autocast_enabled("cuda", False)
+            torch.clear_autocast_cache()
+
+
+def run(module: type[nn.Module]) -> None:
+    module()()
+
+
+class Types(TorchDispatchMode):
+    """Operators that ran, with the types of what they return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensors = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        self.made.append((str(func), [dtype_name(t.dtype) for t in tensors]))
+        return result
+
+
+def test_autocast_is_that_of_pytorch_for_cuda() -> None:
+    [recording] = record([Job.of_function(WorldStep(run, (AllCalls,), steps=0))])
+    found = [(e.op, [t.dtype for t in e.outputs]) for e in recording.events]
+    with FakeTensorMode(), torch.no_grad(), Types() as types:
+        run(AllCalls)
+    mine, other = (
+        [op for op in ops if not op[0].startswith(tuple(VIEWS.split()))]
+        for ops in (found, types.made)
+    )
+    assert mine == other and len(mine) > len(CALLS)
+
+
+def test_every_operator_that_autocast_changes_on_cuda_is_in_a_list() -> None:
+    names = torch._C._dispatch_get_all_op_names()
+    cuda = {n for n in names if torch._C._dispatch_has_kernel_for_dispatch_key(n, "AutocastCUDA")}
+    listed = " ".join(value for name, value in vars(autocast).items() if isinstance(value, str))
+    own = {"cudnn_convolution", "cudnn_convolution_transpose", "_convolution.deprecated"}
+    missing = {n.removeprefix("aten::") for n in cuda} - set(listed.split())
+    assert missing == own | {"norm.Scalar"}  # which only C++ calls, and a form without a dimension
+
+
+class Others(nn.Module):
+    def forward(self) -> torch.Tensor:
+        F.one_hot(torch.zeros(3, dtype=torch.int64, device="cuda"), 4)
+        image = torch.zeros(2, 4, 8, 8, device="cuda").to(memory_format=torch.channels_last)
+        return F.conv2d(image, torch.zeros(8, 4, 3, 3, device="cuda"))
+
+
+def test_operators_are_those_of_cuda_and_not_those_of_tensors_without_data() -> None:
+    [recording] = record([Job.of_function(WorldStep(run, (Others,), steps=0))])
+    encoded = [e.op for e in recording.events if e.outputs[0].shape == (3, 4)]
+    assert encoded == ["aten.new_zeros.default", "aten.scatter_.value"]
+    assert recording.events[-1].outputs[0].order == (0, 2, 3, 1)
