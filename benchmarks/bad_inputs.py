@@ -17,6 +17,7 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"  # before numpy: threads do not survive a fork
 
 import argparse
+import gc
 import pickle
 import random
 import sys
@@ -88,6 +89,7 @@ def main() -> int:
             for number in _numbers(arguments, share)
         ]
         running.warm_up()
+        gc.freeze()  # a collection in a fork would write to, and so copy, all that was imported
         results = list(_in_processes(wanted, arguments, bases, folder))
     _print_table(results)
     print(f"{len(results)} cases, seed {arguments.seed}, {time.monotonic() - started:.0f} s")

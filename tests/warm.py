@@ -18,6 +18,7 @@ import inspect
 import io
 import json
 import os
+import pkgutil
 import random
 import runpy
 import signal
@@ -42,12 +43,19 @@ _SCRIPTS = "flint.frontends.jax_world.child"
 SERVERS = {
     "flint": "jax",
     "flint.passes.partition.child": "jax",
+    "flint.tools.change.project.worker": "jax",
     _SCRIPTS: "jax",
     _RECORDER: "torch",
 }
+_IMPORTED = {
+    "jax": ("flint.passes.partition.child:preload", "flint.cli", "flint.ir", "flint.passes")
+    + ("flint.frontends.jax_step", "flint.frontends.jax_world", "flint.backends"),
+    "torch": ("flint.frontends.torch_world.record.child:_preload", "flint.frontends.torch_world")
+    + ("flint.cli", "flint.ir", "flint.backends.cost"),
+}
 #: Variables that nothing reads before a fork has its own.
 _FREE = ("FLINT_", "PYTEST_", "XDG_", "TORCHINDUCTOR_", "TMPDIR", "PYTHONPATH", "OMP_NUM_THREADS")
-_FREE += ("COLUMNS", "LINES", "NO_COLOR", "TERM", "HOME", "PATH", "TF_CPP_MIN_LOG_LEVEL", "WARM_")
+_FREE += ("COLUMNS", "LINES", "NO_COLOR", "TERM", "HOME", "PATH", "TF_CPP_", "WARM_", "TPU_SKIP_")
 _PLATFORMS = "JAX_PLATFORMS"
 _SET_SUBREAPER, _GET_SUBREAPER = 36, 37
 
@@ -136,7 +144,7 @@ class Forks:
     """The servers of a run of tests, started when they are needed, and whether they are asked."""
 
     def __init__(self) -> None:
-        self.on = False
+        self.on, self._starts = False, True
         self._servers: dict[str, Server] = {}
         self._owner = os.getpid()
         self._lock = threading.Lock()
@@ -150,11 +158,11 @@ class Forks:
             return None
         kind = "torch" if "--world" in command.arguments else SERVERS[command.module]
         with self._lock:
-            if kind not in self._servers:
+            if kind not in self._servers and self._starts:
                 self._servers[kind] = Server.started(kind)
-            found = self._servers[kind]
+            found = self._servers.get(kind)
         environment = os.environ if given["env"] is None else given["env"]
-        if not _same(environment, found.environment, command):
+        if found is None or not _same(environment, found.environment, command):
             return None
         folders = [] if command.safe_path else [given["cwd"] or os.getcwd()]
         folders += _folders_of(environment)
@@ -163,7 +171,7 @@ class Forks:
     def use(self, kind: str, server: Server) -> None:
         """Ask a server that is there already."""
         self._servers[kind] = server
-        self.on = True
+        self.on, self._starts = True, False
 
     def end(self) -> None:
         """End the servers."""
@@ -192,7 +200,7 @@ def _folders_of(environment: Mapping[str, str]) -> list[str]:
 def _hides(folder: object, server: Server) -> bool:
     """Whether a folder, searched first, has a module that the server has from elsewhere."""
     place = Path(str(folder))
-    if place.resolve() == ROOT or not place.is_dir():
+    if place.resolve() in (ROOT, ROOT / ".editable") or not place.is_dir():
         return False
     return any(name.partition(".")[0] in server.modules for name in os.listdir(place))
 
@@ -236,24 +244,18 @@ class Popen(_COLD):  # type: ignore[type-arg]
 # --- in the server --------------------------------------------------------------------------------
 
 
-def _import_torch() -> None:
-    from flint.frontends.torch_world.record.child import _preload
-
-    _preload()
-
-
-def _import_jax() -> None:
-    import jax  # noqa: F401
-    import networkx  # noqa: F401
-
-    import flint.backends.cost.estimate
-    import flint.cli
-    import flint.frontends.jax_world.run
-    import flint.frontends.plugin_libraries
-    import flint.tracing  # noqa: F401
-    from flint.passes.partition import child
-
-    child.preload()
+def _warm_up(kind: str) -> None:
+    """Import packages and what they import late, and read what each process would read again."""
+    preload, *packages = _IMPORTED[kind]
+    importlib.import_module(kind)  # first: what its libraries log depends on it
+    pkgutil.resolve_name(preload)()
+    importlib.import_module("networkx")
+    for name in packages:
+        package = importlib.import_module(name)
+        for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+            importlib.import_module(module.name)
+    sys.modules["flint.cluster.load"].chips_with_constants("gpu")
+    assert kind == "jax" or "jax" not in sys.modules
 
 
 def _serve(connection: socket.socket) -> dict[str, Any]:
@@ -284,7 +286,7 @@ def _serve(connection: socket.socket) -> dict[str, Any]:
             os.close(descriptor)
 
 
-def _with_own_server(request: dict[str, Any]) -> dict[str, Any]:
+def _with_own_server(request: dict[str, Any], kind: str) -> dict[str, Any]:
     """Let a command start warm children as well: of a fork that is as this process is now."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
@@ -295,7 +297,7 @@ def _with_own_server(request: dict[str, Any]) -> dict[str, Any]:
         return _serve(theirs)
     theirs.close()
     environment = {k: os.environ[k] for k in sorted(os.environ) if k != _PLATFORMS}
-    forks().use("torch", Server(ours, environment))
+    forks().use(kind, Server(ours, environment))
     subprocess.Popen = Popen  # type: ignore[misc]
     return request
 
@@ -360,13 +362,13 @@ def main() -> None:
     kind, connection = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     given = set(map(os.path.abspath, _folders_of(os.environ)))
     bare_path = [folder for folder in sys.path if os.path.abspath(folder) not in given]
-    {"torch": _import_torch, "jax": _import_jax}[kind]()
+    _warm_up(kind)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.collect()
     gc.freeze()
     request = _serve(connection)
-    if request["module"] == "flint" and kind == "torch":
-        request = _with_own_server(request)
+    if not request["module"].endswith(".child"):  # which start no others
+        request = _with_own_server(request, kind)
     _become(request, bare_path)
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import importlib
 import io
 import json
 import os
+import pkgutil
 import re
 import resource
 import shutil
@@ -45,28 +47,37 @@ def warm_up() -> None:
     import networkx  # noqa: F401
     import pydantic  # noqa: F401
 
-    import flint.backends.cost.estimate
-    import flint.backends.summary.explain
-    import flint.backends.summary.graph
-    import flint.cli.command_line
+    import flint.backends
+    import flint.cli
+    import flint.frontends.files
     import flint.frontends.jax_pipeline
-    import flint.passes.partition.shardy_pipeline
-    import flint.passes.profiles
-    import flint.tools.change.project.lock
-    import flint.tools.explore.api
-    import flint.tools.measure.calibration.calibrate
-    import flint.tools.measure.calibration.data
-    import flint.tools.measure.profiles.build
-    import flint.tools.measure.profiles.formats
-    import flint.tools.report.perfetto
-    import flint.tracing  # noqa: F401
+    import flint.ir
+    import flint.passes
+    import flint.tools.change
+    import flint.tools.explore
+    import flint.tools.hints
+    import flint.tools.measure
+    import flint.tools.report
+    import flint.tools.simulators
+    import flint.tracing
     from benchmarks.bad.compilers import use_forks
     from flint.backends.chakra.schema import messages
+    from flint.cluster.load import chips_with_constants
     from flint.passes.hlo.module import message_class
     from flint.passes.mlir import make_context
 
+    packages = (
+        flint.backends, flint.cli, flint.frontends.files, flint.ir, flint.passes,
+        flint.tools.change, flint.tools.explore, flint.tools.hints, flint.tools.measure,
+        flint.tools.report, flint.tools.simulators,
+    )  # fmt: skip
+    for package in packages:
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
     jax.ShapeDtypeStruct((), "float32")
     messages()
+    chips_with_constants("gpu")
     message_class("HloModule")
     make_context()
     use_forks()

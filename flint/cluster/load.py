@@ -81,7 +81,8 @@ def _lender(name: str, table: str) -> str:
     return _lender(base, table) if base in preset_names() else ""
 
 
-def _preset(name: str) -> dict[str, Any]:
+@cache
+def _preset(name: str) -> Mapping[str, Any]:
     return tomllib.loads((PRESETS / f"{name}.toml").read_text("utf-8"))
 
 
