@@ -487,8 +487,7 @@ def _names(inlined: Inlined, kernel: Int64s) -> dict[str, Any]:
     for stands, rows in members.items():
         if any(role[r] == RowRole.MATMUL for r in rows):
             continue
-        by_index = (r for op in _BY_INDEX for r in rows if program.op[r] == op)
-        looked = next(by_index, None)
+        looked = next((r for op in _BY_INDEX for r in rows if program.op[r] == op), None)
         if looked is not None:  # whatever else it does, it writes or reads here and there
             for column in (opcode, op, dims):
                 column[stands] = column[looked]
