@@ -75,8 +75,7 @@ def roles_of(
     """Roles of all rows.
 
     Operators that a framework launched take part if `operators`, reads of a slice of a stack if `slices`,
-    writes by index if `scatters`.
-    With `compiled`, only rows of compiled calls do.
+    writes by index if `scatters`. With `compiled`, only rows of compiled calls do.
     """
     compute = (program.kind == Kind.COMPUTE) & ((program.flags & Flag.UNPRICED) == 0)
     if not operators:
@@ -139,7 +138,8 @@ def _starts(left: tuple[int, ...], whole: tuple[int, ...]) -> bool:
 def few_blocks(program: Program, roles: Roles) -> Mask:
     """Reductions of columns that leave most of a GPU idle, and what only these read.
 
-    XLA gives them no work that others do as well. A block reduces 32 columns. Bounds were found by compiling for H100: arrays of 64 to 4,096 rows, 2 to 1,024 blocks.
+    XLA gives them no work that others do as well. A block reduces 32 columns. The bounds were found by
+    compiling norms for H100: arrays of 64 to 4,096 rows, 2 to 1,024 blocks.
     """
     rows, reduced = ReductionDims.of(program.dims)
     columns = (roles.role == RowRole.REDUCE) & ((program.flags & Flag.COLUMNS) != 0)
@@ -157,7 +157,7 @@ def written_by_index(program: Program, roles: Roles) -> Mask:
     found = np.zeros(len(program), dtype=np.bool_)
     scatters = is_any(program, OpClass.SCATTER) & (roles.role == RowRole.UPDATE)
     found[program.alias[scatters & (program.alias >= 0)]] = True
-    for row in np.flatnonzero(roles.role == RowRole.VIEW)[::-1].tolist():
+    for row in np.flatnonzero((roles.role == RowRole.VIEW) & found.any())[::-1].tolist():
         found[program.dependencies(row)] |= found[row]
     return found
 

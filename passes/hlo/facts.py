@@ -45,10 +45,8 @@ def turned_operands(i: Instruction, operands: list[Instruction], deps: list[int]
     Of a reduction, whether what it reduces lies apart.
     """
     if i.opcode == "reduce":
-        kept = {d for d, size in enumerate(operands[0].shape.dimensions) if size > 1} - {
-            *i.dimensions
-        }
-        return Flag.COLUMNS if max(kept, default=-1) > max(i.dimensions, default=-1) else Flag(0)
+        after = operands[0].shape.dimensions[max(i.dimensions, default=-1) + 1 :]
+        return Flag.COLUMNS if any(size > 1 for size in after) else Flag(0)
     if i.opcode == "convolution":
         numbers = i.convolution_dimension_numbers
         return turned_in_convolution(numbers, list(operands[1].shape.dimensions), deps)
