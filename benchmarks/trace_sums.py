@@ -103,9 +103,9 @@ def sums(trace: TraceKernels, without: Chip | None = None) -> Iterator[ClassSum]
 
 
 def all_sums(folder: Path = DATA) -> Iterator[ClassSum]:
-    """All profiles of a folder, by name. All are read first: the processes of the fits are forks of this one."""
-    traces = [read_trace(*file) for file in files(folder)]
-    for trace, (path, preset) in zip(traces, files(folder), strict=True):
+    """All profiles of a folder, by name."""
+    for path, preset in files(folder):
+        trace = read_trace(path, preset)
         yield from sums(trace, left_out(path, preset).chip if folder == DATA else None)
 
 
@@ -113,9 +113,9 @@ def all_sums(folder: Path = DATA) -> Iterator[ClassSum]:
 def left_out(path: Path, preset: str) -> Cluster:
     """The machine of a profile with its stack, and constants that are made without the profile.
 
-    They are made in a process of their own, since fits keep what they found; this one runs none.
+    They are made in a process of their own, since fits keep what they found.
     """
-    with ProcessPoolExecutor(1, get_context("fork")) as pool:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         made = pool.submit(_fitted, preset, path.name).result()
     cluster = read_trace(path, preset).cluster
     gpu = cluster.chip.gpu.model_dump()

@@ -80,7 +80,7 @@ def compute_again(
     * `elements_again` (with `elements`): an element-wise row, if n kernels that each read what it
       reads move no more than if one stored it for them: (n - 1) x read <= n x stored, and none
       computes an element twice. XLA's fusion does this for all readers of a row or for none, and for none
-      if one reduces columns in `few_blocks` (with `orders`).
+      if one of its own phase reduces columns in `few_blocks` (with `orders`).
 
     flops count once, at the last reader. PyTorch's operators take part with `operators`,
     slices of stacks with `slices`; `blocks` says which reductions along rows share a kernel with
@@ -163,7 +163,7 @@ class _Again:
         self._stored = program.result_bytes.tolist()
         self._named, self._calls = named, calls
         self._view = (roles.role == RowRole.VIEW).tolist()
-        self._few = few.tolist()
+        self._few, self._phase = few.tolist(), program.phase.tolist()
         self._kernels: dict[int, set[int]] = {}
         self._inside = [] if inside is None else inside.tolist()
         # products that compute what they read, and rows that one of them computes
@@ -214,7 +214,8 @@ class _Again:
         multiplied = any(self._multiplies[r] for r in readers)
         if not self._cheap[row] or (len(kernels) < 2 and not multiplied):
             return False
-        if len(kernels) > 1 and any(self._few[k] for k in kernels):
+        same = (k for k in kernels if self._phase[k] == self._phase[row])
+        if len(kernels) > 1 and any(self._few[k] for k in same):
             return False
         if any(
             self._elements[r] > self._elements[row] and not self._multiplies[r] for r in readers
