@@ -28,9 +28,9 @@ MERGED_NAMES = {
     OpClass.FUSED_REDUCTION: "fusion.reduction",
     OpClass.FUSED_OPTIMIZER: "fusion.optimizer",
 }
-#: Rows that read elements at places that are calculated: XLA does it wherever these are used.
 #: Rows that write a part of an array.
 _PARTLY = frozenset({OpClass.UPDATE_SLICE, OpClass.SCATTER})
+#: Rows that read elements at places that are calculated: XLA does it wherever these are used.
 LOOKED_UP = frozenset({OpClass.ALL_SLICE, OpClass.GATHER})
 
 
