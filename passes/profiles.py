@@ -43,8 +43,8 @@ class KernelTarget:
 _XLA = "drop-dead-code,reassociate,form-reduce-scatter"
 #: Kernels of XLA for GPUs: docs/compiled.md holds them against its compiled programs.
 _XLA_GPU = (
-    "expand-ragged,sort-top-k,sum-products,turn-results,merge-products,turn-operands,split-products,"
-    "split-reductions,fuse-chains{sinks=false orders=true prologue=again slices=true},join-collectives,"
+    "expand-ragged,sort-top-k,sum-products,turn-results,merge-products,library-convolutions,turn-operands,split-products,"
+    "split-reductions,fuse-convolutions,fuse-chains{sinks=false orders=true prologue=again slices=true},join-collectives,"
     "copy-carried,copy-overwritten"
 )
 #: What it does to collectives: docs/compilers.md.

@@ -141,8 +141,10 @@ def with_turns(program: Program, roles: Roles) -> Roles:
 
 
 def with_copies(program: Program, roles: Roles) -> Roles:
-    """Roles in which look-ups are element-wise, and slices of stacks are copies in loops with an optimization barrier, which JAX's
-    checkpointing sets, and where the slice or the stack is overwritten (XLA).
+    """Roles of XLA for GPUs: look-ups are element-wise, and convolutions, which cuDNN runs, join no kernel.
+
+    Slices of stacks are copies in loops with an optimization barrier, which JAX's checkpointing sets,
+    and where the slice or the stack is overwritten.
     """
     held = np.array([*(r.barrier for r in program.regions), False])[program.region]
     slices = is_any(program, OpClass.DYNAMIC_SLICE) & (roles.role == RowRole.ELEMENT)
@@ -156,4 +158,5 @@ def with_copies(program: Program, roles: Roles) -> Roles:
     looked = is_any(program, LOOKED_UP) & (program.kind == Kind.COMPUTE)
     looked &= (program.flags & (Flag.LAUNCHED | Flag.UNPRICED)) == 0
     role[looked] = RowRole.ELEMENT
+    role[is_any(program, OpClass.CONVOLUTION)] = RowRole.ALONE
     return Roles(**{**vars(roles), "role": role, "moves": roles.moves | looked})

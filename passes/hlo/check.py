@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flint.errors import Malformed
+from flint.errors import FlintError, Malformed
+from flint.ir.mesh import Mesh
 from flint.passes.call_graph import check_call_graph
 from flint.passes.hlo import shapes
 from flint.passes.hlo.collectives import collective_kind, holds_collective
@@ -27,6 +28,17 @@ VIEWS = frozenset(
 )
 #: Instructions that run a computation in their own place, with their operands as its arguments.
 _CALLS = ("call", "async-start")
+
+
+def check_size(module: HloModule, mesh: Mesh) -> None:
+    """Raise FlintError FL102 for a module that was compiled for another number of devices."""
+    count = max(module.num_replicas, 1) * max(module.num_partitions, 1)
+    if module.num_partitions and count != mesh.size:
+        raise FlintError(
+            "FL102",
+            f"{module.source} was compiled for {count} devices, but the mesh {mesh} has {mesh.size}",
+            help=f"give a mesh of {count} devices",
+        )
 
 
 def check_module(module: HloModule) -> None:

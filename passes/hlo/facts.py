@@ -6,8 +6,9 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flint.ir.program import Flag
+from flint.passes.hlo.convolutions import turned_in_convolution
 from flint.passes.hlo.module import Instruction
-from flint.passes.hlo.turned import turned_in_convolution, turned_in_product
+from flint.passes.hlo.turned import turned_in_product
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,7 @@ def turned_operands(i: Instruction, operands: list[Instruction], deps: list[int]
         after = operands[0].shape.dimensions[max(i.dimensions, default=-1) + 1 :]
         return Flag.COLUMNS if any(size > 1 for size in after) else Flag(0)
     if i.opcode == "convolution":
-        numbers = i.convolution_dimension_numbers
-        return turned_in_convolution(numbers, list(operands[1].shape.dimensions), deps)
+        return turned_in_convolution(i, operands, deps)
     if i.opcode != "dot":
         return Flag(0)
     n, (lhs, rhs) = i.dot_dimension_numbers, (list(o.shape.dimensions) for o in operands)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from flint.ir.program import Flag
 
@@ -40,29 +39,6 @@ def _flags(order: int, turned: Flag, seen: Flag) -> Flag:
     if order == _PLAIN:
         return _NONE
     return turned | seen if order == _SEEN else turned
-
-
-def turned_in_convolution(numbers: Any, shape: Sequence[int], deps: Sequence[int]) -> Flag:
-    """Whether the filter of a convolution, which has `shape`, or its result is to be copied into another order.
-
-    A library reads filters as (out, spatial, in). A gradient of a filter has a turned result, and no
-    filter as operand. `numbers` are ConvDimensionNumbers of StableHLO, or HLO's.
-    """
-    spatial, batch = list(numbers.output_spatial_dimensions), numbers.output_batch_dimension
-    features = numbers.output_feature_dimension
-    orders = ([batch, *spatial, features], [batch, features, *spatial])
-    if not any(order == sorted(order) for order in orders):
-        return Flag.TURNED_RESULT
-    filters = list(numbers.kernel_spatial_dimensions)
-    order = [
-        numbers.kernel_output_feature_dimension,
-        *filters,
-        numbers.kernel_input_feature_dimension,
-    ]
-    order = [d for d in order if shape[d] > 1]
-    if order == sorted(order) or len(deps) < 2:
-        return _NONE
-    return Flag.TURNED_LAST if deps[1] == max(deps[:2]) else Flag.TURNED_FIRST
 
 
 def _orders(left: Multiplied, right: Multiplied) -> tuple[int, int]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flint.errors import FlintError, Malformed
+from flint.errors import Malformed
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Group, Mesh
 from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.ir.program import Collective, Flag, Kind, Program, RegionKind
 from flint.passes.hlo import shapes
 from flint.passes.hlo.calls import FREE_TARGETS
-from flint.passes.hlo.check import VIEWS, check_module
+from flint.passes.hlo.check import VIEWS, check_module, check_size
 from flint.passes.hlo.collectives import (
     Message,
     collective_kind,
@@ -27,6 +27,7 @@ from flint.passes.hlo.collectives import (
     reducer,
     reduction,
 )
+from flint.passes.hlo.convolutions import padded, see
 from flint.passes.hlo.cycles import estimated_cycles, prefetches
 from flint.passes.hlo.facts import NOTHING, CapturedFacts, turned_operands
 from flint.passes.hlo.module import (
@@ -96,7 +97,7 @@ def _walked(
     *,
     apart: bool,
 ) -> tuple[Program, tuple[int, ...]]:
-    _check_size(module, mesh)
+    check_size(module, mesh)
     try:
         check_module(module)
         walk = _HloWalk(module, mesh, TripCounts.of(trip_counts), known)
@@ -104,16 +105,6 @@ def _walked(
     except Malformed as error:
         raise malformed(module.source, str(error)) from error
     return walk.builder.build(), results
-
-
-def _check_size(module: HloModule, mesh: Mesh) -> None:
-    count = max(module.num_replicas, 1) * max(module.num_partitions, 1)
-    if module.num_partitions and count != mesh.size:
-        raise FlintError(
-            "FL102",
-            f"{module.source} was compiled for {count} devices, but the mesh {mesh} has {mesh.size}",
-            help=f"give a mesh of {count} devices",
-        )
 
 
 class _HloWalk:
@@ -233,11 +224,28 @@ class _HloWalk:
             flags |= Flag.IN_PLACE
         if i.opcode.endswith("-start"):
             flags |= Flag.ASYNC
+        if self.known.captured and i.opcode == "convolution":
+            return self._convolution(i, scope, work, flags)
         if self.known.captured:
-            flags |= turned_operands(
-                i, self._operands(i, scope), [*flat([scope.rows[o] for o in i.operand_ids])]
-            )
+            flags |= turned_operands(i, self._operands(i, scope), self._reads(i, scope))
         return self._add(i, scope, Kind.COMPUTE, work, flags, part=part)
+
+    def _convolution(self, i: Instruction, scope: _Scope, work: Work, flags: int) -> Rows:
+        operands, deps = self._operands(i, scope), self._reads(i, scope)
+        known = padded(i, operands)
+        if known.operand:
+            deps[0] = see(self.builder, self.module, i, OpClass.PAD, deps[0], known.operand)
+        if known.filter:
+            deps[1] = see(self.builder, self.module, i, OpClass.PAD, deps[1], known.filter)
+        if known.turned_over:
+            shape = operands[1].shape.dimensions
+            deps[1] = see(self.builder, self.module, i, OpClass.REVERSE, deps[1], shape)
+        flags |= turned_operands(i, operands, deps)
+        result = self._add(i, scope, Kind.COMPUTE, work, flags, deps=deps)
+        if not known.result:
+            return result
+        row = see(self.builder, self.module, i, OpClass.PAD, next(flat(result)), known.result)
+        return see(self.builder, self.module, i, OpClass.SLICE, row, i.shape.dimensions)
 
     def _is_scalar_bookkeeping(self, i: Instruction, scope: _Scope) -> bool:
         """Loop counters and indices: they fuse into whatever uses them and cost nothing."""
@@ -285,6 +293,7 @@ class _HloWalk:
         flags: int = 0,
         message: Message | None = None,
         part: Group | None = None,
+        deps: list[int] | None = None,
     ) -> Rows:
         """Append an instruction's row, of which it keeps its part over the axes of `part`.
 
@@ -301,7 +310,7 @@ class _HloWalk:
         idle = kind is Kind.VALUE
         made_for, told = self.known.cause(i)
         shares = Flag.VIEW | (Flag.IN_PLACE if self.known.captured else 0)
-        deps = self._reads(i, scope, 1 if part else None)
+        deps = self._reads(i, scope, 1 if part else None) if deps is None else deps
         row = self.builder.add(
             opcode,
             kind,
@@ -342,7 +351,10 @@ class _HloWalk:
         return OpClass.VALUE if idle and found is OpClass.UNKNOWN else found
 
     def _moved(self, i: Instruction, scope: _Scope) -> int:
-        return sum(shapes.num_bytes(o.shape) for o in self._operands(i, scope))
+        operands = self._operands(i, scope)
+        if class_of(i.opcode) in ELEMENTWISE:  # x * x reads x once
+            operands = list({o.id: o for o in operands}.values())
+        return sum(shapes.num_bytes(o.shape) for o in operands)
 
     def _parts(self, shape: Any, row: int) -> Rows:
         """A tree with `row` at its leaves, or a row for each of several."""

@@ -16,7 +16,7 @@ from flint.ir.program import Flag, Kind, Program
 from flint.passes.base import Pass
 
 #: Types for which XLA has features last in memory, as tensor cores read them.
-_HALVES = ("bfloat16", "float16")
+_FEATURES_LAST = ("bfloat16", "float16", "float32")
 _TURN = "stablehlo.transpose"
 _SEE = "stablehlo.reshape"
 
@@ -33,8 +33,8 @@ class TurnOperands(Pass):
     * `flat`: one that has more dimensions is seen as (batch, m, k) first, and a result of more
       dimensions is (batch, m, n) first. That moves nothing, but its bytes cannot be written over
       by values of another shape.
-    * `filters`: a filter that is not (out, spatial, in) is transposed for convolutions, and the
-      gradient of a filter after its own.
+    * `filters`: a filter that is not (out, spatial, in) is transposed once for all convolutions of a
+      loop or program, and the gradient of a filter after its own.
     """
 
     name: ClassVar[str] = "turn-operands"
@@ -47,6 +47,7 @@ class TurnOperands(Pass):
         seen = {row: work.flattened(row) for row in rows}
         for row in rows:
             work.turned(row, seen[row])
+        work.filters = {}
         for row in _convolutions(program):
             work.turned(row, set())
             work.turned_result(row)
@@ -55,7 +56,7 @@ class TurnOperands(Pass):
 
 def _convolutions(program: Program) -> list[int]:
     chosen = (program.op == OpClass.CONVOLUTION) & (program.kind == Kind.COMPUTE)
-    chosen &= np.isin(program.dtypes, _HALVES)[program.dtype]
+    chosen &= np.isin(program.dtypes, _FEATURES_LAST)[program.dtype]
     return np.flatnonzero(chosen).tolist()
 
 
@@ -68,6 +69,7 @@ class _Turning:
         self.carried = carried(program)
         self.turn, self.see = (self.edit.index("opcode", o) for o in (_TURN, _SEE))
         self.views: dict[tuple[int, int], int] = {}  # by operand and region
+        self.filters: dict[tuple[int, int], int] | None = None  # the same, of those that are turned
 
     def flattened(self, row: int) -> set[int]:
         """Give a product a plain result; returns the operands that are no plain matrices."""
@@ -121,6 +123,21 @@ class _Turning:
         self.changed = True
 
     def _turn(self, row: int, read: int) -> int:
+        if self.filters is None:
+            return self._turning(row, read)
+        key = self._seen_value(read), int(self.program.region[row])
+        if key not in self.filters:
+            self.filters[key] = self._turning(row, read)
+        return self.filters[key]
+
+    def _seen_value(self, row: int) -> int:
+        """The row that a view shows as it is."""
+        p = self.program
+        while p.flags[row] & Flag.VIEW and p.shape[row] == p.shape[p.alias[row]]:
+            row = int(p.alias[row])
+        return row
+
+    def _turning(self, row: int, read: int) -> int:
         size = self.sizes[read]
         work = {
             "kind": Kind.COMPUTE,

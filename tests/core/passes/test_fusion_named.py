@@ -115,7 +115,7 @@ def test_profiles_that_run_pytorch_honour_named_kernels() -> None:
     assert honoured == {
         "inductor": [True, True],
         "megatron": [False, False, True],
-        "xla-gpu": [False] * 12,
-        "xla-gpu+flash": [False] * 13,
+        "xla-gpu": [False] * 14,
+        "xla-gpu+flash": [False] * 15,
         "xla-tpu": [False] * 7,
     }

@@ -23,6 +23,8 @@ BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 of = jax.ShapeDtypeStruct
 CACHE, TOKEN = of((8, 1024, 8, 128), BF16), of((8, 1, 8, 128), BF16)
 WIDE = of((1024, 1024), BF16)
+IMAGE, FILTER, BIAS = of((32, 64, 64, 128), BF16), of((3, 3, 128, 128), BF16), of((128,), BF16)
+ROWS, TAPS = of((8, 2048, 2048), BF16), of((4, 1, 2048), BF16)
 STACK, LAYER = of((16, 512, 512), BF16), of((512, 512), BF16)
 
 
@@ -52,6 +54,32 @@ def rotary(x: Any, cos: Any, sin: Any) -> Any:
 def of_labels(logits: Any, labels: Any) -> Any:
     wide = jax.nn.log_softmax(logits.astype(F32))
     return -jnp.take_along_axis(wide, labels[:, None], 1).mean()
+
+
+def convolution(
+    stride: int, padding: Any, groups: int = 1, dilation: int = 1
+) -> Callable[..., Any]:
+    """A convolution of images or rows, features last."""
+
+    def of_two(x: Any, w: Any) -> Any:
+        numbers = ("NHWC", "HWIO", "NHWC") if x.ndim == 4 else ("NWC", "WIO", "NWC")
+        strides, dilations = (stride,) * (x.ndim - 2), (dilation,) * (x.ndim - 2)
+        return lax.conv_general_dilated(
+            x, w, strides, padding, None, dilations, numbers, feature_group_count=groups
+        )
+
+    return of_two
+
+
+def gradients(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a sum of squares, for both operands."""
+    return jax.grad(lambda x, w: (function(x, w).astype(F32) ** 2).sum(), (0, 1))
+
+
+def residual(x: Any, w: Any, bias: Any, other: Any) -> Any:
+    """A residual block."""
+    one = convolution(1, "SAME")
+    return jax.nn.relu(x + one(jax.nn.relu(one(x, w) + bias), other) + bias)
 
 
 def rms(x: Any, weight: Any) -> Any:
@@ -116,6 +144,45 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...], flo
     "a norm of many columns": (norm_over(1), (of((8, 1024, 512), F32),), (), 67.224),
     "a norm of groups": (norm_over((1, 3)), (of((4, 1024, 32, 8), BF16),), (), 18.893),
     "rows of a table": (lambda w, i: w[i], (of((4096, 512), F32), of((2048,), I32)), (), 8.397),
+    "a stride of two": (convolution(2, "SAME"), (IMAGE, FILTER), (), 112.050),
+    "gradients of a stride of two": (gradients(convolution(2, "SAME")), (IMAGE, FILTER), (), 283.116),
+    "the same in groups": (
+        gradients(convolution(2, "SAME", 4)), (IMAGE, of((3, 3, 32, 128), BF16)), (), 284.844,
+    ),
+    "a convolution of what was before": (
+        convolution(1, [(3, 0)], 2048), (ROWS, TAPS), (), 268.681,
+    ),
+    "gradients of the same": (
+        gradients(convolution(1, [(3, 0)], 2048)), (ROWS, TAPS), (), 805.945,
+    ),
+    "gradients with dilation": (gradients(convolution(1, "SAME", 1, 2)), (IMAGE, FILTER), (), 371.753),
+    "gradients of more padding behind": (
+        gradients(convolution(1, [(1, 2), (1, 2)])), (IMAGE, FILTER), (), 555.975,
+    ),
+    "filters as large as images": (
+        lambda x, w, g: jax.vjp(convolution(1, "SAME"), x, w)[1](g),
+        (of((32, 4, 4, 128), BF16), of((5, 5, 128, 128), BF16), of((32, 4, 4, 128), BF16)), (), 6.226,
+    ),
+    "a transposed convolution": (
+        lambda x, w: lax.conv_transpose(x, w, (2, 2), "SAME"),
+        (of((32, 32, 32, 128), BF16), FILTER), (), 114.196,
+    ),
+    "a residual block of convolutions": (residual, (IMAGE, FILTER, BIAS, FILTER), (), 169.542),
+    "a convolution and its scale": (
+        lambda x, w, s, b: convolution(1, "SAME")(x, w) * s + b, (IMAGE, FILTER, BIAS, BIAS), (), 135.103,
+    ),
+    "a convolution, one thing for each image": (
+        lambda x, w, t: convolution(1, "SAME")(x, w) + t[:, None, None],
+        (IMAGE, FILTER, of((32, 128), BF16)), (), 135.112,
+    ),
+    "a convolution in 32 bits": (
+        lambda x, w, b: jax.nn.relu(convolution(1, "SAME")(x, w) + b),
+        (of((32, 64, 64, 128), F32), of((3, 3, 128, 128), F32), of((128,), F32)), (), 135.988,
+    ),
+    "a convolution that becomes narrower": (
+        lambda x, w: convolution(1, "SAME")(x, w).astype(BF16),
+        (of((32, 64, 64, 128), F32), of((3, 3, 128, 128), F32)), (), 236.650,
+    ),
 }  # fmt: skip
 
 X = of((4096, 1024), BF16)
