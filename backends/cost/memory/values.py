@@ -296,10 +296,38 @@ class _UpdateFinder:
         """
         depends = set(self.read(row))
         changed = {v for v in depends if self.first(v) in self.donated} | {before}
-        made = {v for v in depends - changed if v < len(self.program)}
-        made = {v for v in made if not changed.isdisjoint(self.read(v))}
+        made = self.made_of(depends, changed)
         forward = {v for v in made if self.program.phase[v] == Phase.FORWARD}
-        return next((some for some in (made, forward) if self.is_enough(row, some)), set())
+        wide = self.made_of(depends, changed | self.oldest(row, depends))
+        whole = next((some for some in (wide, made, forward) if self.is_enough(row, some)), set())
+        return self.with_others(row, whole, wide)
+
+    def with_others(self, row: int, orders: set[int], others: set[int]) -> set[int]:
+        """`orders`, and of `others` those that are too small for what `row` reads, if all are."""
+        if orders >= others:
+            return orders
+        there: dict[int, int] = {}
+        for d, value in zip(self.program.dependencies(row).tolist(), self.read(row), strict=True):
+            there[value] = max(there.get(value, 0), int(self.program.result_bytes[d]))
+        left = sum(b for v, b in there.items() if v not in orders) - self.program.operand_bytes[row]
+        small = {v for v in others - orders if there[v] <= left}
+        return orders | small if sum(there[v] for v in small) <= left else orders
+
+    def made_of(self, values: set[int], changed: set[int]) -> set[int]:
+        """Those of `values` that a row made which reads what is changed later."""
+        made = {v for v in values - changed if v < len(self.program)}
+        return {v for v in made if not changed.isdisjoint(self.read(v))}
+
+    def oldest(self, row: int, values: set[int]) -> set[int]:
+        """The oldest that are not made of each other, up to the bytes that `row` writes: parameters
+        that the step made anew."""
+        found, left = set[int](), int(self.program.result_bytes[row])
+        for value in sorted(v for v in values if v < len(self.program)):
+            size = int(self.program.result_bytes[value])
+            if size <= left and found.isdisjoint(self.read(value)):
+                found.add(value)
+                left -= size
+        return found
 
     def is_enough(self, row: int, without: set[int]) -> bool:
         """Whether a row's other dependencies have all the bytes that it reads."""

@@ -202,7 +202,7 @@ def _session(job: Job, timeline: DeviceTimeline) -> Session:
 def _connect(session: Session, recorder: Recorder, states: States, job: Job, fakes: Fakes) -> None:
     def start() -> None:
         recorder.restart()
-        states.forget()
+        states.begin()
 
     session.phases.on_start = start
     session.phases.on_call = recorder.called
