@@ -97,6 +97,14 @@ class ModulePaths:
             module = parent
         return module
 
+    def are_on_device(self, first: object, module: object) -> bool:
+        """Whether modules are of one model, that has parameters, and all on the device."""
+        if not isinstance(first, torch.nn.Module) or not isinstance(module, torch.nn.Module):
+            return False
+        root = self._root_of(module)
+        devices = {p.device.type for p in root.parameters()}
+        return self._root_of(first) is root and bool(devices) and not devices & {"cpu", "meta"}
+
     def named_parameters(self) -> dict[int, tuple[str, nn.Parameter]]:
         """`id(parameter)` to its path and itself, over all models; a tied one has its first."""
         found: dict[int, tuple[str, nn.Parameter]] = {}

@@ -47,7 +47,7 @@ from flint.frontends.torch_world.record.modules import ModulePaths
 from flint.frontends.torch_world.record.phases import Phases, StepDone
 from flint.frontends.torch_world.record.rank_questions import questions_of_program
 from flint.frontends.torch_world.record.recorder import Recorder
-from flint.frontends.torch_world.record.recording import GroupInfo, Recording
+from flint.frontends.torch_world.record.recording import Event, GroupInfo, Recording
 from flint.frontends.torch_world.record.serving import condensed
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.files import (
@@ -205,6 +205,9 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job, fak
         states.begin()
 
     session.phases.on_start = start
+    session.phases.is_moved = lambda first, module: (
+        all(map(_is_of_moving, recorder.events)) and session.modules.are_on_device(first, module)
+    )
     session.phases.on_call = recorder.called
     session.phases.on_end = recorder.mark_end
     session.phases.on_done = states.settle
@@ -225,6 +228,12 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job, fak
         ),
     )
     KNOWN_LIST.set(session.values.known_list)
+
+
+def _is_of_moving(event: Event) -> bool:
+    """Whether an event may be of a model that is brought to the device, or to another type."""
+    copies = not event.inputs or event.op.startswith("aten._to_copy")
+    return copies and not event.module
 
 
 def _make_device(session: Session, job: Job) -> None:
