@@ -375,9 +375,8 @@ class _Layout:
             sizes.append(sum(self.storage.size[r] for r in roots))
         if sum(sizes) > int(self.program.operand_bytes[row]):
             return set(values)
-        before = np.cumsum(sizes[:-1])
         written = int(self.program.result_bytes[row])
-        return {v for v, at in zip(values, before, strict=True) if at < written}
+        return {v for v, at in zip(values, np.cumsum(sizes[:-1]), strict=True) if at < written}
 
     def _reads(self, row: int) -> list[int]:
         """The dependencies of a row that are more than an order."""

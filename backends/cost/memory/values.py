@@ -295,35 +295,28 @@ class _UpdateFinder:
         A gradient may be too, that of a convolution's weight: then what the forward pass made.
         """
         depends = set(self.read(row))
-        changed = {v for v in depends if self.first(v) in self.donated} | {before}
-        made = self.made_of(depends, changed)
+        changed = self.changed_beside(row, before)
+        changed |= {v for v in depends if self.first(v) in self.donated}
+        made = {v for v in depends - changed if v < len(self.program)}
+        made = {v for v in made if not changed.isdisjoint(self.read(v))}
         forward = {v for v in made if self.program.phase[v] == Phase.FORWARD}
-        wide = self.made_of(depends, changed | self.oldest(row, depends))
-        whole = next((some for some in (wide, made, forward) if self.is_enough(row, some)), set())
-        return self.with_others(row, whole, wide)
+        whole = next((some for some in (made, forward) if self.is_enough(row, some)), set())
+        return self.with_others(row, whole, made)
 
     def with_others(self, row: int, orders: set[int], others: set[int]) -> set[int]:
         """`orders`, and of `others` those that are too small for what `row` reads, if all are."""
-        if orders >= others:
-            return orders
-        there: dict[int, int] = {}
-        for d, value in zip(self.program.dependencies(row).tolist(), self.read(row), strict=True):
-            there[value] = max(there.get(value, 0), int(self.program.result_bytes[d]))
+        sizes = self.program.result_bytes[self.program.dependencies(row)].tolist()
+        there = dict(sorted(zip(self.read(row), sizes, strict=True)))  # of views the largest
         left = sum(b for v, b in there.items() if v not in orders) - self.program.operand_bytes[row]
         small = {v for v in others - orders if there[v] <= left}
         return orders | small if sum(there[v] for v in small) <= left else orders
 
-    def made_of(self, values: set[int], changed: set[int]) -> set[int]:
-        """Those of `values` that a row made which reads what is changed later."""
-        made = {v for v in values - changed if v < len(self.program)}
-        return {v for v in made if not changed.isdisjoint(self.read(v))}
-
-    def oldest(self, row: int, values: set[int]) -> set[int]:
-        """The oldest that are not made of each other, up to the bytes that `row` writes: parameters
-        that the step made anew."""
-        found, left = set[int](), int(self.program.result_bytes[row])
-        for value in sorted(v for v in values if v < len(self.program)):
-            size = int(self.program.result_bytes[value])
+    def changed_beside(self, row: int, before: int) -> set[int]:
+        """The oldest values, not made of each other, up to the bytes that `row` writes."""
+        sizes = self.program.result_bytes
+        found, left = {before}, int(sizes[row])
+        for value in [before, *sorted(set(self.read(row)) - {before})]:
+            size = int(sizes[value]) if value < len(self.program) else left + 1
             if size <= left and found.isdisjoint(self.read(value)):
                 found.add(value)
                 left -= size

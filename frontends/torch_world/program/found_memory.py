@@ -67,11 +67,11 @@ def replaced(recording: Recording) -> set[int]:
 
     Other memory has their place then: parameters that are made anew, running averages.
     """
-    events, storages = recording.events, recording.storages
+    events = recording.events
     used = {t.storage: n for n, e in enumerate(events) for t in (*e.inputs, *e.outputs)}
     gone = {s for s, at in recording.freed if used.get(s, at) < at < len(events)}
-    named = {s for s, info in storages.items() if info.role not in DONATED_ROLES}
-    return gone - named - recording.older.keys()
+    others = {s for s, info in recording.storages.items() if info.role not in DONATED_ROLES}
+    return gone - others - recording.older.keys()
 
 
 def _add_persistent(storage: int, recording: Recording, found: dict[int, TensorInfo]) -> None:

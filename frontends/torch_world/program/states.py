@@ -36,8 +36,7 @@ class States:
         """The recorded step starts, unless another start follows: what has a name is found by it."""
         self._gradients.clear()
         with without_modes():
-            found = self._find().items()
-        self._began = {s: i for s, i in found if i.role in DONATED_ROLES and not i.on_host}
+            self._began = {s: i for s, i in self._find().items() if i.role in DONATED_ROLES}
 
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
         """Before `optimizer.step`: afterwards the gradients may be gone."""
@@ -79,7 +78,7 @@ class States:
         for storage, info in found.items():
             places = left.get((info.role, info.name)) if storage not in self._began else None
             place = places.pop(0) if places else storage
-            named.setdefault(place, self._began[place] if place != storage else info)
+            named.setdefault(place, info if place == storage else self._began[place])
         return named
 
     def _find(self) -> dict[int, StorageInfo]:

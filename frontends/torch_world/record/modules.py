@@ -97,13 +97,11 @@ class ModulePaths:
             module = parent
         return module
 
-    def are_on_device(self, first: object, module: object) -> bool:
+    def are_on_device(self, *modules: object) -> bool:
         """Whether modules are of one model, that has parameters, and all on the device."""
-        if not isinstance(first, torch.nn.Module) or not isinstance(module, torch.nn.Module):
-            return False
-        root = self._root_of(module)
-        devices = {p.device.type for p in root.parameters()}
-        return self._root_of(first) is root and bool(devices) and not devices & {"cpu", "meta"}
+        roots = {self._root_of(m) for m in modules if isinstance(m, torch.nn.Module)}
+        devices = {p.device.type for root in roots for p in root.parameters()}
+        return len(roots) == 1 and bool(devices) and not devices & {"cpu", "meta"}
 
     def named_parameters(self) -> dict[int, tuple[str, nn.Parameter]]:
         """`id(parameter)` to its path and itself, over all models; a tied one has its first."""

@@ -38,8 +38,7 @@ class Phases:
         self._steps_of: tuple[set[int], set[int]] = (set(), set())
         self.apart = False  #: whether the last step was of other optimizers than the one before
         self.on_start: Callable[[], None] = lambda: None
-        #: Whether a model ran on the host, and only came to the device since: when what it does there
-        #: was asked for, or a parametrization registered. Called with modules, the first and this one.
+        #: Of the first module and one that starts: whether all since then moved their model.
         self.is_moved: Callable[[Any, Any], bool] = lambda first, module: False
         self._first: object = None
         self.on_call: Callable[[int], None] = lambda module: None

@@ -205,8 +205,8 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job, fak
         states.begin()
 
     session.phases.on_start = start
-    session.phases.is_moved = lambda first, module: (
-        all(map(_is_of_moving, recorder.events)) and session.modules.are_on_device(first, module)
+    session.phases.is_moved = lambda *modules: (
+        all(map(_moves, recorder.events)) and session.modules.are_on_device(*modules)
     )
     session.phases.on_call = recorder.called
     session.phases.on_end = recorder.mark_end
@@ -230,10 +230,9 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job, fak
     KNOWN_LIST.set(session.values.known_list)
 
 
-def _is_of_moving(event: Event) -> bool:
-    """Whether an event may be of a model that is brought to the device, or to another type."""
-    copies = not event.inputs or event.op.startswith("aten._to_copy")
-    return copies and not event.module
+def _moves(event: Event) -> bool:
+    """Whether an event may bring a model to the device, or to another type."""
+    return not event.module and (not event.inputs or event.op.startswith("aten._to_copy"))
 
 
 def _make_device(session: Session, job: Job) -> None:
