@@ -205,9 +205,8 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job, fak
         states.begin()
 
     session.phases.on_start = start
-    session.phases.is_moved = lambda *modules: (
-        all(map(_moves, recorder.events)) and session.modules.are_on_device(*modules)
-    )
+    on_device = session.modules.are_on_device
+    session.phases.is_moved = lambda *m: all(map(_moves, recorder.events)) and on_device(*m)
     session.phases.on_call = recorder.called
     session.phases.on_end = recorder.mark_end
     session.phases.on_done = states.settle
