@@ -127,6 +127,8 @@ class _Layout:
         for row in np.flatnonzero(parts).tolist():
             self.maker[row] = self.values.of_row[program.alias[row]]
         self.eager = eager_updates(program, self.values, value_bytes(program))
+        #: Values that the program lets go of, each with the row that does.
+        self.freed: dict[int, int] = {}
         self.last, self.reader = self._readers()
         self.storage = self._storage()
         self.whole: list[int] = type_bytes(program).tolist()
@@ -155,18 +157,17 @@ class _Layout:
         owners, targets = program.dep_owner.tolist(), program.deps.tolist()
         reads = self.eager.reads.tolist()
         frees = (program.op == OpClass.FREED).tolist()
-        freed: dict[int, int] = {}
         for row, target, used in zip(owners, targets, reads, strict=True):
             if not used or not alive[row] or values.of_row[row] != row or self.maker[row] != row:
                 continue  # to see a value in another way, or a part of it, is no use of it
             value = values.read(target, self._reads_in(row))
             if frees[row]:
-                freed[value] = row
+                self.freed[value] = row
                 continue
             moment = self._last_moment(row, value)
             if moment >= last[value]:
                 last[value], reader[value] = moment, row
-        for value, row in freed.items():
+        for value, row in self.freed.items():
             last[value], reader[value] = 2 * row, row
         for carry in values.changing:
             made = values.read(carry.produced, carry.region)
@@ -366,18 +367,16 @@ class _Layout:
         and have the bytes that it writes. Where all that is there is not read, something of it is
         written over (`_foreach_copy_`), and nothing tells which.
         """
-        program = self.program
         values = sorted({self.values.read(d, self.region[row]) for d in self._reads(row)})
-        sizes = [self._bytes_behind(v) for v in values]
-        if sum(sizes) > int(program.operand_bytes[row]):
+        sizes, counted = [0], set[int]()
+        for value in values:
+            roots = {self.storage.root(v) for v in {*self.held.get(value, ()), value}} - counted
+            counted |= roots
+            sizes.append(sum(self.storage.size[r] for r in roots))
+        if sum(sizes) > int(self.program.operand_bytes[row]):
             return set(values)
-        before = np.cumsum([0, *sizes[:-1]])
-        return {v for v, at in zip(values, before, strict=True) if at < program.result_bytes[row]}
-
-    def _bytes_behind(self, value: int) -> int:
-        """Bytes of a value, and of all others that it stands for."""
-        root, size = self.storage.root, self.storage.size
-        return sum(size[r] for r in {root(v) for v in {*self.held.get(value, ()), value}})
+        written = int(self.program.result_bytes[row])
+        return {v for v, at in zip(values, np.cumsum(sizes[:-1]), strict=True) if at < written}
 
     def _reads(self, row: int) -> list[int]:
         """The dependencies of a row that are more than an order."""
@@ -447,7 +446,8 @@ class _Layout:
         program, storage = self.program, self.storage
         end = 2 * self.count - 1
         for row in np.flatnonzero(program.kind == Kind.PARAMETER).tolist():
-            storage.reserve(row, end)
+            if row not in self.freed:
+                storage.reserve(row, end)
         roots = sorted({storage.root(value) for value in range(len(self.values))})
         number = {root: b for b, root in enumerate(roots)}
         spans = [storage.span(root) for root in roots]

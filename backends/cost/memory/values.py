@@ -295,11 +295,32 @@ class _UpdateFinder:
         A gradient may be too, that of a convolution's weight: then what the forward pass made.
         """
         depends = set(self.read(row))
-        changed = {v for v in depends if self.first(v) in self.donated} | {before}
+        changed = self.changed_beside(row, before)
+        changed |= {v for v in depends if self.first(v) in self.donated}
         made = {v for v in depends - changed if v < len(self.program)}
         made = {v for v in made if not changed.isdisjoint(self.read(v))}
         forward = {v for v in made if self.program.phase[v] == Phase.FORWARD}
-        return next((some for some in (made, forward) if self.is_enough(row, some)), set())
+        whole = next((some for some in (made, forward) if self.is_enough(row, some)), set())
+        return self.with_others(row, whole, made)
+
+    def with_others(self, row: int, orders: set[int], others: set[int]) -> set[int]:
+        """`orders`, and of `others` those that are too small for what `row` reads, if all are."""
+        sizes = self.program.result_bytes[self.program.dependencies(row)].tolist()
+        there = dict(sorted(zip(self.read(row), sizes, strict=True)))  # of views the largest
+        left = sum(b for v, b in there.items() if v not in orders) - self.program.operand_bytes[row]
+        small = {v for v in others - orders if there[v] <= left}
+        return orders | small if sum(there[v] for v in small) <= left else orders
+
+    def changed_beside(self, row: int, before: int) -> set[int]:
+        """The oldest values, not made of each other, up to the bytes that `row` writes."""
+        sizes = self.program.result_bytes
+        found, left = {before}, int(sizes[row])
+        for value in [before, *sorted(set(self.read(row)) - {before})]:
+            size = int(sizes[value]) if value < len(self.program) else left + 1
+            if size <= left and found.isdisjoint(self.read(value)):
+                found.add(value)
+                left -= size
+        return found
 
     def is_enough(self, row: int, without: set[int]) -> bool:
         """Whether a row's other dependencies have all the bytes that it reads."""

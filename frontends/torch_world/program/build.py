@@ -10,6 +10,7 @@ from flint.frontends.torch_world.program.found_memory import (
     DONATED_ROLES,
     found_memory,
     leaving_together,
+    replaced,
 )
 from flint.frontends.torch_world.program.groups import Channels, Messages, group_of
 from flint.frontends.torch_world.program.memory import FUNCTIONAL, Memory, StreamOrder
@@ -147,7 +148,6 @@ class _Build:
         changed = {s for e in self.recording.events for s in e.writes}
         for storage, tensor in found_memory(self.recording).items():
             info = self.recording.storages.get(storage)
-            named = info is not None and info.name
             on_host = info is not None and info.on_host
             role = info.role if info else "other"
             donated = role in DONATED_ROLES and storage in changed
@@ -158,11 +158,12 @@ class _Build:
                 dtype=dtype_name(tensor.dtype),
                 shape=tensor.shape,
                 result_bytes=tensor.num_bytes,
-                name=f"{role}.{info.name}" if info and named else role,
+                name=f"{role}.{info.name}" if info and info.name else role,
                 flags=Flag.DONATED if donated else 0,
             )
             self.arguments[storage] = row
             self.memory.provide(storage, row, tensor.num_bytes)
+        self.shown |= replaced(self.recording) & self.arguments.keys()
         for storages, num_bytes in leaving_together(self.recording):
             row = self.builder.add("torch.held", Kind.VALUE, result_bytes=num_bytes)
             for storage in storages:
@@ -218,7 +219,8 @@ class _Build:
         """A row for memory that the program let go of now, but not at its last use."""
         late: set[int] = set()
         for storage in self.freed.get(len(self.rows), ()):
-            if storage in self.arguments or storage in self.gradients or storage in self.returning:
+            stays = storage in self.arguments and storage not in self.shown
+            if stays or storage in self.gradients or storage in self.returning:
                 continue
             if storage in self.shown or self.memory.last_use(storage) < self.last_row:
                 late |= self.memory.writers(storage)

@@ -46,7 +46,7 @@ def found_memory(recording: Recording) -> dict[int, TensorInfo]:
                 _add_older(tensor, recording, found)
             known.add(tensor.storage)
     for storage in recording.storages:
-        if storage not in known:
+        if storage not in known and storage not in recording.leaving:
             _add_persistent(storage, recording, found)
     for storage, num_bytes in recording.older.items():
         if storage not in known | found.keys():  # and nothing in the step uses it
@@ -60,6 +60,18 @@ def leaving_together(recording: Recording) -> list[tuple[list[int], int]]:
     for storage in recording.leaving:
         ends.setdefault(freed[storage], []).append(storage)
     return [(group, sum(map(recording.leaving.__getitem__, group))) for group in ends.values()]
+
+
+def replaced(recording: Recording) -> set[int]:
+    """Storages that are there before the step, and that it lets go of on its way for good.
+
+    Other memory has their place then: parameters that are made anew, running averages.
+    """
+    events = recording.events
+    used = {t.storage: n for n, e in enumerate(events) for t in (*e.inputs, *e.outputs)}
+    gone = {s for s, at in recording.freed if used.get(s, at) < at < len(events)}
+    others = {s for s, info in recording.storages.items() if info.role not in DONATED_ROLES}
+    return gone - others - recording.older.keys()
 
 
 def _add_persistent(storage: int, recording: Recording, found: dict[int, TensorInfo]) -> None:

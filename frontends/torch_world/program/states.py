@@ -8,6 +8,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from flint.frontends.torch_private import local_tensor, without_modes
+from flint.frontends.torch_world.program.found_memory import DONATED_ROLES
 from flint.frontends.torch_world.record.modules import ModulePaths
 from flint.frontends.torch_world.record.recorder import Recorder
 from flint.frontends.torch_world.record.recording import DeviceMeshInfo, Placement, StorageInfo
@@ -29,10 +30,13 @@ class States:
         self._optimizers: dict[int, Any] = {}
         self._gradients: dict[int, tuple[Any, Any, int]] = {}
         self._named: dict[int, StorageInfo] | None = None
+        self._began: dict[int, StorageInfo] = {}
 
-    def forget(self) -> None:
-        """The recorded step starts."""
+    def begin(self) -> None:
+        """The recorded step starts, unless another start follows: what has a name is found by it."""
         self._gradients.clear()
+        with without_modes():
+            self._began = {s: i for s, i in self._find().items() if i.role in DONATED_ROLES}
 
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
         """Before `optimizer.step`: afterwards the gradients may be gone."""
@@ -61,8 +65,21 @@ class States:
     def settle(self) -> None:
         """Name storages now: trainers clean up when they are left, and move models to the host."""
         with without_modes():
-            self._named = self._find()
+            self._named = self._as_begun(self._find())
             self._recorder.storages.settle()
+
+    def _as_begun(self, found: dict[int, StorageInfo]) -> dict[int, StorageInfo]:
+        """Where the step puts other memory behind a name (`p.data = ...`), that which it finds has it."""
+        left: dict[tuple[str, str], list[int]] = {}
+        for storage, info in self._began.items():
+            if storage not in found or found[storage].role not in DONATED_ROLES:
+                left.setdefault((info.role, info.name), []).append(storage)
+        named: dict[int, StorageInfo] = {}
+        for storage, info in found.items():
+            places = left.get((info.role, info.name)) if storage not in self._began else None
+            place = places.pop(0) if places else storage
+            named.setdefault(place, info if place == storage else self._began[place])
+        return named
 
     def _find(self) -> dict[int, StorageInfo]:
         for mesh in self._meshes:

@@ -97,6 +97,12 @@ class ModulePaths:
             module = parent
         return module
 
+    def are_on_device(self, *modules: object) -> bool:
+        """Whether modules are of one model, that has parameters, and all on the device."""
+        roots = {self._root_of(m) for m in modules if isinstance(m, torch.nn.Module)}
+        devices = {p.device.type for root in roots for p in root.parameters()}
+        return len(roots) == 1 and bool(devices) and not devices & {"cpu", "meta"}
+
     def named_parameters(self) -> dict[int, tuple[str, nn.Parameter]]:
         """`id(parameter)` to its path and itself, over all models; a tied one has its first."""
         found: dict[int, tuple[str, nn.Parameter]] = {}

@@ -38,6 +38,9 @@ class Phases:
         self._steps_of: tuple[set[int], set[int]] = (set(), set())
         self.apart = False  #: whether the last step was of other optimizers than the one before
         self.on_start: Callable[[], None] = lambda: None
+        #: Of the first module and one that starts: whether all since then moved their model.
+        self.is_moved: Callable[[Any, Any], bool] = lambda first, module: False
+        self._first: object = None
         self.on_call: Callable[[int], None] = lambda module: None
         self.on_optimizer: Callable[[Any], None] = lambda optimizer: None
         self.on_end: Callable[[], None] = lambda: None
@@ -86,7 +89,9 @@ class Phases:
             return
         self.settle()
         self._after_backward = False
-        if not self.recording and self.done_steps == 0 and self.steps < 2:
+        starts = not self.recording or self.is_moved(self._first, module)
+        if starts and self.done_steps == 0 and self.steps < 2:
+            self._first = module
             self._start()
         if self.recording:
             self.on_call(id(module))

@@ -47,7 +47,7 @@ from flint.frontends.torch_world.record.modules import ModulePaths
 from flint.frontends.torch_world.record.phases import Phases, StepDone
 from flint.frontends.torch_world.record.rank_questions import questions_of_program
 from flint.frontends.torch_world.record.recorder import Recorder
-from flint.frontends.torch_world.record.recording import GroupInfo, Recording
+from flint.frontends.torch_world.record.recording import Event, GroupInfo, Recording
 from flint.frontends.torch_world.record.serving import condensed
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.files import (
@@ -202,9 +202,11 @@ def _session(job: Job, timeline: DeviceTimeline) -> Session:
 def _connect(session: Session, recorder: Recorder, states: States, job: Job, fakes: Fakes) -> None:
     def start() -> None:
         recorder.restart()
-        states.forget()
+        states.begin()
 
     session.phases.on_start = start
+    on_device = session.modules.are_on_device
+    session.phases.is_moved = lambda *m: all(map(_moves, recorder.events)) and on_device(*m)
     session.phases.on_call = recorder.called
     session.phases.on_end = recorder.mark_end
     session.phases.on_done = states.settle
@@ -225,6 +227,11 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job, fak
         ),
     )
     KNOWN_LIST.set(session.values.known_list)
+
+
+def _moves(event: Event) -> bool:
+    """Whether an event may bring a model to the device, or to another type."""
+    return not event.module and (not event.inputs or event.op.startswith("aten._to_copy"))
 
 
 def _make_device(session: Session, job: Job) -> None:

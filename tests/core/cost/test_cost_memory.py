@@ -345,22 +345,6 @@ def test_a_program_without_rows_needs_nothing() -> None:
     assert used(Rows()).peak_bytes == 0
 
 
-def test_an_optimizer_for_all_parameters_makes_none_of_them_larger() -> None:
-    rows = Rows()
-    weights = [rows.parameter(flags=Flag.DONATED) for _ in range(3)]
-    gradients = [rows.op("aten.mm", w) for w in weights]
-    updated = rows.op(
-        "aten._fused_adamw_",
-        *weights,
-        *gradients,
-        result_bytes=6 * 64,
-        alias=weights[0],
-        flags=Flag.IN_PLACE,
-    )
-    rows.op("aten.mm", updated)
-    assert peak(rows) == 7  # weights, gradients, which it changed too, and the product
-
-
 def test_what_one_operator_changes_stays_as_long_as_its_result() -> None:
     rows = Rows()
     gradients = [rows.op("aten.mm", rows.parameter()) for _ in range(3)]
@@ -445,21 +429,3 @@ def test_memory_that_is_written_anew_was_free_in_between() -> None:
         )
         rows.op("aten.mm", narrow)
         assert peak(rows) == expected
-
-
-def test_an_optimizer_for_all_parameters_keeps_nothing_that_read_them() -> None:
-    rows = Rows()
-    weights = [rows.parameter(flags=Flag.DONATED) for _ in range(2)]
-    wide = [rows.op("aten.mm", w, result_bytes=640) for w in weights]
-    gradients = [rows.op("aten.mm", w) for w in wide]
-    rows.op("aten.mm", *gradients)
-    rows.op(
-        "aten._fused_adamw_",
-        *(*weights, *wide, *gradients),
-        operand_bytes=4 * 64,
-        result_bytes=4 * 64,
-        alias=weights[0],
-        flags=Flag.IN_PLACE,
-    )
-    assert peak(rows) == 2 + 10 + 10 + 1
-    assert memory_use(rows.build()).curve[-1][1] == 4 * 64
