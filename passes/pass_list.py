@@ -37,7 +37,7 @@ _PLACES = {
     "fuse-chains": "fusion.chains:FuseChains",
     "fuse-kernels": "fusion.kernels:FuseKernels",
     "fuse-tpu-products": "fusion.tpu:FuseTpuProducts",
-    "fuse-convolutions": "fusion.xla_gpu.fuse_convolutions:FuseConvolutions",
+    "fuse-convolutions": "rewrites.library_convolutions:FuseConvolutions",
     "join-collectives": "fusion.xla_gpu.join_collectives:JoinCollectives",
     "merge-products": "fusion.xla_gpu.merge_products:MergeProducts",
     "narrow-collectives": "rewrites.narrow_collectives:NarrowCollectives",

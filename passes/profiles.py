@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from flint.passes.base import Pass
 
 
+#: Convolutions that pad, cut and turn by themselves.
+_PLAIN = "library-convolutions{kernels=false}"
+
+
 @dataclass(frozen=True)
 class KernelTarget:
     """A named, fixed list of passes, applied in order, and those that make kernels after them.
@@ -27,7 +31,7 @@ class KernelTarget:
     name: str
     summary: str
     rewriting: str = ""
-    fusing: str = "fuse-kernels"
+    fusing: str = f"{_PLAIN},fuse-kernels"
 
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
@@ -76,6 +80,7 @@ PROFILES: dict[str, KernelTarget] = {
             "xla-tpu",
             "XLA for TPUs: dead code, all-reduce of sums, reduce-scatter",
             _XLA,
+            f"{_PLAIN},"
             'expand-ragged{rows=false},select-scatters,read-slices,fuse-chains{blocks="" prologue=any '
             "epilogue=any siblings=any parts=false},"
             "fuse-tpu-products,write-slices,copy-overwritten",
@@ -84,6 +89,7 @@ PROFILES: dict[str, KernelTarget] = {
             "inductor",
             "torch.compile: dead code; one kernel for each chain, softmax, norm and attention",
             "drop-dead-code",
+            f"{_PLAIN},"
             "fuse-attention{named=true},fuse-chains{blocks=shared "
             'epilogue="" siblings=any operators=true slices=true named=true}',
         ),
@@ -91,7 +97,7 @@ PROFILES: dict[str, KernelTarget] = {
             "megatron",
             "Megatron-LM: kernels that the program names; each layer has its own arrays",
             _XLA,
-            "separate-layers,use-blas,"
+            f"{_PLAIN},separate-layers,use-blas,"
             'fuse-chains{blocks=shared epilogue="" siblings="" slices=true named=true}',
         ),
         KernelTarget("eager", "PyTorch without a compiler: each operator is a kernel", fusing=""),

@@ -20,7 +20,7 @@ from flint.passes.hlo import shapes
 from flint.passes.hlo.module import HloModule, Instruction, location, scope_and_phase
 
 
-class Role(Enum):
+class CudnnCall(Enum):
     """Which of a library's convolutions one is."""
 
     FORWARD = 0
@@ -42,25 +42,25 @@ class Padded:
     turned_over: bool = False
 
 
-def role_of(i: Instruction, operands: Sequence[Instruction]) -> Role:
+def role_of(i: Instruction, operands: Sequence[Instruction]) -> CudnnCall:
     """Which of a library's convolutions an HLO convolution is."""
     windows = i.window.dimensions
     if any(w.window_reversal or _stride(w) != 1 for w in windows) or i.feature_group_count > 1:
-        return Role.FORWARD
+        return CudnnCall.FORWARD
     if _is_filter_gradient(i, windows):
-        return Role.FILTER_GRADIENT
+        return CudnnCall.FILTER_GRADIENT
     is_one = all(w.size == 1 for w in windows) and any(_holes(w) > 1 for w in windows)
     plain = all(max(w.window_dilation, 1) == 1 for w in windows)
     if plain and (is_one or _is_turned_over(i, operands[1])) and _fits(i, operands[0]):
-        return Role.INPUT_GRADIENT
-    return Role.FORWARD
+        return CudnnCall.INPUT_GRADIENT
+    return CudnnCall.FORWARD
 
 
 def padded(i: Instruction, operands: Sequence[Instruction]) -> Padded:
     """What is padded before a convolution, and what is cut after it."""
     role, shape, result = role_of(i, operands), list(operands[0].shape.dimensions), i.shape
     numbers, windows = i.convolution_dimension_numbers, i.window.dimensions
-    if role is Role.INPUT_GRADIENT:
+    if role is CudnnCall.INPUT_GRADIENT:
         cut = list(result.dimensions)
         for d, read, w in zip(
             numbers.output_spatial_dimensions,
@@ -73,7 +73,7 @@ def padded(i: Instruction, operands: Sequence[Instruction]) -> Padded:
         is_cut, backwards = cut != list(result.dimensions), _is_turned_over(i, operands[1])
         return Padded(result=tuple(cut) if is_cut else None, turned_over=backwards)
     before = list(shape)
-    if role is Role.FILTER_GRADIENT:
+    if role is CudnnCall.FILTER_GRADIENT:
         sizes = [result.dimensions[d] for d in numbers.output_spatial_dimensions]
         for d, w, size in zip(numbers.input_spatial_dimensions, windows, sizes, strict=True):
             low, high = _filter_padding(w, shape[d], size)
@@ -98,7 +98,7 @@ def turned_in_convolution(
     found = Flag(0)
     if not _is_image(batch, spatial, numbers.output_feature_dimension):
         found |= Flag.TURNED_RESULT
-    if role_of(i, operands) is Role.FILTER_GRADIENT or len(deps) < 2:
+    if role_of(i, operands) is CudnnCall.FILTER_GRADIENT or len(deps) < 2:
         return found
     first = Flag.TURNED_FIRST if deps[0] == min(deps[:2]) else Flag.TURNED_LAST
     last = Flag.TURNED_LAST if first == Flag.TURNED_FIRST else Flag.TURNED_FIRST
@@ -114,26 +114,47 @@ def turned_in_convolution(
     return found if filters == sorted(filters) else found | last
 
 
-def see(
-    builder: ProgramBuilder,
-    module: HloModule,
-    i: Instruction,
-    op: OpClass,
-    row: int,
-    shape: Sequence[int],
-) -> int:
-    """A view of what a convolution reads or makes, with padding or without; returns its row.
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """What a convolution sees of the values that it reads and makes, as views that move nothing.
 
-    It moves nothing. Where a library needs it to, a kernel stands for it
+    Where a library cannot see it like that, a kernel stands for a view
     (`passes/rewrites/library_convolutions.py`).
     """
-    scope, phase = scope_and_phase(i)
-    element_bytes = shapes.num_bytes(i.shape) // max(math.prod(i.shape.dimensions), 1)
-    return builder.add(
-        f"hlo.{op.name.lower()}", Kind.VALUE, op=op, deps=[row], alias=row, flags=Flag.VIEW,
-        dtype=shapes.first(i.shape)[0], shape=tuple(shape), scope=scope, phase=phase,
-        result_bytes=element_bytes * math.prod(shape), location=location(i, module),
-    )  # fmt: skip
+
+    builder: ProgramBuilder
+    module: HloModule
+    convolution: Instruction
+    read: list[Instruction]
+
+    def operands(self, rows: list[int]) -> list[int]:
+        """The rows that a convolution reads, with views for those of `rows` that it sees otherwise."""
+        known, (image, kernel, *others) = padded(self.convolution, self.read), rows
+        if known.operand:
+            image = self._see(OpClass.PAD, image, known.operand)
+        if known.filter:
+            kernel = self._see(OpClass.PAD, kernel, known.filter)
+        if known.turned_over:
+            kernel = self._see(OpClass.REVERSE, kernel, self.read[1].shape.dimensions)
+        return [image, kernel, *others]
+
+    def result(self, row: int) -> int:
+        """The row of a convolution, or a view of the part that is kept."""
+        whole = padded(self.convolution, self.read).result
+        if whole is None:
+            return row
+        kept = self.convolution.shape.dimensions
+        return self._see(OpClass.SLICE, self._see(OpClass.PAD, row, whole), kept)
+
+    def _see(self, op: OpClass, row: int, shape: Sequence[int]) -> int:
+        i = self.convolution
+        scope, phase = scope_and_phase(i)
+        element_bytes = shapes.num_bytes(i.shape) // max(math.prod(i.shape.dimensions), 1)
+        return self.builder.add(
+            f"hlo.{op.name.lower()}", Kind.VALUE, op=op, deps=[row], alias=row, flags=Flag.VIEW,
+            dtype=shapes.first(i.shape)[0], shape=tuple(shape), scope=scope, phase=phase,
+            result_bytes=element_bytes * math.prod(shape), location=location(i, self.module),
+        )  # fmt: skip
 
 
 def _is_image(batch: int, spatial: list[int], features: int) -> bool:

@@ -27,7 +27,7 @@ from flint.passes.hlo.collectives import (
     reducer,
     reduction,
 )
-from flint.passes.hlo.convolutions import padded, see
+from flint.passes.hlo.convolutions import Windows
 from flint.passes.hlo.cycles import estimated_cycles, prefetches
 from flint.passes.hlo.facts import NOTHING, CapturedFacts, turned_operands
 from flint.passes.hlo.module import (
@@ -82,9 +82,8 @@ def module_with_results(
     *,
     apart: bool = True,
 ) -> tuple[Program, tuple[int, ...]]:
-    """As `module_to_program`, and for each result of the module a row that holds it, with `apart` one of its own.
-
-    Phases are those that instructions are tagged with: the module may be a part of a step.
+    """As `module_to_program`, with phases as tagged (it may be a part of a step), and for each result of
+    the module a row that holds it, with `apart` one of its own.
     """
     return _walked(module, mesh, trip_counts, known, apart=apart)
 
@@ -205,7 +204,7 @@ class _HloWalk:
     def _call(self, i: Instruction, operands: list[Rows], scope: _Scope) -> Rows:
         called = self.module.called(i)[0]
         asynchronous = scope.asynchronous or i.opcode == "async-start"
-        known = [scope.value(o) for o in self.module.operands(scope.computation, i)]
+        known = [scope.value(o) for o in self._operands(i, scope)]
         return self._computation(_Scope(self.module, called, operands, known, asynchronous))
 
     def _compute(self, i: Instruction, scope: _Scope) -> Rows:
@@ -231,21 +230,11 @@ class _HloWalk:
         return self._add(i, scope, Kind.COMPUTE, work, flags, part=part)
 
     def _convolution(self, i: Instruction, scope: _Scope, work: Work, flags: int) -> Rows:
-        operands, deps = self._operands(i, scope), self._reads(i, scope)
-        known = padded(i, operands)
-        if known.operand:
-            deps[0] = see(self.builder, self.module, i, OpClass.PAD, deps[0], known.operand)
-        if known.filter:
-            deps[1] = see(self.builder, self.module, i, OpClass.PAD, deps[1], known.filter)
-        if known.turned_over:
-            shape = operands[1].shape.dimensions
-            deps[1] = see(self.builder, self.module, i, OpClass.REVERSE, deps[1], shape)
-        flags |= turned_operands(i, operands, deps)
-        result = self._add(i, scope, Kind.COMPUTE, work, flags, deps=deps)
-        if not known.result:
-            return result
-        row = see(self.builder, self.module, i, OpClass.PAD, next(flat(result)), known.result)
-        return see(self.builder, self.module, i, OpClass.SLICE, row, i.shape.dimensions)
+        windows = Windows(self.builder, self.module, i, self._operands(i, scope))
+        deps = windows.operands(self._reads(i, scope))
+        flags |= turned_operands(i, windows.read, deps)
+        made = self._add(i, scope, Kind.COMPUTE, work, flags, deps=deps)
+        return mapped(made, windows.result)
 
     def _is_scalar_bookkeeping(self, i: Instruction, scope: _Scope) -> bool:
         """Loop counters and indices: they fuse into whatever uses them and cost nothing."""
@@ -319,8 +308,12 @@ class _HloWalk:
             alias=deps[0] if flags & shares and deps else -1,
             dtype=dtype,
             shape=shape,
-            result_bytes=_or(work.result_bytes, shapes.num_bytes(result)),
-            operand_bytes=_or(work.operand_bytes, self._moved(i, scope)),
+            result_bytes=shapes.num_bytes(result)
+            if work.result_bytes is None
+            else work.result_bytes,
+            operand_bytes=self._moved(i, scope)
+            if work.operand_bytes is None
+            else work.operand_bytes,
             flops=0 if idle else work.flops,
             dims=(0, 0, 0, 0) if idle else work.dims,
             product="" if idle else work.product,
@@ -352,9 +345,9 @@ class _HloWalk:
 
     def _moved(self, i: Instruction, scope: _Scope) -> int:
         operands = self._operands(i, scope)
-        if class_of(i.opcode) in ELEMENTWISE:  # x * x reads x once
-            operands = list({o.id: o for o in operands}.values())
-        return sum(shapes.num_bytes(o.shape) for o in operands)
+        once = {o.id: o for o in operands}.values()  # x * x reads x once
+        read = once if class_of(i.opcode) in ELEMENTWISE else operands
+        return sum(shapes.num_bytes(o.shape) for o in read)
 
     def _parts(self, shape: Any, row: int) -> Rows:
         """A tree with `row` at its leaves, or a row for each of several."""
@@ -401,8 +394,7 @@ class _HloWalk:
         return self._parts(i.shape, *made.values()) if len(made) == 1 else found
 
     def _loop(self, i: Instruction, initial: Rows, scope: _Scope) -> Rows:
-        operand = self.module.operands(scope.computation, i)[0]
-        value = scope.value(operand)
+        value = scope.value(self._operands(i, scope)[0])
         self.loops.around.append("")
         trips = self._trip_count(i, value)
         body = self.module.called(i)[0]
@@ -506,7 +498,3 @@ class _Scope:
         self.rows: dict[int, Rows] = {}
         self.places = KnownPlaces(max(module.num_partitions, 1))
         self.value = InstructionEvaluator(module, computation, known)
-
-
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value

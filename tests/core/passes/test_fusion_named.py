@@ -113,9 +113,9 @@ def test_profiles_that_run_pytorch_honour_named_kernels() -> None:
         for name in ("inductor", "megatron", "xla-gpu", "xla-gpu+flash", "xla-tpu")
     }
     assert honoured == {
-        "inductor": [True, True],
-        "megatron": [False, False, True],
+        "inductor": [False, True, True],
+        "megatron": [False, False, False, True],
         "xla-gpu": [False] * 14,
         "xla-gpu+flash": [False] * 15,
-        "xla-tpu": [False] * 7,
+        "xla-tpu": [False] * 8,
     }

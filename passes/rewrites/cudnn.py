@@ -1,44 +1,128 @@
-"""What cuDNN does behind a convolution in the same kernel: a factor, a bias, an addend, and a ReLU."""
+"""The kernels beside a convolution that cuDNN runs, and the rows that it takes (`library_convolutions.py`)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from flint.ir.columns import consumers
+from flint.ir.columns import Mask, consumers, is_any
 from flint.ir.dims import ProductDims
 from flint.ir.edit import IDLE, Editor
 from flint.ir.op_class import OpClass
-from flint.ir.program import Flag, Kind, Phase, Program
-from flint.passes.base import Pass
+from flint.ir.program import Flag, Kind, Program
+
+_PAD, _SLICE = "stablehlo.pad", "stablehlo.slice"
 
 
-@dataclass(frozen=True)
-class FuseConvolutions(Pass):
-    """A convolution takes what follows it and nothing else reads: a factor, then a bias (a value for each
-    feature) and an array of its own size to add, in any order, then a ReLU.
+def with_kernels(program: Program) -> Program:
+    """The program with a kernel for each padding and slice, and filters that are not turned over."""
+    padded, cut, filters = _views(program)
+    edit = Editor(program)
+    made: dict[tuple[int, int, int], int] = {}
+    first, readers = consumers(program)
+    for row in np.flatnonzero(padded).tolist():
+        _pad(edit, row, readers[first[row] : first[row + 1]].tolist(), made)
+    for row in np.flatnonzero(cut).tolist():
+        _cut(edit, row)
+    for row in np.flatnonzero(filters).tolist():
+        _read_as_is(edit, row)
+    return edit.build().program if (padded | cut | filters).any() else program
 
-    XLA's `CudnnFusedConvRewriter`: all are of the type of the result, the array is stored before, and
-    a kernel without a bias gets zeros. Gradients and depthwise convolutions take nothing. Behind
-    the backward pass a convolution is a gradient.
-    """
 
-    name: ClassVar[str] = "fuse-convolutions"
+def without_views(program: Program) -> Program:
+    """The program in which what reads such a view reads what it shows."""
+    padded, cut, filters = _views(program)
+    views = padded | cut | filters
+    views[program.alias[cut]] = True
+    if not views.any():
+        return program
+    shown = np.arange(len(program))
+    for row in np.flatnonzero(views).tolist():
+        shown[row] = shown[program.alias[row]]
+    edit = Editor(program)
+    edit.merge(shown)
+    for row in np.flatnonzero((program.alias >= 0) & ~views).tolist():
+        if views[program.alias[row]]:
+            edit.change(row, alias=int(shown[program.alias[row]]))
+    return edit.build().program
 
-    def apply(self, program: Program) -> Program:
-        """Return the program with such rows merged."""
-        found = (program.op == OpClass.CONVOLUTION) & (program.kind == Kind.COMPUTE)
-        found &= (program.flags & (Flag.LAUNCHED | Flag.UNPRICED | Flag.TURNED_RESULT)) == 0
-        found &= (program.phase != Phase.BACKWARD) & (ProductDims.of(program.dims).n > 1)
-        if not found.any():
-            return program
-        work = _Fusing(program)
-        for row in np.flatnonzero(found).tolist():
-            work.fuse(row)
-        return work.edit.build().program if work.changed else program
+
+def _views(program: Program) -> tuple[Mask, Mask, Mask]:
+    """Views of inputs with padding, of parts of results, and of filters that are turned over."""
+    views = (program.kind == Kind.VALUE) & ((program.flags & Flag.VIEW) != 0)
+    views &= program.alias >= 0
+    cut = views & is_any(program, OpClass.SLICE)
+    cut &= (views & is_any(program, OpClass.PAD))[program.alias]
+    padded = views & is_any(program, OpClass.PAD)
+    padded[program.alias[cut]] = False
+    return padded, cut, views & is_any(program, OpClass.REVERSE)
+
+
+def _pad(
+    edit: Editor, view: int, readers: list[int], made: dict[tuple[int, int, int], int]
+) -> None:
+    """Let a kernel pad what a convolution reads, and let the convolution multiply all of it."""
+    p = edit.program
+    source = int(p.alias[view])
+    key = source, int(p.shape[view]), int(p.region[view])
+    first = made.setdefault(key, view)
+    if first == view:
+        edit.change(view, **_kernel(_PAD, int(p.result_bytes[source])), alias=-1)
+    for row in readers:
+        deps = edit.reads(row)
+        edit.change(row, deps=[first if d == view else d for d in deps], **_whole(p, row, view))
+    if first != view:
+        edit.remove([view])
+
+
+def _read_as_is(edit: Editor, view: int) -> None:
+    """Let what sees a filter turned over read it as it was; what turned it goes if nothing reads it."""
+    turned = int(edit.program.alias[view])
+    uses = edit.uses(turned)
+    edit.change(view, deps=edit.reads(turned), alias=edit.reads(turned)[0])
+    if uses == 1:
+        edit.remove([turned])
+
+
+def _whole(program: Program, row: int, view: int) -> dict[str, Any]:
+    """What a convolution has to do with all elements of a padded input, holes too."""
+    p, dims = program, ProductDims.of(program.dims[row])
+    reads = p.dependencies(row).tolist()
+    seen = [d for d in reads if p.alias[d] >= 0 and p.op[d] == OpClass.PAD]
+    kernel = seen[1] if len(seen) > 1 else next((d for d in reads if d != view), view)
+    k = math.prod(p.shapes[p.shape[kernel]]) // max(dims.n * dims.batch, 1)
+    added = int(p.result_bytes[view] - p.result_bytes[p.alias[view]])
+    whole = {"operand_bytes": int(p.operand_bytes[row]) + added}
+    if k <= dims.k:
+        return whole
+    flops = 2 * dims.batch * dims.m * dims.n * k
+    return {**whole, "flops": flops, "dims": ProductDims(dims.batch, dims.m, dims.n, k).row}
+
+
+def _cut(edit: Editor, row: int) -> None:
+    """Let a convolution write all of its result, and a kernel copy what is kept."""
+    p = edit.program
+    view = int(p.alias[row])
+    made = int(p.alias[view])
+    size = int(p.result_bytes[view])
+    edit.change(made, shape=p.shapes[p.shape[view]], result_bytes=size)
+    edit.change(row, **_kernel(_SLICE, int(p.result_bytes[row])), alias=-1)
+
+
+def _kernel(opcode: str, operand_bytes: int) -> dict[str, Any]:
+    work = {"kind": Kind.COMPUTE, "opcode": opcode, "operand_bytes": operand_bytes}
+    return {**IDLE, **work}
+
+
+def fused(program: Program, rows: list[int]) -> Program:
+    """The program in which convolutions `rows` have taken what cuDNN does behind them."""
+    work = _Fusing(program)
+    for row in rows:
+        work.fuse(row)
+    return work.edit.build().program if work.changed else program
 
 
 @dataclass
