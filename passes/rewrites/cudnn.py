@@ -28,7 +28,7 @@ def with_kernels(program: Program) -> Program:
     for row in np.flatnonzero(cut).tolist():
         _cut(edit, row)
     for row in np.flatnonzero(filters).tolist():
-        _read_as_is(edit, row)
+        _read_as_is(edit, row, readers[first[row] : first[row + 1]].tolist())
     return edit.build().program if (padded | cut | filters).any() else program
 
 
@@ -78,13 +78,24 @@ def _pad(
         edit.remove([view])
 
 
-def _read_as_is(edit: Editor, view: int) -> None:
+def _read_as_is(edit: Editor, view: int, readers: list[int]) -> None:
     """Let what sees a filter turned over read it as it was; what turned it goes if nothing reads it."""
     turned = int(edit.program.alias[view])
-    uses = edit.uses(turned)
-    edit.change(view, deps=edit.reads(turned), alias=edit.reads(turned)[0])
-    if uses == 1:
-        edit.remove([turned])
+    kernel, uses = edit.reads(turned)[0], edit.uses(turned)
+    for row in readers:
+        deps = [kernel if d == view else d for d in edit.reads(row)]
+        flags = Flag(int(edit.program.flags[row]))
+        if kernel == min(deps):  # it was the last
+            flags = _exchanged(flags)
+        edit.change(row, deps=deps, flags=int(flags))
+    edit.remove([view, turned] if uses == 1 else [view])
+
+
+def _exchanged(flags: Flag) -> Flag:
+    """What flags say of the first operand and of the last, exchanged."""
+    kept = flags & ~(Flag.TURNED_FIRST | Flag.TURNED_LAST)
+    kept |= Flag.TURNED_LAST if Flag.TURNED_FIRST in flags else Flag(0)
+    return kept | (Flag.TURNED_FIRST if Flag.TURNED_LAST in flags else Flag(0))
 
 
 def _whole(program: Program, row: int, view: int) -> dict[str, Any]:

@@ -125,17 +125,10 @@ class _Turning:
     def _turn(self, row: int, read: int) -> int:
         if self.filters is None:
             return self._turning(row, read)
-        key = self._seen_value(read), int(self.program.region[row])
+        key = read, int(self.program.region[row])
         if key not in self.filters:
             self.filters[key] = self._turning(row, read)
         return self.filters[key]
-
-    def _seen_value(self, row: int) -> int:
-        """The row that a view shows as it is."""
-        p = self.program
-        while p.flags[row] & Flag.VIEW and p.shape[row] == p.shape[p.alias[row]]:
-            row = int(p.alias[row])
-        return row
 
     def _turning(self, row: int, read: int) -> int:
         size = self.sizes[read]
