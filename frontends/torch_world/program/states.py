@@ -69,14 +69,19 @@ class States:
             self._recorder.storages.settle()
 
     def _as_begun(self, found: dict[int, StorageInfo]) -> dict[int, StorageInfo]:
-        """Where the step puts other memory behind a name (`p.data = ...`), that which it finds has it."""
+        """Where the step puts other memory behind a name (`p.data = ...`), that which it finds has it.
+
+        DDP makes its buckets anew in the first step and keeps them: they stand for those of later steps.
+        """
+        number = self._recorder.storages.number
+        kept = {*self._began, *(number(_local(b)) for b in self._modules.buckets())}
         left: dict[tuple[str, str], list[int]] = {}
         for storage, info in self._began.items():
             if storage not in found or found[storage].role not in DONATED_ROLES:
                 left.setdefault((info.role, info.name), []).append(storage)
         named: dict[int, StorageInfo] = {}
         for storage, info in found.items():
-            places = left.get((info.role, info.name)) if storage not in self._began else None
+            places = left.get((info.role, info.name)) if storage not in kept else None
             place = places.pop(0) if places else storage
             named.setdefault(place, info if place == storage else self._began[place])
         return named
