@@ -81,14 +81,16 @@ def _pad(
 def _read_as_is(edit: Editor, view: int, readers: list[int]) -> None:
     """Let what sees a filter turned over read it as it was; what turned it goes if nothing reads it."""
     turned = int(edit.program.alias[view])
-    kernel, uses = edit.reads(turned)[0], edit.uses(turned)
+    kernel = edit.reads(turned)[0] if edit.uses(turned) else turned
     for row in readers:
         deps = [kernel if d == view else d for d in edit.reads(row)]
         flags = Flag(int(edit.program.flags[row]))
         if kernel == min(deps):  # it was the last
             flags = _exchanged(flags)
         edit.change(row, deps=deps, flags=int(flags))
-    edit.remove([view, turned] if uses == 1 else [view])
+    edit.remove([view])
+    if not edit.uses(turned):
+        edit.remove([turned])
 
 
 def _exchanged(flags: Flag) -> Flag:
@@ -102,10 +104,10 @@ def _whole(program: Program, row: int, view: int) -> dict[str, Any]:
     """What a convolution has to do with all elements of a padded input, holes too."""
     p, dims = program, ProductDims.of(program.dims[row])
     reads = p.dependencies(row).tolist()
-    seen = [d for d in reads if p.alias[d] >= 0 and p.op[d] == OpClass.PAD]
+    seen = [d for d in reads if p.alias[d] >= 0 and p.op[d] == OpClass.PAD]  # input, then filter
     kernel = seen[1] if len(seen) > 1 else next((d for d in reads if d != view), view)
     k = math.prod(p.shapes[p.shape[kernel]]) // max(dims.n * dims.batch, 1)
-    added = int(p.result_bytes[view] - p.result_bytes[p.alias[view]])
+    added = sum(int(p.result_bytes[d] - p.result_bytes[p.alias[d]]) for d in seen)
     whole = {"operand_bytes": int(p.operand_bytes[row]) + added}
     if k <= dims.k:
         return whole
