@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from flint.ir.builder import ProgramBuilder
@@ -114,7 +115,7 @@ def turned_in_convolution(
     return found if filters == sorted(filters) else found | last
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Windows:
     """What a convolution sees of the values that it reads and makes, as views that move nothing.
 
@@ -127,9 +128,13 @@ class Windows:
     convolution: Instruction
     read: list[Instruction]
 
+    @cached_property
+    def _padded(self) -> Padded:
+        return padded(self.convolution, self.read)
+
     def operands(self, rows: list[int]) -> list[int]:
         """The rows that a convolution reads, with views for those of `rows` that it sees otherwise."""
-        known, (image, kernel, *others) = padded(self.convolution, self.read), rows
+        known, (image, kernel, *others) = self._padded, rows
         if known.operand:
             image = self._see(OpClass.PAD, image, known.operand)
         if known.filter:
@@ -140,7 +145,7 @@ class Windows:
 
     def result(self, row: int) -> int:
         """The row of a convolution, or a view of the part that is kept."""
-        whole = padded(self.convolution, self.read).result
+        whole = self._padded.result
         if whole is None:
             return row
         kept = self.convolution.shape.dimensions

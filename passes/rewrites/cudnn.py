@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flint.ir.columns import Mask, consumers, is_any
+from flint.ir.columns import Mask, consumers, edges, is_any
 from flint.ir.dims import ProductDims
 from flint.ir.edit import IDLE, Editor
 from flint.ir.op_class import OpClass
@@ -51,14 +51,22 @@ def without_views(program: Program) -> Program:
 
 
 def _views(program: Program) -> tuple[Mask, Mask, Mask]:
-    """Views of inputs with padding, of parts of results, and of filters that are turned over."""
+    """Views of inputs with padding, of parts of results, and of filters that are turned over.
+
+    Views of such values stand elsewhere too (at the edge of a stage): only a convolution's are meant.
+    """
     views = (program.kind == Kind.VALUE) & ((program.flags & Flag.VIEW) != 0)
     views &= program.alias >= 0
-    cut = views & is_any(program, OpClass.SLICE)
-    cut &= (views & is_any(program, OpClass.PAD))[program.alias]
-    padded = views & is_any(program, OpClass.PAD)
-    padded[program.alias[cut]] = False
-    return padded, cut, views & is_any(program, OpClass.REVERSE)
+    convolutions = is_any(program, OpClass.CONVOLUTION)
+    owner, target = edges(program)
+    multiplied, others = (np.zeros(len(program), dtype=np.bool_) for _ in range(2))
+    multiplied[target[convolutions[owner]]] = True
+    others[target[~convolutions[owner]]] = True
+    read = views & multiplied & ~others
+    grown = views & is_any(program, OpClass.PAD) & convolutions[program.alias]
+    cut = views & is_any(program, OpClass.SLICE) & grown[program.alias]
+    turned = is_any(program, OpClass.REVERSE)
+    return read & is_any(program, OpClass.PAD), cut, read & turned & turned[program.alias]
 
 
 def _pad(

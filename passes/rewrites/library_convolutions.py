@@ -40,12 +40,12 @@ class LibraryConvolutions(Pass):
 
 @dataclass(frozen=True)
 class FuseConvolutions(Pass):
-    """A convolution takes what follows it and nothing else reads: a factor, then a bias (a value for each
-    feature) and an array of its own size to add, in any order, then a ReLU.
+    """A convolution takes what follows it if nothing else reads that: first a factor, then a bias (a value
+    for each feature) and an array of its own size in either order, last a ReLU.
 
     XLA's `CudnnFusedConvRewriter`: all are of the type of the result, the array is stored before, and
-    a kernel without a bias gets zeros. Gradients and depthwise convolutions take nothing. Behind
-    the backward pass a convolution is a gradient.
+    a kernel without a bias gets zeros. Gradients (convolutions of the backward pass) and depthwise
+    convolutions take nothing.
     """
 
     name: ClassVar[str] = "fuse-convolutions"

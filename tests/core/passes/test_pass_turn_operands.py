@@ -6,6 +6,7 @@ from typing import Any
 
 from flint.ir.program import Flag, Kind, Program
 from flint.passes.base import run_passes
+from flint.passes.rewrites.library_convolutions import LibraryConvolutions
 from flint.passes.rewrites.turn_operands import TurnOperands
 from tests.program_text import Rows, lines
 
@@ -51,3 +52,14 @@ def test_plain_products_stay() -> None:
     b.result(b.op("dot_general", b.parameter(**LHS), b.parameter(**RHS), **DOT))
     before = b.build()
     assert TurnOperands().apply(before) is before
+
+
+def test_only_views_of_a_convolution_become_kernels_or_go() -> None:
+    b = Rows()
+    image, kernel = b.parameter(shape=(1, 8, 8, 4)), b.parameter(shape=(3, 3, 4, 4))
+    made = b.op("convolution", image, kernel, shape=(1, 8, 8, 4), dims=(1, 64, 4, 36))
+    view: dict[str, Any] = {"kind": Kind.VALUE, "flags": Flag.VIEW, "shape": (1, 9, 8, 4)}
+    padded = b.op("pad", made, alias=made, **view)  # as a stage of a pipeline is handed one
+    b.result(b.op("tanh", padded, shape=(1, 9, 8, 4)))
+    for kernels in (True, False):
+        assert lines(run_passes(b.build(), [LibraryConvolutions(kernels)])) == lines(b.build())
