@@ -13,6 +13,7 @@ from flint.ir.dims import AttentionDims, ProductDims
 from flint.ir.op_class import ATTENTION, MERGED, OpClass
 from flint.ir.program import CAUSAL, PERHAPS_A_WINDOW, Int64s, Kind, Phase, Program
 from flint.passes.base import Pass
+from flint.passes.fusion.barriers import opened
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import MERGED_NAMES, merged, value_bytes
 from flint.passes.fusion.roles import RowRole, named_kernels, roles_of
@@ -58,12 +59,17 @@ class FuseAttention(Pass):
 
     def apply(self, program: Program) -> Program:
         """Return the program with a row for each attention."""
-        roles = roles_of(program, operators=self.operators, compiled=self.compiled)
-        graph = SoftmaxGraph(program, roles)
-        finder = _AttentionFinder(program, graph, named_kernels(program, self.named).tolist())
+        bare = opened(program)
+        roles = roles_of(bare, operators=self.operators, compiled=self.compiled)
+        graph = SoftmaxGraph(bare, roles)
+        finder = _AttentionFinder(bare, graph, named_kernels(bare, self.named).tolist())
         found = finder.kernels()
         if not found:
             return program
+        inside = np.zeros(len(program), dtype=np.bool_)
+        for kernel in found:
+            inside[list(kernel.rows | kernel.cut | kernel.stored)] = True
+        program = opened(program, inside)
         rewritten = DropDeadCode().apply(_rewritten(program, found, finder.groups))
         return without_unread(program, rewritten)
 
@@ -74,6 +80,7 @@ def attention_turns(program: Program, *, named: bool = False) -> int:
     These are softmaxes of a batched product; with `named` not those in kernels that the program
     names, which stay as they are.
     """
+    program = opened(program)
     graph = SoftmaxGraph(program, roles_of(program, operators=True))
     names = named_kernels(program, named).tolist()
     found = set[int]()

@@ -27,6 +27,8 @@ _OF_ONE = (
     *("id", "name", "metadata", "operand_ids", "channel_id", "called_computation_ids"),
     *("control_predecessor_ids", "frontend_attributes", "sharding"),
 )
+#: Bits of exponent and mantissa of a type (xla.PrimitiveType): float16, float32, float64, bfloat16.
+PRECISIONS = {10: (5, 10), 11: (8, 23), 12: (11, 52), 16: (8, 7)}
 #: Frontend attributes that say what an instruction does: the type that a product is calculated in.
 _ASKED = (ALGORITHM, SETTING)
 
@@ -49,7 +51,7 @@ def _tidy(computation: Computation, module: HloModule, in_passes: bool) -> None:
         if same:
             i.operand_ids[:] = [same.get(o, o) for o in i.operand_ids]
             i.control_predecessor_ids[:] = [same.get(o, o) for o in i.control_predecessor_ids]
-        if i.opcode == "copy" or (i.opcode == "opt-barrier" and KEPT in i.metadata.op_name):
+        if _passes_on(i):
             same[i.id] = i.operand_ids[0]
             gone.add(i.id)
             continue
@@ -71,6 +73,17 @@ def _tidy(computation: Computation, module: HloModule, in_passes: bool) -> None:
         left = [i for i in computation.instructions if i.id not in gone]
         del computation.instructions[:]
         computation.instructions.extend(left)
+
+
+def _passes_on(i: Instruction) -> bool:
+    """Whether an instruction only hands on what it reads.
+
+    JAX marks what checkpointing saves by `reduce_precision` to the precision that it has.
+    """
+    if i.opcode == "reduce-precision":
+        kept = PRECISIONS.get(i.shape.element_type)
+        return bool((i.exponent_bits, i.mantissa_bits) == kept)
+    return i.opcode == "copy" or (i.opcode == "opt-barrier" and KEPT in i.metadata.op_name)
 
 
 def _says(i: Instruction, module: HloModule) -> tuple[Any, ...]:

@@ -147,6 +147,8 @@ class _Needed:
         one_by_one = user.opcode in _ONE_BY_ONE or class_of(user.opcode) in ELEMENTWISE
         if one_by_one or (position == 0 and user.opcode in _OF_A_PART):
             return self.of(user)
+        if user.opcode == "reduce":
+            return math.ceil(whole * self.of(user) / max(shapes.num_elements(user.shape), 1))
         return whole
 
     def _written_by(self, user: Instruction) -> int:

@@ -1,0 +1,29 @@
+"""A computation as it is walked through."""
+
+from __future__ import annotations
+
+from flint.passes.hlo.barriers import taken_apart
+from flint.passes.hlo.module import Computation, HloModule
+from flint.passes.hlo.places import KnownPlaces
+from flint.passes.hlo.trees import Rows
+from flint.passes.hlo.trip_counts import InstructionEvaluator, Value
+
+
+class Scope:
+    """One run through a computation: its arguments as rows and, where known, as integers."""
+
+    def __init__(
+        self,
+        module: HloModule,
+        computation: Computation,
+        arguments: list[Rows],
+        known: list[Value],
+        asynchronous: bool = False,
+    ) -> None:
+        self.computation = computation
+        self.arguments = arguments
+        self.asynchronous = asynchronous
+        self.rows: dict[int, Rows] = {}
+        self.taken_apart = taken_apart(computation)
+        self.places = KnownPlaces(max(module.num_partitions, 1))
+        self.value = InstructionEvaluator(module, computation, known)
