@@ -157,9 +157,9 @@ class _Again:
         self._takes = _takes(program, roles).tolist()
         self._layouts = _layouts_again(program, roles).tolist()
         stays = ((program.flags & Flag.IN_PLACE) != 0) | is_any(program, OpClass.GATHER)
-        stays[sorted(diamonds.ends)] = True  # what a kernel along rows makes is stored
+        self._ends, self._whole = diamonds.ends, diamonds.whole
         self._cheap = (elements & (roles.role == RowRole.ELEMENT) & ~stays).tolist()
-        self._elements = roles.elements.tolist()
+        self._elements, self._role = roles.elements.tolist(), roles.role.tolist()
         self._stored = program.result_bytes.tolist()
         self._named, self._calls = named, calls
         self._view = (roles.role == RowRole.VIEW).tolist()
@@ -176,11 +176,15 @@ class _Again:
         gone = [False] * len(program)
         may = np.isin(self._roles.role, (RowRole.ELEMENT, RowRole.VIEW)) & read_at_home(program)
         may &= ~written_by_index(program, self._roles)
+        may[sorted(self._whole)] = bool(self._ends)
         for row in np.flatnonzero(may).tolist()[::-1]:
             readers = rows[start[row] : start[row + 1]]
             if readers and self._together(row, readers, gone):
                 kernels = self._readers(readers, gone)
-                gone[row] = self._layouts[row] or self._again(row, readers, kernels)
+                if row in self._whole:
+                    gone[row] = all(gone[r] for r in (*readers, *self._whole[row]))
+                else:
+                    gone[row] = self._layouts[row] or self._again(row, readers, kernels)
                 if gone[row]:
                     self._kernels[row] = kernels
                     self._multiplies[row] = any(self._multiplies[r] for r in readers)
@@ -212,6 +216,8 @@ class _Again:
         if self._spread_again(row, readers):
             return True
         multiplied = any(self._multiplies[r] for r in readers)
+        if row in self._ends and not self._along_rows(kernels):
+            return False
         if not self._cheap[row] or (len(kernels) < 2 and not multiplied):
             return False
         same = (k for k in kernels if self._phase[k] == self._phase[row])
@@ -224,6 +230,10 @@ class _Again:
         if multiplied and sum(not self._multiplies[k] for k in kernels) < 2:
             return True
         return bool((len(kernels) - 1) * self._inputs[row] <= len(kernels) * self._stored[row])
+
+    def _along_rows(self, kernels: set[int]) -> bool:
+        """Whether kernels run along rows, so that each can compute what a kernel along rows makes."""
+        return all(self._role[k] in (RowRole.ROWS, RowRole.ELEMENT) for k in kernels)
 
     def _spread_again(self, row: int, readers: list[int]) -> bool:
         """Whether wider rows calculate a value of one element a row again for each of their elements.

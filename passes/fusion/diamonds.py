@@ -31,8 +31,8 @@ class Diamonds:
     """
 
     def __init__(self, program: Program, roles: Roles, *, blocks: str) -> None:
-        self.whole: set[int] = set()
-        self.ends: set[int] = set()  # the readers
+        self.whole: dict[int, list[int]] = {}  # with their readers
+        self.ends: set[int] = set()  # all readers
         self.between: set[int] = set()
         self.unit = list(range(len(program)))
         self._role = roles.role.tolist()
@@ -62,7 +62,7 @@ class Diamonds:
         if not met and self._alone(row, int(self._dims[row, 1])):
             met = self._all_meet(row, readers) and not self._masked_later(readers)
         if self._any or (met and not self._is_turned(row)):
-            self.whole.add(row)
+            self.whole[row] = readers
             self.between |= self._narrow(row, readers)
             self.ends.update(readers)
             for reader in readers:

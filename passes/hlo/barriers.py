@@ -16,7 +16,7 @@ from flint.passes.hlo.module import (
     location,
     scope_and_phase,
 )
-from flint.passes.hlo.trees import Rows, tree
+from flint.passes.hlo.trees import Rows, flat, zipped
 
 BARRIERS = frozenset({"opt-barrier", "optimization-barrier"})
 #: What is there when a computation begins, and parts of it.
@@ -38,32 +38,41 @@ def waits(i: Instruction, computation: Computation, module: HloModule) -> bool:
     return False
 
 
-def taken_apart(computation: Computation) -> frozenset[int]:
-    """Instructions of which parts are read."""
-    parts = (i for i in computation.instructions if i.opcode == "get-tuple-element")
-    return frozenset(i.operand_ids[0] for i in parts)
+def parts_read(computation: Computation) -> dict[int, set[int]]:
+    """Of instructions with several results, the numbers of those that are read one by one."""
+    found: dict[int, set[int]] = {}
+    for i in computation.instructions:
+        if i.opcode == "get-tuple-element":
+            found.setdefault(i.operand_ids[0], set()).add(i.tuple_index)
+    return found
 
 
-def passed(i: Instruction, operands: list[int], module: HloModule, builder: ProgramBuilder) -> Rows:
-    """A view of each of `operands`, which waits for all of them.
+def passed(
+    i: Instruction, operand: Rows, read: set[int] | None, module: HloModule, builder: ProgramBuilder
+) -> Rows:
+    """`operand`, of which each part that is in `read` (None: all) is a view that waits for all of these.
 
-    A view with two dependencies has no role in a kernel: none holds both sides of a barrier.
+    XLA drops what passes a barrier and is not read. A view with two dependencies has no role in a
+    kernel: none holds both sides of a barrier.
     """
+    several = i.shape.element_type == shapes.TUPLE
+    parts = (
+        list(zip(i.shape.tuple_shapes, operand, strict=True)) if several else [(i.shape, operand)]
+    )
+    kept = range(len(parts)) if read is None else sorted(read)
     source, phase = scope_and_phase(i)
     facts: dict[str, Any] = {
         "op": OpClass.BARRIER, "scope": source, "location": location(i, module), "phase": phase
     }  # fmt: skip
-    wait = builder.add(f"hlo.{i.opcode}", Kind.VALUE, deps=operands, **facts)
-    rows = iter(operands)
+    deps = list(flat(tuple(parts[number][1] for number in kept)))
+    wait = builder.add(f"hlo.{i.opcode}", Kind.VALUE, deps=deps, **facts)
 
-    def view(part: Any) -> int:
-        if part.element_type == shapes.TOKEN:
-            return -1
-        row = next(rows)
+    def view(part: Any, row: int) -> int:
         dtype, shape = shapes.first(part)
-        return builder.add(
+        return row if row < 0 else builder.add(
             f"hlo.{i.opcode}", Kind.VALUE, deps=[row, wait], alias=row, dtype=dtype, shape=shape,
             result_bytes=shapes.num_bytes(part), flags=Flag.VIEW, **facts,
         )  # fmt: skip
 
-    return tree(i.shape, view)
+    made = [zipped(*part, view) if n in kept else part[1] for n, part in enumerate(parts)]
+    return tuple(made) if several else made[0]

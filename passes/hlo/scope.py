@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flint.passes.hlo.barriers import taken_apart
+from flint.passes.hlo.barriers import parts_read
 from flint.passes.hlo.module import Computation, HloModule
 from flint.passes.hlo.places import KnownPlaces
 from flint.passes.hlo.trees import Rows
@@ -24,6 +24,6 @@ class Scope:
         self.arguments = arguments
         self.asynchronous = asynchronous
         self.rows: dict[int, Rows] = {}
-        self.taken_apart = taken_apart(computation)
+        self.parts_read = parts_read(computation)
         self.places = KnownPlaces(max(module.num_partitions, 1))
         self.value = InstructionEvaluator(module, computation, known)

@@ -202,9 +202,10 @@ class _HloWalk:
 
     def _tuple(self, i: Instruction, operands: list[Rows], scope: Scope) -> Rows:
         """XLA leaves a barrier behind as a tuple that is taken apart again: parts wait for all of it."""
-        if self.known.captured or i.id not in scope.taken_apart:
+        read = scope.parts_read.get(i.id)
+        if self.known.captured or read is None:
             return tuple(operands)
-        return passed(i, list(flat(operands)), self.module, self.builder)
+        return passed(i, tuple(operands), read, self.module, self.builder)
 
     def _call(self, i: Instruction, operands: list[Rows], scope: Scope) -> Rows:
         called = self.module.called(i)[0]
@@ -216,7 +217,8 @@ class _HloWalk:
         if i.opcode in BARRIERS:
             self.builder.barrier()
             if waits(i, scope.computation, self.module):
-                return passed(i, self._reads(i, scope), self.module, self.builder)
+                operand, read = scope.rows[i.operand_ids[0]], scope.parts_read.get(i.id)
+                return passed(i, operand, read, self.module, self.builder)
         work = work_of(i, scope.computation, self.module)
         if i.opcode in VIEWS or i.opcode in NO_WORK or i.custom_call_target in FREE_TARGETS:
             return self._value(i, scope, Flag.VIEW if i.opcode in VIEWS else Flag(0))

@@ -50,7 +50,7 @@ class SplitReductions(Pass):
         roles = roles_of(program, operators=False, slices=False)
         along = (roles.role == RowRole.ROWS) | (ReductionDims.of(program.dims).rows == 1)
         reduces &= reduced > np.where(along, self.row_elements, self.column_elements)
-        whole = Diamonds(program, roles, blocks="diamonds").whole if reduces.any() else set()
+        whole = Diamonds(program, roles, blocks="diamonds").whole if reduces.any() else {}
         return [row for row in np.flatnonzero(reduces).tolist() if row not in whole]
 
 
