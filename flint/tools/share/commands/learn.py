@@ -45,7 +45,7 @@ def learn(
 
     refuse_folder(output, captures)
     with stages_shown(quiet=quiet or json_):
-        found = [workload for _, workload in captures_of(captures)]
+        found = list(captures_of(captures))
         remembered = Remembered.of(found)
         remembered.save(output)
     document: LearnDocument = {

@@ -10,7 +10,6 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from flint.backends.chakra.reading.reader import records, unpack
 from flint.backends.chakra.schema import NodeType
+from flint.cluster.load import preset_names
 from flint.io.bounded import FileKind, read_bounded
 from flint.ir.workload import Workload
 from flint.tools.share.leaks import vocabulary
@@ -100,7 +100,7 @@ def is_public_line(text: str) -> bool:
 @cache
 def _words() -> frozenset[str]:
     """Words of the files that Flint writes for meshes of generated axes, and of its clusters."""
-    texts = [*FILE_NAMES, *ATTRIBUTES, *_NODES, *_files(), *_clusters()]
+    texts = [*FILE_NAMES, *ATTRIBUTES, *_NODES, *_files(), *preset_names()]
     return _MORE_WORDS | vocabulary.METADATA_VALUES | {run for text in texts for run in runs(text)}
 
 
@@ -118,12 +118,6 @@ def _files() -> list[str]:
         for told in (hardware, alike):
             found += [d.decode() for d in simulator_files(mesh, "trace", told).values()]
     return found
-
-
-def _clusters() -> list[str]:
-    """Names of the clusters that come with Flint: public machines."""
-    presets = files("flint.cluster") / "presets"
-    return [entry.name.removesuffix(".toml") for entry in presets.iterdir()]
 
 
 # Texts of a Chakra trace's bytes: names of nodes and attributes, and every value that is text.
