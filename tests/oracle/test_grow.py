@@ -36,6 +36,14 @@ _EXPERTS = pair(
     "mixtral 24 experts", MIXTRAL, "4x2", "4x2", {"experts": 24}, num_layers=4, experts=(8, 24)
 )
 
+#: Blocks of rows of the update begin within layers: they read gradients of two layers before.
+_UNROLLED = pair(
+    *("llama unrolled", "examples/llama_jax.py", "4x2", "4x2", {"layers": 10}),
+    num_layers=(8, 10),
+    layers="unrolled",
+    seq=512,
+)
+
 
 @cache
 def captured(of: Captured) -> Workload:
@@ -71,9 +79,9 @@ def different(one: Program, other: Program, names: tuple[str, ...]) -> list[str]
     return found if loops[0] == loops[1] else [*found, "regions"]
 
 
-@pytest.mark.parametrize("name", (*_KEPT, _EXPERTS.name, _DECODED.name))
+@pytest.mark.parametrize("name", (*_KEPT, _EXPERTS.name, _DECODED.name, _UNROLLED.name))
 def test_a_grown_workload_is_the_captured_one(name: str) -> None:
-    one = next(p for p in (*pairs(), _EXPERTS, _DECODED) if p.name == name)
+    one = next(p for p in (*pairs(), _EXPERTS, _DECODED, _UNROLLED) if p.name == name)
     small, real = _hashable(one)
     found = grow(small, **one.options).workload
     assert found.mesh == real.mesh

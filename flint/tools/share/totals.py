@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flint.ir.arrays import Mask
 from flint.ir.mesh import Group, Route
 from flint.ir.program import Kind, Program
 from flint.passes.work.totals import total
@@ -21,22 +22,17 @@ LISTED = "ranks"
 BETWEEN = "+"
 
 
-def axis_label(over: Group | Route) -> str:
-    """Axes with commas between them, as summaries print them: `data`, `data,model`, `x:(2)4`."""
-    return ",".join(map(str, over.axes)) or LISTED
-
-
-def labels_of(program: Program) -> tuple[str, ...]:
-    """For each row, the label of the axes that it communicates over; empty of all other rows."""
-    groups = [axis_label(g) for g in program.groups]
-    routes = [axis_label(r) for r in program.routes]
-    communicates = program.kind >= Kind.COLLECTIVE
-    return tuple(
-        (groups[g] if g >= 0 else routes[r]) if c else ""
-        for c, g, r in zip(
-            communicates.tolist(), program.group.tolist(), program.route.tolist(), strict=True
-        )
-    )
+def senders_by_label(program: Program) -> dict[str, Mask]:
+    """Rows that send something, by the axes that they communicate over: `data`, `data,model`, `x:(2)4`."""
+    over: list[Group | Route] = [*program.groups, *program.routes]
+    labels = [",".join(map(str, one.axes)) or LISTED for one in over]
+    number = np.where(program.group >= 0, program.group, len(program.groups) + program.route)
+    sends = (program.kind >= Kind.COLLECTIVE) & (program.kind != Kind.RECV)
+    used = sorted({labels[n] for n in number[sends].tolist()})
+    return {
+        label: sends & np.isin(number, [n for n, other in enumerate(labels) if other == label])
+        for label in used
+    }
 
 
 def comm_bytes_by_label(program: Program) -> Mapping[str, int]:
@@ -44,12 +40,10 @@ def comm_bytes_by_label(program: Program) -> Mapping[str, int]:
 
     Loops count as often as they run; a message counts where it is sent.
     """
-    labels = np.array(labels_of(program), dtype=np.object_)
-    labels[program.kind == Kind.RECV] = ""
-    found = {}
-    for label in sorted(set(labels.tolist()) - {""}):
-        found[label] = total(program, np.where(labels == label, program.comm_bytes, 0))
-    return found
+    return {
+        label: total(program, np.where(rows, program.comm_bytes, 0))
+        for label, rows in senders_by_label(program).items()
+    }
 
 
 # A total before and after.

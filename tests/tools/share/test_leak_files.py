@@ -190,9 +190,9 @@ def test_every_text_of_a_trace_is_found(folder: Path):
 def test_the_report_searches_the_files_that_are_given_away(folder: Path):
     """A name in README.txt is reported beside the attacks."""
     workload = neutral_workload()
-    assert not leaks_of(workload, files=folder).has_survivors
+    assert not leaks_of(workload, files=folder).survivors
     _appended("README.txt", NAME.encode())(folder)
-    assert not leaks_of(workload).has_survivors
+    assert not leaks_of(workload).survivors
     assert leaks_of(workload, files=folder).survivors[0].place is Place.FILE_TEXT
 
 

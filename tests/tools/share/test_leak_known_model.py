@@ -30,7 +30,7 @@ def decode() -> Workload:
 def test_a_known_model_is_recognised_without_names(decode: Workload):
     """Family by nearest neighbour, model by totals, with no string left."""
     leaks = leaks_of(redacted(decode), decode)
-    assert not leaks.has_survivors
+    assert not leaks.survivors
     assert {g.nearest.family for g in leaks.families} == {"llama"}
     assert "Llama-3-8B" in leaks.membership.model.models
 
@@ -41,9 +41,11 @@ def test_redaction_changes_no_fingerprint(decode: Workload):
         together([*map(fingerprint_of, decode.programs)]),
         together([*map(fingerprint_of, redacted(decode).programs)]),
     )
-    assert before.hashes == after.hashes
+    assert before.hash == after.hash
+    for view, histogram in before.histograms.items():
+        assert (after.histograms[view] == histogram).all()
 
 
 def test_the_original_has_survivors(decode: Workload):
     """The same report of what was not anonymised."""
-    assert leaks_of(decode).has_survivors
+    assert leaks_of(decode).survivors

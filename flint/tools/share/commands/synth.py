@@ -1,4 +1,4 @@
-"""`flint synth`: workloads that nobody has, like captures or with totals that are asked for."""
+"""`flint synth` and `flint learn`: workloads that nobody has, and the programs that they are made of."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flint.cli.console import print_json, print_note, print_text
-from flint.cli.options import Json, Quiet, Verbose, Writes
+from flint.cli.options import READS, Json, Quiet, Verbose, Writes
 from flint.cli.progress import stages_shown
 from flint.cli.requests import takes_requests
 from flint.text import Column, format_bytes, format_flops, text_table
 from flint.tools.share.requests import SynthRequest
 
 if TYPE_CHECKING:
-    from flint.tools.share.documents import SynthDocument
+    from flint.tools.share.documents import LearnDocument, SynthDocument
     from flint.tools.share.synth.conditions import Conditions
     from flint.tools.share.synth.synthesize import Synthetic
 
@@ -103,3 +103,50 @@ def _sent(totals: Conditions) -> float | None:
 
 def _pair(has: float | None, asked: float | None, text: Callable[[int], str]) -> tuple[str, str]:
     return text(round(has or 0)), "" if asked is None else text(round(asked))
+
+
+def learn(
+    captures: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...",
+            help="Captures: .flint files, directories of traces, or folders of them.",
+        ),
+        READS,
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Where to write; it must not exist, or be empty."
+        ),
+        Writes(or_traces=True),
+    ],
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Remember captured programs, for flint synth --model.
+
+    The folder holds each program once, without names and sources, as flint anonymize writes it:
+    structure and sizes still identify it. Share what flint synth makes from it, not the folder.
+    """
+    from flint.tools.share.synth.remembered import Remembered, captures_of
+    from flint.tools.share.synth.synthesize import refuse_folder
+
+    refuse_folder(output, captures)
+    with stages_shown(quiet=quiet or json_):
+        found = list(captures_of(captures))
+        remembered = Remembered.of(found)
+        remembered.save(output)
+    document: LearnDocument = {
+        "schema": "flint.learn/2",
+        "output": str(output),
+        "captures": len(found),
+        "remembered": len(remembered.workloads),
+        "rows": [len(w.programs[0]) for w in remembered.workloads],
+    }
+    if json_:
+        print_json(document)
+        return
+    print_text(f"remembered {document['remembered']} of {document['captures']} captures", end="\n")
+    print_note(f"wrote   {output}", quiet=quiet)

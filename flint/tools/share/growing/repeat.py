@@ -97,14 +97,17 @@ def _told(layers: AlignedLayers, placed: PlacedRow, layer: int) -> list[list[Pla
 
 
 def _crossings_fit(layers: AlignedLayers, cut: int, removed: int) -> bool:
-    """Whether all that crosses the cut goes from a layer to the next, or is of rows that read all layers."""
+    """Whether all that crosses the cut goes to one of the next two layers, or is of rows that read all layers.
+
+    It goes to the second where blocks begin within a layer: half of their rows are of the next one.
+    """
     p = layers.program
     owner, read = p.dep_owner.astype(np.int64), p.deps.astype(np.int64)
     inside = (layers.segment[owner] >= 0) & (layers.segment[read] >= 0)
     one, other = layers.layer[owner], layers.layer[read]
     low, high = np.minimum(one, other), np.maximum(one, other)
     crosses = inside & (low <= cut) & (high > cut + removed)
-    if (high - low)[crosses].max(initial=0) > 1:
+    if (high - low)[crosses].max(initial=0) > 2:
         return False
     return all(
         len({layer in found for layer in range(cut, cut + removed + 2)}) == 1

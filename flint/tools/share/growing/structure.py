@@ -179,18 +179,17 @@ class ProgramStructure:
         found = []
         for row in np.flatnonzero(is_any(p, ATTENTION) & (p.kind == Kind.COMPUTE)).tolist():
             dims, shape = self.dims(row), p.shapes[int(p.shape[row])]
-            for place, size in self._kernel_places(row, shape):
-                if size and (factors := powers((dims[place],))) is not None:
+            for place in self._kernel_places(row, shape):
+                if (factors := powers((dims[place],))) is not None:
                     found.append(factors)
         return tuple(found)
 
-    def _kernel_places(self, row: int, shape: tuple[int, ...]) -> list[tuple[int, bool]]:
+    def _kernel_places(self, row: int, shape: tuple[int, ...]) -> list[int]:
         """Places of positions and of the size of a head in a kernel's result."""
         _, queries, _, size = self.program.dims[row].tolist()
         if len(shape) != 4 or shape[3] != size:
             return []
-        at = [i for i in (2, 1) if shape[i] == queries][:1]
-        return [(i, True) for i in (*at, 3)]
+        return [*[i for i in (2, 1) if shape[i] == queries][:1], 3]
 
     @cached_property
     def _readers(self) -> tuple[list[int], list[int]]:

@@ -10,7 +10,6 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from flint.backends.chakra.reading.reader import records, unpack
 from flint.backends.chakra.schema import NodeType
+from flint.cluster.load import preset_names
 from flint.io.bounded import FileKind, read_bounded
 from flint.ir.workload import Workload
 from flint.tools.share.leaks import vocabulary
@@ -35,33 +35,14 @@ from flint.tools.share.leaks.strings import (
 # What Flint writes into the files of a trace directory, whatever the workload.
 
 #: Files of a directory of traces, beside the traces.
-FILE_NAMES = frozenset(
-    {
-        *("README.txt", "comm_group.json", "manifest.json", "memory.json", "workload.flint"),
-        *("network.yml", "network-1d.yml", "system.json", "system-1d.json"),
-    }
-)
+FILE_NAMES = vocabulary.WORDS["files"]
 #: A rank's trace.
 TRACE_NAME = re.compile(r"trace\.\d{1,9}\.et")
 #: Names of attributes of trace nodes and of a trace, as Chakra's readers know them.
-ATTRIBUTES = frozenset(
-    {
-        *("is_cpu_op", "num_ops", "tensor_size", "comm_type", "comm_size", "comm_tag"),
-        *("comm_src", "comm_dst", "pg_name", "involved_dim", "mesh", "producer", "schema"),
-    }
-)
+ATTRIBUTES = vocabulary.WORDS["attributes"]
 _NODES = frozenset(f"{kind.name}_NODE" for kind in NodeType)
 _MESH = re.compile(r"[^=,]+=\d+(,[^=,]+=\d+)*")
 _DIGEST = re.compile(r"(sha256:|crc32:)?[0-9a-f]{8,64}")
-#: Words of manifests and of networks that no file for a small mesh has.
-_MORE_WORDS = frozenset(
-    {
-        *("schema", "flint", "chakra", "mesh", "prefix", "options", "granularity", "groups"),
-        *("names", "dims", "link", "all", "total", "output", "tensor", "classes", "first", "nodes"),
-        *("name", "files", "bytes", "crc32", "sha256", "manifest", "trace", "cluster", "switch"),
-        *("fullyconnected", "duration", "those", "producer", "true", "false", "null", "op"),
-    }
-)
 
 
 def is_public_file_name(name: str) -> bool:
@@ -100,8 +81,9 @@ def is_public_line(text: str) -> bool:
 @cache
 def _words() -> frozenset[str]:
     """Words of the files that Flint writes for meshes of generated axes, and of its clusters."""
-    texts = [*FILE_NAMES, *ATTRIBUTES, *_NODES, *_files(), *_clusters()]
-    return _MORE_WORDS | vocabulary.METADATA_VALUES | {run for text in texts for run in runs(text)}
+    texts = [*FILE_NAMES, *ATTRIBUTES, *_NODES, *_files(), *preset_names()]
+    more = vocabulary.WORDS["manifests"] | vocabulary.METADATA_VALUES
+    return more | {run for text in texts for run in runs(text)}
 
 
 def _files() -> list[str]:
@@ -118,12 +100,6 @@ def _files() -> list[str]:
         for told in (hardware, alike):
             found += [d.decode() for d in simulator_files(mesh, "trace", told).values()]
     return found
-
-
-def _clusters() -> list[str]:
-    """Names of the clusters that come with Flint: public machines."""
-    presets = files("flint.cluster") / "presets"
-    return [entry.name.removesuffix(".toml") for entry in presets.iterdir()]
 
 
 # Texts of a Chakra trace's bytes: names of nodes and attributes, and every value that is text.

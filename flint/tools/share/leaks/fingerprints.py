@@ -105,10 +105,11 @@ COUNTED_DEPTH = 2
 class Fingerprint:
     """Of a program, or of all programs of a workload.
 
-    `hashes[view]` are of neighborhoods of depth 3. `histograms[view]` counts those of depth 2 by hash, in `BUCKETS` numbers.
+    `hash` is that of neighborhoods of depth 3 with op classes, of one program. `histograms[view]` counts those of
+    depth 2 by hash, in `BUCKETS` numbers.
     """
 
-    hashes: Mapping[View, int]
+    hash: int
     histograms: Mapping[View, NDArray[np.int64]]
 
 
@@ -118,24 +119,19 @@ def fingerprint_of(program: Program) -> Fingerprint:
         view: list(islice(refined(program, first_labels(program, view)), DEPTHS)) for view in View
     }
     return Fingerprint(
-        {view: of_multiset(found[-1]) for view, found in depths.items()},
+        of_multiset(depths[View.OPS][-1]),
         {view: _histogram(found[COUNTED_DEPTH]) for view, found in depths.items()},
     )
 
 
 def together(programs: Sequence[Fingerprint]) -> Fingerprint:
     """The fingerprint of all programs of a workload: whichever their order, those of equal structure count once."""
-    distinct = list({p.hashes[View.OPS]: p for p in programs}.values())
-    if len(distinct) == 1:
-        return distinct[0]
+    distinct = {p.hash: p.histograms for p in programs}
+    hashes = of_multiset(np.array(list(distinct), dtype=np.uint64))
     return Fingerprint(
-        {view: _of_set(p.hashes[view] for p in distinct) for view in View},
-        {view: np.sum([p.histograms[view] for p in distinct], axis=0) for view in View},
+        hashes if len(distinct) > 1 else next(iter(distinct)),
+        {view: np.sum([h[view] for h in distinct.values()], axis=0) for view in View},
     )
-
-
-def _of_set(hashes: Iterable[int]) -> int:
-    return of_multiset(np.array(sorted(set(hashes)), dtype=np.uint64))
 
 
 def _histogram(labels: UInt64s) -> NDArray[np.int64]:

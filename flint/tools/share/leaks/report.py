@@ -142,11 +142,6 @@ class Leaks:
     membership: Memberships
     shapes: ShapeGuess
 
-    @property
-    def has_survivors(self) -> bool:
-        """Whether any text is left that may identify."""
-        return bool(self.survivors)
-
     def text(self) -> str:
         """The report for people: plain text, some thirty lines."""
         parts = (_strings(self.survivors), _attacks(self))

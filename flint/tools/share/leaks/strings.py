@@ -126,19 +126,17 @@ def is_public(text: Text) -> bool:
     return _RULES[text.place](text.text)
 
 
-def texts_of_json(
-    value: object, where: str, key: Place = Place.METADATA_KEY, leaf: Place = Place.METADATA_VALUE
-) -> Iterator[Text]:
+def texts_of_json(value: object, where: str) -> Iterator[Text]:
     """Keys and texts of a JSON value, at any depth. `where` is its path."""
     if isinstance(value, str):
-        yield Text(leaf, where, value)
+        yield Text(Place.METADATA_VALUE, where, value)
     elif isinstance(value, dict):
         for name, inner in value.items():
-            yield Text(key, where, str(name))
-            yield from texts_of_json(inner, f"{where}.{name}", key, leaf)
+            yield Text(Place.METADATA_KEY, where, str(name))
+            yield from texts_of_json(inner, f"{where}.{name}")
     elif isinstance(value, list | tuple):
         for number, inner in enumerate(value):
-            yield from texts_of_json(inner, f"{where}[{number}]", key, leaf)
+            yield from texts_of_json(inner, f"{where}[{number}]")
 
 
 def _texts_of_program(program: Program, where: str) -> Iterator[Text]:

@@ -26,9 +26,10 @@ def _sections(name: str) -> dict[str, frozenset[str]]:
     return {section: frozenset(words) for section, words in found.items()}
 
 
-_WORDS = _sections("words.txt")
+#: Public words by what they are: `words.txt`.
+WORDS = _sections("words.txt")
 #: Opcodes that Flint and its readers make themselves.
-FLINT_OPCODES = _WORDS["opcodes"]
+FLINT_OPCODES = WORDS["opcodes"]
 #: What may follow an opcode: the mask of attention, how a collective combines, parts of a kernel.
 _SUFFIX = re.compile(
     r"\[(?:causal|window\?|window=\d{1,9}|max|maximum|min|minimum|mul|multiply|prod|product|select|avg|and|or|xor"
@@ -38,7 +39,7 @@ _SUFFIX = re.compile(
 _CLASS_PREFIX = "op."
 _CLASS_WORDS = frozenset(_CLASS_PREFIX + c.name.lower() for c in OpClass)
 #: Element types as StableHLO, HLO, numpy and PyTorch write them.
-DTYPES = _WORDS["types"]
+DTYPES = WORDS["types"]
 #: How operands are multiplied, behind the type in `Program.products`.
 _PRODUCT_PART = re.compile(r"high|highest|ieee|tf32|block|(groups|sums)?\d{1,9}")
 #: Words of generated names: a word and a number (`axis0`), and nothing else.
@@ -55,9 +56,9 @@ _FIXED_NAMES = re.compile(
 _NEUTRAL_PART = r"(?:scope\d{1,9}|kernel\.\d{1,9}_?)"
 _NEUTRAL_PATH = re.compile(rf"{_NEUTRAL_PART}(?:/{_NEUTRAL_PART})?|argument\d{{1,9}}\[\d{{1,9}}\]")
 #: Keys of a workload's metadata, at any depth.
-METADATA_KEYS = _WORDS["keys"]
+METADATA_KEYS = WORDS["keys"]
 #: Values of metadata that say how Flint made the workload, and public hardware's short names.
-METADATA_VALUES = _WORDS["values"]
+METADATA_VALUES = WORDS["values"]
 #: A number, a version or a topology: digits and what stands between them.
 _NUMBERS = re.compile(r"[\d.x,+-]{0,40}")
 

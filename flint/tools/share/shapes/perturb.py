@@ -74,16 +74,6 @@ def measures_of(workload: Workload, machines: Sequence[str]) -> dict[str, float]
     return found
 
 
-def changes_between(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Change, ...]:
-    """What moved by how much."""
-    return tuple(Change(name, value, after[name]) for name, value in before.items())
-
-
-def is_systolic(machine: str) -> bool:
-    """Whether the chips of a preset multiply in systolic arrays, as TPUs do."""
-    return hasattr(load_cluster(machine).chip.family, "arrays")
-
-
 # A search for other values of variables: many change, and totals stay within a bound.
 
 #: How far a variable may move, as a factor.
@@ -286,7 +276,7 @@ class _Perturbing:
     def _tried(self, values: np.ndarray) -> Perturbed | None:
         workload = self._sizes.resized(dict(enumerate(values.tolist())))
         after = measures_of(workload, self._machines)
-        changes = changes_between(self._before, after)
+        changes = tuple(Change(name, n, after[name]) for name, n in self._before.items())
         furthest = max(abs(c.share) for c in changes)
         self._nearest = min(self._nearest, furthest)
         if furthest > self._keep:
@@ -298,7 +288,7 @@ class _Perturbing:
     def _learn(self, values: np.ndarray, after: Mapping[str, float]) -> None:
         """Let the search see by how much steps and memory moved beyond what it knows of."""
         seen = self._totals.logs(values[None, :].astype(np.float64))[0]
-        tpus = [m for m in self._machines if is_systolic(m)]
+        tpus = [m for m in self._machines if hasattr(load_cluster(m).chip.family, "arrays")]
         gpus = [m for m in self._machines if m not in tpus]
         for where, machines, words in (
             (self._totals.time(0), gpus, "step time"),

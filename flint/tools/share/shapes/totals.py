@@ -21,7 +21,7 @@ from flint.ir.program import Kind, Program
 from flint.tools.share.sizes import Expression, Sizes
 from flint.tools.share.sizes.columns import Columns
 from flint.tools.share.sizes.expression import Factor
-from flint.tools.share.totals import labels_of
+from flint.tools.share.totals import senders_by_label
 
 # Memory at moments of a step as expressions: what lies there where most does, piece by piece of the step.
 
@@ -212,18 +212,13 @@ class _Entries:
         """FLOPs, bytes moved, of parameters, and communicated over each label of axes."""
         p, numbers = self._columns.program, self._columns.numbers
         works = p.kind >= Kind.COMPUTE
-        labels = np.array(labels_of(p), dtype=np.object_)
-        labels[p.kind == Kind.RECV] = ""
         result, operand = numbers["result_bytes"], numbers["operand_bytes"]
         moved = Expression.sum((self._sum(works, result), self._sum(works, operand)))
         return [
             self._sum(works, numbers["flops"]),
             moved,
             self._sum(p.kind == Kind.PARAMETER, result),
-            *(
-                self._sum(labels == label, numbers["comm_bytes"])
-                for label in sorted(set(labels.tolist()) - {""})
-            ),
+            *(self._sum(rows, numbers["comm_bytes"]) for rows in senders_by_label(p).values()),
         ]
 
     def kernels(self) -> dict[_Kernel, int]:

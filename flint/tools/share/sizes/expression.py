@@ -81,9 +81,6 @@ class Expression:
         """The number that it is for these values of its factors."""
         return sum(c * math.prod(of[f] for f in monomial) for monomial, c in self.terms)
 
-    def __str__(self) -> str:
-        return " + ".join(_text(monomial, c) for monomial, c in self.terms) or "0"
-
 
 def _key(factor: Factor) -> tuple[bool, str, int]:
     if isinstance(factor, int):
@@ -93,8 +90,3 @@ def _key(factor: Factor) -> tuple[bool, str, int]:
 
 def _order(monomial: Monomial) -> tuple[int, list[tuple[bool, str, int]]]:
     return -len(monomial), [_key(f) for f in monomial]
-
-
-def _text(monomial: Monomial, coefficient: int) -> str:
-    words = [f"v{f}" if isinstance(f, int) else str(f) for f in monomial]
-    return "*".join([str(coefficient)] * (coefficient != 1 or not words) + words)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, auto
-from itertools import islice, pairwise
+from itertools import combinations, islice, pairwise
+from itertools import permutations as orders
 from typing import TypeAlias
 
 import numpy as np
@@ -32,15 +33,13 @@ def reads_of(program: Program) -> list[list[int]]:
 def _waits(program: Program, owner: Int64s, read: Int64s) -> Mask:
     """Dependencies that order rows and read nothing.
 
-    They are on rows without a value (ends of units of a pipeline), and on what was written into an
-    array that the row reads as well (a message that is received into it). What a partitioned
-    operation needs of other devices (borders of a value, or all of it) comes beside the value, which
+    They are on rows without a value (ends of units of a pipeline), and on what was written into an array that the row reads as well. What a
+    partitioned operation needs of other devices (borders of a value, or all of it) comes beside the value, which
     is read as well.
     """
     borders = program.collective == Collective.PERMUTE
     borders &= program.result_bytes < type_bytes(program)
     empty = (program.op == OpClass.TURN) | (program.result_bytes == 0) | borders
-    empty |= (program.kind == Kind.RECV) & ((program.flags & Flag.IN_PLACE) != 0)
     alias = program.alias[read].astype(np.int64)
     into = (program.flags[read] & Flag.IN_PLACE) != 0
     again = _reads_both(program, owner, read, alias) & into & (alias >= 0)
@@ -76,31 +75,16 @@ MOST_WAYS = 64
 
 def embeddings(small: Shape, large: Shape) -> list[tuple[int, ...]]:
     """Places in `large` that have the sizes of `small`, in order; early places first."""
-    return list(islice(_embeddings(small, large, 0, 0), MOST_WAYS))
-
-
-def _embeddings(small: Shape, large: Shape, i: int, j: int) -> Iterator[tuple[int, ...]]:
-    if i == len(small):
-        yield ()
-        return
-    for place in range(j, len(large) - (len(small) - i) + 1):
-        if large[place] == small[i]:
-            for rest in _embeddings(small, large, i + 1, place + 1):
-                yield (place, *rest)
+    return _fitting(combinations(range(len(large)), len(small)), large, small)
 
 
 def permutations(one: Shape, other: Shape) -> list[tuple[int, ...]]:
     """For each dimension of `other` its place in `one`, each place once; in order first."""
-    return list(islice(_permutations(one, other, ()), MOST_WAYS))
+    return _fitting(orders(range(len(one)), len(other)), one, other)
 
 
-def _permutations(one: Shape, other: Shape, taken: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    if len(taken) == len(other):
-        yield taken
-        return
-    for place, size in enumerate(one):
-        if size == other[len(taken)] and place not in taken:
-            yield from _permutations(one, other, (*taken, place))
+def _fitting(ways: Iterable[tuple[int, ...]], shape: Shape, wanted: Shape) -> list[tuple[int, ...]]:
+    return list(islice((w for w in ways if tuple(shape[p] for p in w) == wanted), MOST_WAYS))
 
 
 def cut(shape: Shape, *sizes: int) -> list[int] | None:

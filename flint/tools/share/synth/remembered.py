@@ -23,25 +23,25 @@ from flint.tools.share.redact import redacted
 # Captures to learn from or to be like: files, directories of traces, and folders of either.
 
 
-def captures_of(sources: Iterable[Workload | str | Path]) -> Iterator[tuple[str, Workload]]:
-    """Every workload with what it is called: of a file its path, of a workload its number.
+def captures_of(sources: Iterable[Workload | str | Path]) -> Iterator[Workload]:
+    """Every workload of some captures.
 
     A folder stands for the `.flint` files in it and in its folders, in the order of their names.
     Raises FlintError FL301 for a path that is not there, FL304 for a file that is not a workload, FL955 for a
     folder without one.
     """
-    for number, source in enumerate(sources):
+    for source in sources:
         if isinstance(source, Workload):
-            yield f"workload {number}", source
+            yield source
         elif is_directory(Path(source)):
             yield from _of_folder(Path(source))
         else:
             workload = read_source(source).workload
             assert workload is not None, "a file is a workload or a profile"
-            yield str(source), workload
+            yield workload
 
 
-def _of_folder(folder: Path) -> Iterator[tuple[str, Workload]]:
+def _of_folder(folder: Path) -> Iterator[Workload]:
     found = sorted(folder.rglob("*.flint"))
     if not found:
         raise FlintError(
@@ -49,8 +49,7 @@ def _of_folder(folder: Path) -> Iterator[tuple[str, Workload]]:
             f"{folder} holds no workload",
             help="give .flint files, directories that flint capture wrote, or a folder of them",
         )
-    for path in found:
-        yield str(path), Workload.load(path)
+    yield from map(Workload.load, found)
 
 
 #: The folder of programs that come with Flint.
@@ -85,7 +84,7 @@ class Remembered:
         for workload in captures:
             if _can_be(workload):
                 named = redacted(workload)
-                found.setdefault(fingerprint_of(named.programs[0]).hashes[_VIEW], named)
+                found.setdefault(fingerprint_of(named.programs[0]).hash, named)
         if not found:
             raise FlintError(
                 "FL954",
@@ -111,7 +110,7 @@ class Remembered:
                 f"{folder} is not a folder of captures",
                 help="flint learn writes one; models trained by earlier releases cannot be read",
             )
-        return cls.of(w for _, w in captures_of([folder]))
+        return cls.of(captures_of([folder]))
 
     def save(self, folder: str | Path) -> None:
         """Write a folder with a `.flint` file of each. Raises FlintError FL501 to FL506."""

@@ -225,7 +225,7 @@ def synth(
     """
     _require(count, seed)
     remembered = model if isinstance(model, Remembered) else Remembered.load(model)
-    templates = [conditions_of(w) for _, w in captures_of(like)]
+    templates = list(map(conditions_of, captures_of(like)))
     made: list[Float64s] = []
     for number in range(count):
         wanted = _wanted(asked or Conditions(), templates, number)
@@ -248,7 +248,7 @@ def learn(captures: Iterable[Workload | str | Path]) -> Remembered:
     those that differ in sizes alone the first stays. Raises FlintError FL954 where none is left, and FL301, FL304 or FL955
     for what cannot be read.
     """
-    return Remembered.of(w for _, w in captures_of(captures))
+    return Remembered.of(captures_of(captures))
 
 
 def sample(remembered: Remembered, asked: Conditions, seed: int) -> Synthetic:
