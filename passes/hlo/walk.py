@@ -201,9 +201,9 @@ class _HloWalk:
         return self._compute(i, scope)
 
     def _tuple(self, i: Instruction, operands: list[Rows], scope: Scope) -> Rows:
-        """XLA leaves a barrier behind as a tuple that is taken apart again: parts wait for all of it."""
+        """In a scheduled module a tuple that is taken apart again was a barrier: parts wait for all of it."""
         read = scope.parts_read.get(i.id)
-        if self.known.captured or read is None:
+        if not self.module.schedules or read is None:
             return tuple(operands)
         return passed(i, tuple(operands), read, self.module, self.builder)
 

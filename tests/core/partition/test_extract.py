@@ -20,7 +20,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
-from flint.ir.program import Flag, Kind, Phase, Program, Row
+from flint.ir.op_class import OpClass
+from flint.ir.program import Collective, Flag, Kind, Phase, Program, Row
 from flint.passes.locations import split_name_stack
 from flint.passes.tensors import dtype_name
 from tests.auto_mesh import auto_mesh
@@ -306,6 +307,43 @@ def test_loops_with_an_optimization_barrier_say_so() -> None:
 
     assert barriers() == [False, True]
     assert barriers(prevent_cse=False) == [False, False]
+
+
+def test_what_is_calculated_again_waits_for_the_gradient() -> None:
+    """Layers that are written out: weights are gathered again when the backward pass is there, not before."""
+    layer = jax.checkpoint(lambda x, w: jnp.tanh(x @ w))
+
+    def loss(x: Any, v: Any, w: Any) -> Any:
+        return (layer(layer(x, v), w) ** 2).sum()
+
+    weights = shaped((8, 8), "data")
+    program = flint.trace(
+        jax.grad(loss, (1, 2)), MESH, shaped((8, 8), "data"), weights, weights
+    ).program
+    gathers = [
+        i for i in range(len(program))
+        if program.collective[i] == Collective.ALL_GATHER and program.phase[i] == Phase.REMAT
+    ]  # fmt: skip
+    first = next(i for i in range(len(program)) if program.phase[i] == Phase.BACKWARD)
+    assert gathers
+    for gather in gathers:
+        before, pending = set[int](), [gather]
+        while pending:
+            new = set(program.dependencies(pending.pop()).tolist()) - before
+            before |= new
+            pending += new
+        assert any(program.phase[i] == Phase.BACKWARD and i >= first for i in before)
+
+
+def test_marks_of_what_is_saved_are_no_work() -> None:
+    """JAX reduces what checkpointing saves to the precision that it has; a real reduction stays."""
+    saved = jax.checkpoint_policies.dots_saveable
+    layer = jax.checkpoint(lambda x, w: jnp.tanh(x @ w), policy=saved)
+    made = jax.grad(lambda x, w: layer(x, w).sum(), 1)
+    rounded = lambda x, w: lax.reduce_precision(made(x, w), 8, 7)
+    for function, count in ((made, 0), (rounded, 1)):
+        program = flint.trace(function, MESH, shaped((8, 8)), shaped((8, 8))).program
+        assert (program.op == OpClass.REDUCE_PRECISION).sum() == count
 
 
 def test_a_function_that_is_called_in_another_loop_has_its_barrier_there_too() -> None:

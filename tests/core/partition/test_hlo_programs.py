@@ -46,6 +46,57 @@ def only(p: Program, opcode: str) -> Row:
     return found
 
 
+BARRIER = """x = f32[4,4] parameter(0)
+        y = f32[4,4] parameter(1)
+        late = f32[4,4] multiply(x, x)
+        unread = f32[4,4] negate(y)
+        passing = (f32[4,4], f32[4,4], f32[4,4]) tuple(y, late, unread)
+        {barrier}
+        early = f32[4,4] get-tuple-element({of}), index=0
+        after = f32[4,4] get-tuple-element({of}), index=1
+        ROOT r = f32[4,4] add(early, after)"""
+KEEPER = "kept = (f32[4,4], f32[4,4], f32[4,4]) opt-barrier(passing)"
+
+
+@pytest.mark.parametrize(
+    ("barrier", "of", "header", "waits"),
+    [
+        (KEEPER, "kept", "", True),
+        (KEEPER, "kept", ", is_scheduled=true", True),
+        ("", "passing", ", is_scheduled=true", True),  # what XLA leaves of a barrier
+        ("", "passing", "", False),
+    ],
+)
+def test_what_passes_a_barrier_waits_for_all_that_is_read(
+    barrier: str, of: str, header: str, waits: bool
+) -> None:
+    p = program(BARRIER.format(barrier=barrier, of=of), header=header)
+    early, late = 1, next(i for i in range(len(p)) if p.row(i).opcode == "hlo.multiply")
+    read = p.dependencies(len(p) - 2).tolist()
+    if not waits:
+        assert read == [early, late]
+        return
+    assert p.alias[read].tolist() == [early, late]
+    for view, shown in zip(read, (early, late), strict=True):
+        assert p.row(view).flags == Flag.VIEW
+        (wait,) = (d for d in p.dependencies(view).tolist() if d != shown)
+        assert sorted(p.dependencies(wait).tolist()) == [early, late]  # nobody reads the third
+
+
+def test_nobody_waits_where_a_barrier_passes_what_is_there() -> None:
+    p = program("""x = f32[4,4] parameter(0)
+        y = f32[4,4] parameter(1)
+        passing = (f32[4,4], f32[4,4]) tuple(x, y)
+        kept = (f32[4,4], f32[4,4]) opt-barrier(passing)
+        a = f32[4,4] get-tuple-element(kept), index=0
+        b = f32[4,4] get-tuple-element(kept), index=1
+        ROOT r = f32[4,4] add(a, b)""")
+    assert [p.row(i).opcode for i in range(len(p))] == ["hlo.parameter"] * 2 + [
+        "hlo.add",
+        "hlo.ROOT",
+    ]
+
+
 def test_metadata_shapes_and_results() -> None:
     p = program(
         """x = bf16[8,16] parameter(0), metadata={op_name="params['w']" source_file="/a/b/model.py" source_line=7}
@@ -353,6 +404,21 @@ def test_a_fusion_reads_of_an_array_what_its_slices_need() -> None:
     )
     row = only(p, "fusion.layout")
     assert (row.operand_bytes, row.result_bytes) == (64 * 2 + 4, 64 * 4 + 6400 * 4)
+
+
+def test_a_fusion_that_keeps_a_part_of_sums_reads_that_part() -> None:
+    """What XLA makes of the parts of a product that it split: each kernel adds up its columns."""
+    p = program(
+        """x = f32[4,8,16] parameter(0)
+        ROOT f = f32[8,4] fusion(x), kind=kLoop, calls=fused""",
+        before=ADD
+        + """fused { p0 = f32[4,8,16] parameter(0)
+        z = f32[] constant(0)
+        r = f32[8,16] reduce(p0, z), dimensions={0}, to_apply=add
+        ROOT s = f32[8,4] slice(r), slice={[0:8], [12:16]} }""",
+    )
+    row = only(p, "fusion.reduction")
+    assert (row.operand_bytes, row.result_bytes) == (4 * 8 * 4 * 4, 8 * 4 * 4)
 
 
 def test_a_fusion_inside_of_a_fusion_needs_what_its_slices_need() -> None:

@@ -98,6 +98,21 @@ def norm_over(axes: Any) -> Callable[[Any], Any]:
     return norm
 
 
+def attended(q: Any, k: Any, v: Any) -> Any:
+    scores = (q @ k.swapaxes(-1, -2)).astype(F32)
+    return ((jax.nn.softmax(scores, -1).astype(BF16) @ v).astype(F32) ** 2).sum()
+
+
+def weights_and_sums(x: Any) -> Any:
+    weights = jax.nn.softmax(x.astype(F32), -1)
+    return weights.astype(BF16), (weights * weights).sum(-1), weights.max(-1)
+
+
+def standardized(x: Any) -> Any:
+    less = x - x.mean(-1, keepdims=True)
+    return less / x.std(-1, keepdims=True), jnp.abs(less).mean(-1)
+
+
 BAG = of((100000, 512), F32), of((8192,), I32)
 #: What is computed, on what, what is donated, and megabytes that XLA's kernels read and write.
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...], float]] = {
@@ -113,6 +128,11 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...], flo
     ),
     "softmax of 16,384": (jax.nn.softmax, (of((64, 16384), F32),), (), 8.389),
     "softmax of 32,768": (jax.nn.softmax, (of((64, 32768), F32),), (), 33.687),
+    "gradients of attention": (
+        jax.grad(attended, (0, 1, 2)), (of((32, 1024, 64), BF16),) * 3, (), 864.420,
+    ),
+    "a softmax that three kernels read": (weights_and_sums, (of((8192, 2048), BF16),), (), 134.283),
+    "rows less their mean, twice": (standardized, (of((8192, 2048), F32),), (), 201.359),
     "norm of 32,768": (rms, (of((64, 32768), BF16), of((32768,), F32)), (), 12.780),
     "loss of 8,192 classes": (of_labels, (of((512, 8192), BF16), of((512,), I32)), (), 25.174),
     "loss of 32,000 classes": (of_labels, (of((512, 32000), BF16), of((512,), I32)), (), 66.602),
