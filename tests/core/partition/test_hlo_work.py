@@ -41,47 +41,18 @@ less2 { a = f32[] parameter(0)
   q = s32[] parameter(3)
   ROOT c = pred[] compare(a, b), direction=LT }
 """
-VALUES = dict(
-    pair.split(":")
-    for pair in [
-        "x:f32[6,20]",
-        "w:f32[20,7]",
-        "xs:bf16[2,3,5,20]",
-        "ws:bf16[2,3,20,7]",
-        "t:f32[2,3,20]",
-        "i:s32[4,1]",
-        "n:s32[]",
-        "rows:f32[4,20]",
-        "zero:f32[]",
-        "images:f32[2,8,9,4]",
-        "kernel:f32[3,2,2,6]",
-        "groups:f32[3,20,7]",
-        "sizes:s32[3]",
-        "matrices:f32[3,6,6]",
-        "right:f32[3,6,4]",
-        "heads:bf16[2,3,5,16]",
-        "keys:bf16[2,3,7,16]",
-        "wide:bf16[2,3,7,24]",
-        "of:f32[20]",
-        "complex:c64[2,8,16]",
-        "real:f32[2,8,16]",
-        "half:c64[2,8,9]",
-        "places:s32[6,20]",
-        "none:f32[6,0]",
-        "nothing:f32[0,7]",
-        "column:f32[6,1]",
-        "row:f32[1,7]",
-        "batches:f32[4,8,9,3]",
-        "features:f32[3,2,3,6]",
-        "scale:f32[20]",
-        "hot:bf16[9,3,5,16]",
-        "cold:bf16[9,7,3,16]",
-        "flat:bf16[6,16]",
-        "filters:f32[6,3,2,2]",
-        "outputs:f32[2,6,8,6]",
-        "row6:f32[3,5]",
-    ]
-)
+VALUES = {
+    "x": "f32[6,20]", "w": "f32[20,7]", "xs": "bf16[2,3,5,20]", "ws": "bf16[2,3,20,7]",
+    "t": "f32[2,3,20]", "i": "s32[4,1]", "n": "s32[]", "rows": "f32[4,20]", "zero": "f32[]",
+    "images": "f32[2,8,9,4]", "kernel": "f32[3,2,2,6]", "groups": "f32[3,20,7]", "sizes": "s32[3]",
+    "matrices": "f32[3,6,6]", "right": "f32[3,6,4]", "heads": "bf16[2,3,5,16]",
+    "keys": "bf16[2,3,7,16]", "wide": "bf16[2,3,7,24]", "of": "f32[20]", "complex": "c64[2,8,16]",
+    "real": "f32[2,8,16]", "half": "c64[2,8,9]", "places": "s32[6,20]", "none": "f32[6,0]",
+    "nothing": "f32[0,7]", "column": "f32[6,1]", "row": "f32[1,7]", "batches": "f32[4,8,9,3]",
+    "features": "f32[3,2,3,6]", "scale": "f32[20]", "hot": "bf16[9,3,5,16]",
+    "cold": "bf16[9,7,3,16]", "flat": "bf16[6,16]", "filters": "f32[6,3,2,2]",
+    "outputs": "f32[2,6,8,6]", "row6": "f32[3,5]",
+}  # fmt: skip
 
 # instruction: FLOPs, dims, bytes read and written
 WORK: dict[str, tuple[int, tuple[int, ...], int, int]] = {
