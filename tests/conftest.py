@@ -7,7 +7,6 @@ The profile `fixed` gives the same examples to everyone, at every run. `explore`
 import gc
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -25,14 +24,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Tests are run by as many processes as there are cores: threads of each only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-#: Variables that Dask and Polars set for their own processes and never take back.
-_OF_LIBRARIES = {
-    "PYTHONHASHSEED",
-    "MALLOC_TRIM_THRESHOLD_",
-    "__DASK_PARENT_PID",
-    "_RJEM_MALLOC_CONF",
-}
-_OF_LIBRARIES -= set(os.environ)
 _NAMES_LONG = re.compile(r"mark\.long\b|\blong_but\b")
 _GOLDEN = Path(__file__).parent / "golden"
 
@@ -54,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     if sys.platform == "linux":
-        subprocess.Popen = warm.Popen  # type: ignore[misc]
+        warm.replace_processes()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -96,7 +87,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """What libraries leave in the environment would keep later children from being forks."""
-    for name in _OF_LIBRARIES:
+    for name in warm.OF_LIBRARIES:
         os.environ.pop(name, None)
 
 

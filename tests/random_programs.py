@@ -21,7 +21,7 @@ from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
 from tests.program_rows import ProgramBuilder
 
 #: No limits of time: a loaded machine must not fail a test.
-QUICK = settings(max_examples=60)
+QUICK = settings(max_examples=30)
 
 T = TypeVar("T")
 

@@ -20,6 +20,7 @@ import json
 import os
 import pkgutil
 import random
+import re
 import runpy
 import signal
 import socket
@@ -32,12 +33,14 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from multiprocessing import spawn, util
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TextIO, cast
 
 ROOT = Path(__file__).resolve().parents[1]
 _RECORDER = "flint.frontends.torch_world.record.child"
 _SCRIPTS = "flint.frontends.jax_world.child"
+_SPAWNED = "multiprocessing.spawn"
 #: The modules that are run by forks, and which server has imported what they need: those that run
 #: PyTorch programs have no JAX, as their errors say.
 SERVERS = {
@@ -45,6 +48,7 @@ SERVERS = {
     "flint.passes.partition.child": "jax",
     "flint.tools.change.project.worker": "jax",
     _SCRIPTS: "jax",
+    _SPAWNED: "jax",
     _RECORDER: "torch",
 }
 _IMPORTED = {
@@ -57,6 +61,14 @@ _IMPORTED = {
 _FREE = ("FLINT_", "PYTEST_", "XDG_", "TORCHINDUCTOR_", "TMPDIR", "PYTHONPATH", "OMP_NUM_THREADS")
 _FREE += ("COLUMNS", "LINES", "NO_COLOR", "TERM", "HOME", "PATH", "TF_CPP_", "WARM_", "TPU_SKIP_")
 _PLATFORMS = "JAX_PLATFORMS"
+#: Variables that Dask and Polars set for processes that they start, and never take back.
+OF_LIBRARIES = {
+    "PYTHONHASHSEED",
+    "MALLOC_TRIM_THRESHOLD_",
+    "__DASK_PARENT_PID",
+    "_RJEM_MALLOC_CONF",
+}
+OF_LIBRARIES -= set(os.environ)
 _SET_SUBREAPER, _GET_SUBREAPER = 36, 37
 
 
@@ -149,22 +161,38 @@ class Forks:
         self._owner = os.getpid()
         self._lock = threading.Lock()
 
-    def server(self, command: _Command, given: Mapping[str, Any]) -> Server | None:
-        """The one that makes a fork for a command; None if a process has to be started anew."""
-        unusual = ("preexec_fn", "startupinfo", "shell", "start_new_session", "executable", "gids")
-        if not self.on or os.getpid() != self._owner or any(given.get(name) for name in unusual):
-            return None
-        if not given["close_fds"] or any(given[name] not in (-1, None) for name in _IDENTITY):
+    def fork(
+        self,
+        command: _Command,
+        environment: Mapping[str, str],
+        cwd: str,
+        descriptors: Mapping[int, int],
+        group: int = -1,
+    ) -> int:
+        """The process id of a fork that runs a command; 0 if a process has to be started anew."""
+        server = self._server(command, environment, cwd)
+        if server is None:
+            return 0
+        request = {
+            **command._asdict(),
+            "descriptors": list(descriptors),
+            "cwd": cwd,
+            "env": dict(environment),
+            "group": os.getpgrp() if group == -1 else group,
+        }
+        return server.fork(request, list(descriptors.values()))
+
+    def _server(self, command: _Command, environment: Mapping[str, str], cwd: str) -> Server | None:
+        if not self.on or os.getpid() != self._owner:
             return None
         kind = "torch" if "--world" in command.arguments else SERVERS[command.module]
         with self._lock:
             if kind not in self._servers and self._starts:
                 self._servers[kind] = Server.started(kind)
             found = self._servers.get(kind)
-        environment = os.environ if given["env"] is None else given["env"]
         if found is None or not _same(environment, found.environment, command):
             return None
-        folders = [] if command.safe_path else [given["cwd"] or os.getcwd()]
+        folders = [] if command.safe_path else [cwd]
         folders += _folders_of(environment)
         return None if any(_hides(folder, found) for folder in folders) else found
 
@@ -181,15 +209,13 @@ class Forks:
         self._servers.clear()
 
 
-_IDENTITY = ("uid", "gid", "umask")
-
-
 def _same(asked: Mapping[str, str], had: Mapping[str, str], command: _Command) -> bool:
     """Whether two environments differ only in what is read late."""
     if command.module != _SCRIPTS and _PLATFORMS in asked:
         return False
     names = {name for name in {*asked, *had} if asked.get(name) != had.get(name)} - {_PLATFORMS}
-    return all(name.startswith(_FREE) for name in names)
+    free = OF_LIBRARIES if command.module == _SPAWNED else set()
+    return all(name.startswith(_FREE) or name in free for name in names)
 
 
 def _folders_of(environment: Mapping[str, str]) -> list[str]:
@@ -220,25 +246,54 @@ class Popen(_COLD):  # type: ignore[type-arg]
 
     def _execute_child(self, *given: Any) -> None:
         asked = _SIGNATURE.bind(self, *given).arguments
-        command = _command(asked["args"])
-        server = forks().server(command, asked) if command is not None else None
-        if command is None or server is None:
+        command = _command(asked["args"]) if _is_usual(asked) else None
+        pid = 0
+        if command is not None:
+            ends = (asked["p2cread"], asked["c2pwrite"], asked["errwrite"])
+            descriptors = {n: n if end == -1 else end for n, end in enumerate(ends)}
+            descriptors |= {number: number for number in asked["pass_fds"]}
+            environment = os.environ if asked["env"] is None else asked["env"]
+            cwd = os.fspath(asked["cwd"] or os.getcwd())
+            pid = forks().fork(command, environment, cwd, descriptors, asked["process_group"])
+        if not pid:
             super()._execute_child(*given)  # type: ignore[misc]
             return
-        ends = (asked["p2cread"], asked["c2pwrite"], asked["errwrite"])
-        descriptors = {n: n if end == -1 else end for n, end in enumerate(ends)}
-        descriptors |= {number: number for number in asked["pass_fds"]}
-        request = {
-            **command._asdict(),
-            "descriptors": list(descriptors),
-            "cwd": os.fspath(asked["cwd"] or os.getcwd()),
-            "env": dict(os.environ if asked["env"] is None else asked["env"]),
-            "group": os.getpgrp() if asked["process_group"] == -1 else asked["process_group"],
-        }
-        self.pid = server.fork(request, list(descriptors.values()))
+        self.pid = pid
         self._child_created = True
         pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(asked[name] for name in pipes))  # type: ignore[attr-defined]
+
+
+def _is_usual(given: Mapping[str, Any]) -> bool:
+    """Whether a process is asked for with nothing that a fork cannot have."""
+    unusual = ("preexec_fn", "startupinfo", "shell", "start_new_session", "executable", "gids")
+    identity = ("uid", "gid", "umask")
+    return (
+        given["close_fds"]
+        and not any(given.get(name) for name in unusual)
+        and all(given[name] in (-1, None) for name in identity)
+    )
+
+
+_COLD_SPAWN = util.spawnv_passfds  # type: ignore[attr-defined]
+_SPAWN = re.compile(r".*spawn_main\(tracker_fd=(\d+), pipe_handle=(\d+)\)")
+
+
+def _spawn(path: bytes, words: Sequence[str | bytes], descriptors: Sequence[int]) -> int:
+    """The process id of a new process of `multiprocessing`, with its method `spawn`."""
+    found = _SPAWN.fullmatch(os.fsdecode(words[-2]))
+    pid = 0
+    if found is not None and os.fsdecode(path) == sys.executable:
+        command = _Command(_SPAWNED, ("--multiprocessing-fork", *found.groups()), True, False)
+        own = {number: number for number in (0, 1, 2, *descriptors)}
+        pid = forks().fork(command, os.environ, os.getcwd(), own)
+    return pid or _COLD_SPAWN(path, words, descriptors)
+
+
+def replace_processes() -> None:
+    """From now on, this process starts forks where it can."""
+    subprocess.Popen = Popen  # type: ignore[misc]
+    util.spawnv_passfds = _spawn  # type: ignore[attr-defined]
 
 
 # --- in the server --------------------------------------------------------------------------------
@@ -298,7 +353,7 @@ def _with_own_server(request: dict[str, Any], kind: str) -> dict[str, Any]:
     theirs.close()
     environment = {k: os.environ[k] for k in sorted(os.environ) if k != _PLATFORMS}
     forks().use(kind, Server(ours, environment))
-    subprocess.Popen = Popen  # type: ignore[misc]
+    replace_processes()
     return request
 
 
@@ -370,6 +425,9 @@ def main() -> None:
     if not request["module"].endswith(".child"):  # which start no others
         request = _with_own_server(request, kind)
     _become(request, bare_path)
+    if request["module"] == _SPAWNED:
+        tracker, pipe = map(int, request["arguments"][1:])
+        spawn.spawn_main(tracker_fd=tracker, pipe_handle=pipe)
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 

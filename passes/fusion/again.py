@@ -80,7 +80,8 @@ def compute_again(
     * `elements_again` (with `elements`): an element-wise row, if n kernels that each read what it
       reads move no more than if one stored it for them: (n - 1) x read <= n x stored, and none
       computes an element twice. XLA's fusion does this for all readers of a row or for none, and for none
-      if one of its own phase reduces columns in `few_blocks` (with `orders`).
+      if one of its own phase reduces columns in `few_blocks` (with `orders`). What a kernel along rows makes
+      is computed again with its reduction (an exponential less the largest of its row), by kernels along rows.
 
     flops count once, at the last reader. PyTorch's operators take part with `operators`,
     slices of stacks with `slices`; `blocks` says which reductions along rows share a kernel with

@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flint.ir.columns import edges, is_any, rewired, with_value
+from flint.ir.columns import Mask, edges, is_any, rewired, with_value
 from flint.ir.dims import AttentionDims, ProductDims
 from flint.ir.op_class import ATTENTION, MERGED, OpClass
 from flint.ir.program import CAUSAL, PERHAPS_A_WINDOW, Int64s, Kind, Phase, Program
 from flint.passes.base import Pass
-from flint.passes.fusion.barriers import opened
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import MERGED_NAMES, merged, value_bytes
 from flint.passes.fusion.roles import RowRole, named_kernels, roles_of
@@ -59,7 +58,7 @@ class FuseAttention(Pass):
 
     def apply(self, program: Program) -> Program:
         """Return the program with a row for each attention."""
-        bare = opened(program)
+        bare = _opened(program)
         roles = roles_of(bare, operators=self.operators, compiled=self.compiled)
         graph = SoftmaxGraph(bare, roles)
         finder = _AttentionFinder(bare, graph, named_kernels(bare, self.named).tolist())
@@ -69,7 +68,7 @@ class FuseAttention(Pass):
         inside = np.zeros(len(program), dtype=np.bool_)
         for kernel in found:
             inside[list(kernel.rows | kernel.cut | kernel.stored)] = True
-        program = opened(program, inside)
+        program = _opened(program, inside)
         rewritten = DropDeadCode().apply(_rewritten(program, found, finder.groups))
         return without_unread(program, rewritten)
 
@@ -80,7 +79,7 @@ def attention_turns(program: Program, *, named: bool = False) -> int:
     These are softmaxes of a batched product; with `named` not those in kernels that the program
     names, which stay as they are.
     """
-    program = opened(program)
+    program = _opened(program)
     graph = SoftmaxGraph(program, roles_of(program, operators=True))
     names = named_kernels(program, named).tolist()
     found = set[int]()
@@ -92,6 +91,20 @@ def attention_turns(program: Program, *, named: bool = False) -> int:
         if not names[softmax]:
             found |= {p for p in products if ProductDims.of(program.dims[p]).batch > 1}
     return int(program.trips[list(found)].sum())
+
+
+def _opened(program: Program, values: Mask | None = None) -> Program:
+    """The program in which `values` (all without it) pass barriers at once: nobody waits."""
+    barriers = is_any(program, OpClass.BARRIER)
+    views = barriers & (program.alias >= 0)
+    if values is not None:
+        views &= values | values[program.alias]
+    if not views.any():
+        return program
+    owner, target = edges(program)
+    gone = views[owner] & (target != program.alias[owner])
+    gone |= (barriers & (program.alias < 0))[owner] & np.isin(target, program.alias[views])
+    return rewired(program, (owner[~gone], target[~gone]))
 
 
 @dataclass(frozen=True)

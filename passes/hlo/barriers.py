@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from flint.ir.builder import ProgramBuilder
 from flint.ir.op_class import OpClass
@@ -61,18 +61,15 @@ def passed(
     )
     kept = range(len(parts)) if read is None else sorted(read)
     source, phase = scope_and_phase(i)
-    facts: dict[str, Any] = {
-        "op": OpClass.BARRIER, "scope": source, "location": location(i, module), "phase": phase
-    }  # fmt: skip
-    deps = list(flat(tuple(parts[number][1] for number in kept)))
-    wait = builder.add(f"hlo.{i.opcode}", Kind.VALUE, deps=deps, **facts)
+    add = partial(
+        builder.add, f"hlo.{i.opcode}", Kind.VALUE, op=OpClass.BARRIER, scope=source,
+        location=location(i, module), phase=phase,
+    )  # fmt: skip
+    wait = add(deps=list(flat(tuple(parts[number][1] for number in kept))))
 
-    def view(part: Any, row: int) -> int:
-        dtype, shape = shapes.first(part)
-        return row if row < 0 else builder.add(
-            f"hlo.{i.opcode}", Kind.VALUE, deps=[row, wait], alias=row, dtype=dtype, shape=shape,
-            result_bytes=shapes.num_bytes(part), flags=Flag.VIEW, **facts,
-        )  # fmt: skip
-
+    view = lambda part, row: row if row < 0 else add(
+        deps=[row, wait], alias=row, dtype=shapes.first(part)[0], shape=shapes.first(part)[1],
+        result_bytes=shapes.num_bytes(part), flags=Flag.VIEW,
+    )  # fmt: skip
     made = [zipped(*part, view) if n in kept else part[1] for n, part in enumerate(parts)]
     return tuple(made) if several else made[0]

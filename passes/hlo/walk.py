@@ -41,7 +41,6 @@ from flint.passes.hlo.module import (
 )
 from flint.passes.hlo.op_classes import class_of
 from flint.passes.hlo.places import kept_part
-from flint.passes.hlo.scope import Scope
 from flint.passes.hlo.trees import Rows, flat, mapped, tree, zipped
 from flint.passes.hlo.trip_counts import (
     AskedLoops,
@@ -51,6 +50,7 @@ from flint.passes.hlo.trip_counts import (
     counted_trips,
     known_trip_count,
 )
+from flint.passes.hlo.visit import Visit
 from flint.passes.hlo.work import work_of
 from flint.passes.rewrites.phases import with_phases
 from flint.passes.work.host_copies import ARGUMENT
@@ -133,7 +133,7 @@ class _HloWalk:
         arguments = [
             self._parameter(p) for p in sorted(parameters, key=lambda p: p.parameter_number)
         ]
-        scope = Scope(self.module, entry, arguments, [])
+        scope = Visit(self.module, entry, arguments, [])
         result = self._computation(scope)
         root = self.module.root(entry)
         deps = list(flat(self._apart(root, result) if apart else result))
@@ -152,7 +152,7 @@ class _HloWalk:
 
         return zipped(root.shape, result, view)
 
-    def _computation(self, scope: Scope) -> Rows:
+    def _computation(self, scope: Visit) -> Rows:
         """Add the rows of a computation; returns those of its result."""
         for instruction in self.module.in_order(scope.computation):
             scope.places.see(instruction)
@@ -172,7 +172,7 @@ class _HloWalk:
             cause=cause,
         ))  # fmt: skip
 
-    def _instruction(self, i: Instruction, scope: Scope) -> Rows:
+    def _instruction(self, i: Instruction, scope: Visit) -> Rows:
         """Add the rows of one instruction; returns those of its result."""
         opcode = i.opcode
         operands = [scope.rows[o] for o in i.operand_ids]
@@ -200,20 +200,20 @@ class _HloWalk:
             return self._communicating_fusion(i, operands, scope)
         return self._compute(i, scope)
 
-    def _tuple(self, i: Instruction, operands: list[Rows], scope: Scope) -> Rows:
+    def _tuple(self, i: Instruction, operands: list[Rows], scope: Visit) -> Rows:
         """In a scheduled module a tuple that is taken apart again was a barrier: parts wait for all of it."""
         read = scope.parts_read.get(i.id)
         if not self.module.schedules or read is None:
             return tuple(operands)
         return passed(i, tuple(operands), read, self.module, self.builder)
 
-    def _call(self, i: Instruction, operands: list[Rows], scope: Scope) -> Rows:
+    def _call(self, i: Instruction, operands: list[Rows], scope: Visit) -> Rows:
         called = self.module.called(i)[0]
         asynchronous = scope.asynchronous or i.opcode == "async-start"
         known = [scope.value(o) for o in self._operands(i, scope)]
-        return self._computation(Scope(self.module, called, operands, known, asynchronous))
+        return self._computation(Visit(self.module, called, operands, known, asynchronous))
 
-    def _compute(self, i: Instruction, scope: Scope) -> Rows:
+    def _compute(self, i: Instruction, scope: Visit) -> Rows:
         if i.opcode in BARRIERS:
             self.builder.barrier()
             if waits(i, scope.computation, self.module):
@@ -238,20 +238,20 @@ class _HloWalk:
             flags |= turned_operands(i, self._operands(i, scope), self._reads(i, scope))
         return self._add(i, scope, Kind.COMPUTE, work, flags, part=part)
 
-    def _convolution(self, i: Instruction, scope: Scope, work: Work, flags: int) -> Rows:
+    def _convolution(self, i: Instruction, scope: Visit, work: Work, flags: int) -> Rows:
         windows = Windows(self.builder, self.module, i, self._operands(i, scope))
         deps = windows.operands(self._reads(i, scope))
         flags |= turned_operands(i, windows.read, deps)
         made = self._add(i, scope, Kind.COMPUTE, work, flags, deps=deps)
         return mapped(made, windows.result)
 
-    def _is_scalar_bookkeeping(self, i: Instruction, scope: Scope) -> bool:
+    def _is_scalar_bookkeeping(self, i: Instruction, scope: Visit) -> bool:
         """Loop counters and indices: they fuse into whatever uses them and cost nothing."""
         values = [i, *self._operands(i, scope)]
         scalar = all(not v.shape.dimensions and not v.shape.tuple_shapes for v in values)
         return scalar and class_of(i.opcode) in ELEMENTWISE
 
-    def _value(self, i: Instruction, scope: Scope, flags: int, part: Group | None = None) -> Rows:
+    def _value(self, i: Instruction, scope: Visit, flags: int, part: Group | None = None) -> Rows:
         """A row without work: of tuples that are seen differently, one for each leaf."""
         if i.opcode in VIEWS and i.shape.element_type == shapes.TUPLE:
             return scope.rows[i.operand_ids[0]]
@@ -260,7 +260,7 @@ class _HloWalk:
             return tree(i.shape, lambda _: -1)
         return self._add(i, scope, Kind.VALUE, Work(operand_bytes=0), flags, part=part)
 
-    def _collective(self, i: Instruction, scope: Scope) -> Rows:
+    def _collective(self, i: Instruction, scope: Visit) -> Rows:
         operands = self.module.operands(scope.computation, i)
         message = collective_message(i, operands, self.module, self.mesh)
         if message is None:
@@ -268,14 +268,14 @@ class _HloWalk:
         flags = Flag.ASYNC if i.opcode.endswith("-start") else Flag(0)
         return self._add(i, scope, message.kind, Work(), flags, message)
 
-    def _communicating_fusion(self, i: Instruction, operands: list[Rows], scope: Scope) -> Rows:
+    def _communicating_fusion(self, i: Instruction, operands: list[Rows], scope: Visit) -> Rows:
         """A reduce-scatter where it is one, else the rows of what is fused."""
         message = fused_reduce_scatter(i, self.module, self.mesh)
         if message is None:
             return self._call(i, operands, scope)
         return self._add(i, scope, message.kind, Work(), message=message)
 
-    def _point_to_point(self, i: Instruction, scope: Scope) -> Rows:
+    def _point_to_point(self, i: Instruction, scope: Visit) -> Rows:
         operands = self.module.operands(scope.computation, i)
         message = point_to_point_message(i, operands, self.module, self.mesh)
         if message is None:
@@ -285,7 +285,7 @@ class _HloWalk:
     def _add(
         self,
         i: Instruction,
-        scope: Scope,
+        scope: Visit,
         kind: Kind,
         work: Work,
         flags: int = 0,
@@ -352,7 +352,7 @@ class _HloWalk:
         found = work.class_or(class_of(i.opcode))
         return OpClass.VALUE if idle and found is OpClass.UNKNOWN else found
 
-    def _moved(self, i: Instruction, scope: Scope) -> int:
+    def _moved(self, i: Instruction, scope: Visit) -> int:
         operands = self._operands(i, scope)
         once = {o.id: o for o in operands}.values()  # x * x reads x once
         read = once if class_of(i.opcode) in ELEMENTWISE else operands
@@ -368,10 +368,10 @@ class _HloWalk:
             result_bytes=shapes.num_bytes(part), flags=Flag.VIEW,
         ))  # fmt: skip
 
-    def _operands(self, i: Instruction, scope: Scope) -> list[Instruction]:
+    def _operands(self, i: Instruction, scope: Visit) -> list[Instruction]:
         return self.module.operands(scope.computation, i)
 
-    def _reads(self, i: Instruction, scope: Scope, count: int | None = None) -> list[int]:
+    def _reads(self, i: Instruction, scope: Visit, count: int | None = None) -> list[int]:
         """Rows of the first `count` operands, and of what has to be done before."""
         before = [scope.rows[c] for c in i.control_predecessor_ids if c in scope.rows]
         return list(flat([*(scope.rows[o] for o in i.operand_ids[:count]), *before]))
@@ -381,7 +381,7 @@ class _HloWalk:
             return -1
         return self._channels.setdefault(i.channel_id, len(self._channels))
 
-    def _done(self, i: Instruction, started: Rows, scope: Scope) -> Rows:
+    def _done(self, i: Instruction, started: Rows, scope: Visit) -> Rows:
         """The end of something asynchronous: a VALUE row for each row that was started."""
         source, phase = scope_and_phase(i)
         made: dict[int, int] = {}
@@ -402,7 +402,7 @@ class _HloWalk:
         found = mapped(started, wait)
         return self._parts(i.shape, *made.values()) if len(made) == 1 else found
 
-    def _loop(self, i: Instruction, initial: Rows, scope: Scope) -> Rows:
+    def _loop(self, i: Instruction, initial: Rows, scope: Visit) -> Rows:
         value = scope.value(self._operands(i, scope)[0])
         self.loops.around.append("")
         trips = self._trip_count(i, value)
@@ -426,8 +426,8 @@ class _HloWalk:
         known = body_arguments(i, value, self.module)
         condition = self.module.called(i)[1]
         if not compares_counters(condition):
-            self._computation(Scope(self.module, condition, [inside], known, scope.asynchronous))
-        result = self._computation(Scope(self.module, body, [inside], known, scope.asynchronous))
+            self._computation(Visit(self.module, condition, [inside], known, scope.asynchronous))
+        result = self._computation(Visit(self.module, body, [inside], known, scope.asynchronous))
         first = min(carried, default=len(builder))
 
         def inner(part: Any, row: int) -> int:
@@ -459,7 +459,7 @@ class _HloWalk:
         names = (name, source, source.rsplit("/", 1)[-1], place)
         return self.loops.count(names, source, place or self.module.source, count)
 
-    def _conditional(self, i: Instruction, operands: list[Rows], scope: Scope) -> Rows:
+    def _conditional(self, i: Instruction, operands: list[Rows], scope: Visit) -> Rows:
         branches = self.module.called(i)
         choice, self._choices = self._choices, self._choices + 1
         known = [scope.value(o) for o in self._operands(i, scope)]
@@ -470,7 +470,7 @@ class _HloWalk:
                     RegionKind.BRANCH, 1, name=branch.name, location=place, choice=choice
                 )
             )
-            inner = Scope(
+            inner = Visit(
                 self.module, branch, [operands[k + 1]], [known[k + 1]], scope.asynchronous
             )
             results.append(list(flat(self._computation(inner), tokens=True)))

@@ -25,15 +25,13 @@ class SeparateLayers(Pass):
 
     * a slice of one of `trip_count` parts of a stack is a view of it;
     * an update of one of them, which the loop hands on, is where the part was computed;
-    * the stack that such updates begin with is not filled;
-    * what JAX marks as saved (`reduce_precision` to the precision that it has) is there already.
+    * the stack that such updates begin with is not filled.
     """
 
     name: ClassVar[str] = "separate-layers"
 
     def apply(self, program: Program) -> Program:
         """Return the program in which these rows are views or values."""
-        program = _marks_shown(program)
         views = _views(program)
         if not views:
             return program
@@ -46,18 +44,6 @@ class SeparateLayers(Pass):
         )
         found = changed(found, np.flatnonzero(empty), kind=Kind.VALUE, flops=0, operand_bytes=0)
         return _waiting_for_parts(found, rows, empty)
-
-
-def _marks_shown(program: Program) -> Program:
-    """The program in which marks of what is saved are views."""
-    marks = is_any(program, OpClass.REDUCE_PRECISION) & (program.kind == Kind.COMPUTE)
-    marks &= (np.diff(program.dep_start) == 1) & (program.operand_bytes == program.result_bytes)
-    rows = np.flatnonzero(marks)
-    if not len(rows):
-        return program
-    flags = program.flags[rows] | np.uint16(Flag.VIEW)
-    of = program.deps[program.dep_start[rows]]
-    return changed(program, rows, kind=Kind.VALUE, flags=flags, alias=of, flops=0, operand_bytes=0)
 
 
 def _views(program: Program) -> dict[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -98,6 +99,25 @@ def test_children_of_commands_are_forks_too_and_end_with_them(tmp_path: Path) ->
     while any(lives(pid) for pid in (rank, recorder)):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def tells_and_waits(out: Any, back: Any, given: int) -> None:
+    """Say what a process of multiprocessing is, and end as it is told."""
+    out.put((os.getpid(), os.getppid(), os.environ.get("FLINT_WORD"), given))
+    sys.exit(back.get())
+
+
+def test_what_multiprocessing_spawns_is_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLINT_WORD", "said")
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.SimpleQueue(), context.SimpleQueue()
+    process = context.Process(target=tells_and_waits, args=(theirs, ours, 7))
+    process.start()
+    assert theirs.get() == (process.pid, os.getpid(), "said", 7)
+    assert b"warm.py" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    ours.put(5)
+    process.join(timeout=30)
+    assert process.exitcode == 5
 
 
 @pytest.mark.parametrize(

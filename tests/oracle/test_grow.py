@@ -16,6 +16,7 @@ from flint.ir.program import Program
 from flint.ir.workload import Workload
 from flint.tools.share.anonymize import anonymize
 from flint.tools.share.growing.grow import grow
+from tests.long import long_but
 
 #: Which are of one text, kind, shape, ... however tables are ordered; texts of sources are apart.
 _SIZES = tuple(c for c in ROW_COLUMNS if TABLE_OF.get(c) != "strings")
@@ -79,7 +80,13 @@ def different(one: Program, other: Program, names: tuple[str, ...]) -> list[str]
     return found if loops[0] == loops[1] else [*found, "regions"]
 
 
-@pytest.mark.parametrize("name", (*_KEPT, _EXPERTS.name, _DECODED.name, _UNROLLED.name))
+@pytest.mark.parametrize(
+    "name",
+    long_but(
+        (*_KEPT[::2], _EXPERTS.name, _DECODED.name, _UNROLLED.name),
+        (*_KEPT, _EXPERTS.name, _DECODED.name, _UNROLLED.name),
+    ),
+)  # a decoder grows by the same sizes as the 8B model to the 70B one
 def test_a_grown_workload_is_the_captured_one(name: str) -> None:
     one = next(p for p in (*pairs(), _EXPERTS, _DECODED, _UNROLLED) if p.name == name)
     small, real = _hashable(one)

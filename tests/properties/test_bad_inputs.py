@@ -23,7 +23,7 @@ from flint.errors import FlintError
 from flint.ir.workload import Workload
 from tests.properties.test_invariants import sample
 
-CASES = 30
+CASES = 15
 Maker = Callable[[random.Random, int, Path], Case]
 
 

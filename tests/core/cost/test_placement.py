@@ -249,20 +249,12 @@ def test_messages_go_through_the_outermost_tier_on_their_way():
 @pytest.mark.parametrize(
     ("cluster", "chips", "shape"),
     [
-        ("v5p", 8, (2, 2, 2)),
-        ("v5p", 32, (2, 4, 4)),
-        ("v5p", 128, (4, 4, 8)),
-        ("v5p", 256, (4, 8, 8)),
-        ("v5p", 2048, (8, 16, 16)),
-        ("v5p", 6144, (16, 16, 24)),
-        ("v5p", 29, None),
-        ("v4", 4096, (16, 16, 16)),
-        ("v4", 8192, None),
-        ("v5e", 128, (8, 16)),
-        ("v5e", 8, (2, 4)),
-        ("v6e", 512, None),
+        ("v5p", 8, (2, 2, 2)), ("v5p", 32, (2, 4, 4)), ("v5p", 128, (4, 4, 8)),
+        ("v5p", 256, (4, 8, 8)), ("v5p", 2048, (8, 16, 16)), ("v5p", 6144, (16, 16, 24)),
+        ("v5p", 29, None), ("v4", 4096, (16, 16, 16)), ("v4", 8192, None), ("v5e", 128, (8, 16)),
+        ("v5e", 8, (2, 4)), ("v6e", 512, None),
     ],
-)
+)  # fmt: skip
 def test_slices_have_the_shapes_that_are_offered(cluster, chips, shape):
     loaded = Cluster.load(cluster)
     assert slice_shape(loaded.network[0], loaded.members[0], chips) == shape

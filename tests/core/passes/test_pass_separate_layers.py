@@ -93,17 +93,3 @@ def test_a_slice_of_something_else_is_a_copy() -> None:
     """A loop that runs twice over four parts does not go layer by layer."""
     before, _ = scan(parts=2)
     assert SeparateLayers().apply(before) is before
-
-
-def test_marks_of_what_is_saved_are_views() -> None:
-    """JAX rounds what it saves to the precision that it has."""
-    b = Rows()
-    x = b.op("tanh", b.parameter())
-    mark = b.op("reduce_precision", x)
-    b.result(b.op("sine", mark))
-    before = b.build()
-    after = SeparateLayers().apply(before)
-    after.verify()
-    assert before.row(mark).kind is Kind.COMPUTE
-    row = after.row(mark)
-    assert (row.kind, row.alias, row.flags) == (Kind.VALUE, x, Flag.VIEW)

@@ -253,20 +253,12 @@ def test_saved_estimates_are_compared_by_their_numbers() -> None:
 @pytest.mark.parametrize(
     ("budgets", "holds"),
     [
-        ("bytes=+64KiB", True),
-        ("bytes=+65535", False),
-        ("bytes:data=+0", False),
-        ("bytes:model=+0", True),
-        ("bytes=70kB", True),
-        ("bytes=60kB", False),
-        ("flops=+0", True),
-        ("kernels=+99%", False),
-        ("kernels=+100%", True),
-        ("collectives=0", False),
-        ("collectives=1", True),
-        ("arguments=+0", True),
+        ("bytes=+64KiB", True), ("bytes=+65535", False), ("bytes:data=+0", False),
+        ("bytes:model=+0", True), ("bytes=70kB", True), ("bytes=60kB", False), ("flops=+0", True),
+        ("kernels=+99%", False), ("kernels=+100%", True), ("collectives=0", False),
+        ("collectives=1", True), ("arguments=+0", True),
     ],
-)
+)  # fmt: skip
 def test_budgets(budgets: str, holds: bool) -> None:
     found = diff(program("a"), program("a", gathers=1))
     assert bool(broken(found, parse_budgets(budgets))) is not holds

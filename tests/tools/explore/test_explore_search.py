@@ -156,12 +156,12 @@ def test_a_search_that_ends_early_says_so(tmp_path, monkeypatch):
     def explored(condition):
         made = replace(space, conditions=parse_conditions([condition], space.scope))
         return explore_space(
-            made, executor=_Here(tmp_path), budget=100, kind=SearchKind.RANDOM, seed=1
+            made, executor=_Here(tmp_path), budget=60, kind=SearchKind.RANDOM, seed=1
         )
 
-    study = explored("microbatches * model <= 24")
-    assert 0 < len(study.results) < 100
-    assert any("ended before its budget of 100" in note for note in study.notes)
+    study = explored("microbatches * model <= 18")
+    assert 0 < len(study.results) < 60
+    assert any("ended before its budget of 60" in note for note in study.notes)
     with pytest.raises(FlintError, match="found no allowed point") as error:
         explored("microbatches * model == 9999")
     assert error.value.code == "FL862"

@@ -83,12 +83,15 @@ def test_the_engine_schedules_as_a_plain_scheduler(
     found, plain = replay(requests, Pool(chip, rules)), Plain(requests, chip, rules).every
     times = found.times
     assert times.preemptions.tolist() == [s.preemptions for s in plain]
-    assert times.scheduled.tolist() == [s.scheduled for s in plain]
-    assert times.first.tolist() == [s.tokens_ns[0] for s in plain]
-    assert times.last.tolist() == [s.tokens_ns[-1] for s in plain]
     passes = found.passes[0][0]
     gaps = np.repeat(np.array(passes.gaps_ns), np.array(passes.gaps, np.int64))
-    assert sorted(gaps) == sorted(np.concatenate([np.diff(s.tokens_ns) for s in plain]))
+    for mine, theirs in (  # but for the last bit: sums in another order
+        (times.scheduled, [s.scheduled for s in plain]),
+        (times.first, [s.tokens_ns[0] for s in plain]),
+        (times.last, [s.tokens_ns[-1] for s in plain]),
+        (np.sort(gaps), np.sort(np.concatenate([np.diff(s.tokens_ns) for s in plain]))),
+    ):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-3)
 
 
 @given(
@@ -163,7 +166,7 @@ def test_all_at_once_the_throughput_is_that_of_full_passes(
 @given(st.sampled_from([*ENGINES]), st.integers(0, 2**32), st.integers(1, 3))
 @settings(max_examples=8, deadline=None)
 def test_waits_do_not_fall_when_the_rate_rises(engine: str, seed: int, engines: int) -> None:
-    loads = [f"poisson:{rate}/s,lengths=sharegpt,n=400,seed={seed}" for rate in (2, 8, 32, 128)]
+    loads = [f"poisson:{rate}/s,lengths=sharegpt,n=200,seed={seed}" for rate in (2, 8, 32, 128)]
     ttft = [summarize(served(load, engine, engines)).ttft_ns.p99 for load in loads]
     assert all(a <= b * 1.15 for a, b in itertools.pairwise(ttft[1:]))
     assert ttft[0] <= ttft[-1]
@@ -305,12 +308,12 @@ def test_a_rate_is_too_high_however_few_requests_show_it(
 
 
 def test_a_pool_that_decodes_too_slowly_is_overloaded() -> None:
-    requests, chip = requests_of("poisson:20/s,input=512,output=256,n=400"), Roofline(400_000)
+    requests, chip = requests_of("poisson:20/s,input=512,output=256,n=150"), Roofline(400_000)
     prefill, few = Pool(chip, rules_of("vllm")), rules_of("vllm:max_num_seqs=8")
     slow = summarize(replay(requests, prefill, Pool(chip, few)))
     assert slow.overload and slow.overload.resource == "sequences"
     assert slow.queue_ns.p99 > 1e9
-    assert summarize(replay(requests, prefill, Pool(chip, few, 200))).overload is None
+    assert summarize(replay(requests, prefill, Pool(chip, few, 60))).overload is None
 
 
 def test_a_closed_loop_keeps_its_number_of_requests() -> None:

@@ -9,7 +9,7 @@ from flint.passes.hlo.trees import Rows
 from flint.passes.hlo.trip_counts import InstructionEvaluator, Value
 
 
-class Scope:
+class Visit:
     """One run through a computation: its arguments as rows and, where known, as integers."""
 
     def __init__(
