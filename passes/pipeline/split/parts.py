@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flint.ir.columns import Mask, is_any
+from flint.ir.columns import Mask, edges, is_any, rewired
 from flint.ir.edit import Editor
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program
 from flint.passes.partition.xla import position_with_results
-from flint.passes.pipeline.split.reach import common_region, needed, producers
+from flint.passes.pipeline.split.reach import common_region, dependent, needed, producers
 from flint.steps.captured import Body, Port, Positions, Role
 
 #: Arguments that differ from microbatch to microbatch.
@@ -146,7 +146,7 @@ class OpenBody:
 
 def opened(body: PartitionedBody) -> OpenBody:
     """The live rows of a body. Arguments that no result needs are dropped too."""
-    program = body.program
+    program = _past_barriers(body)
     passed = _passed_on(program)
     edit = Editor(program)
     for row in range(len(program)):
@@ -168,6 +168,28 @@ def alive(body: OpenBody) -> OpenBody:
     """The rows that results need."""
     keep = np.flatnonzero(needed(body.program, body.results.values())).tolist()
     return body.moved(Editor(body.program, keep))
+
+
+def _past_barriers(body: PartitionedBody) -> Program:
+    """The program in which nobody waits for what is the same for every microbatch.
+
+    The turns of a schedule order passes, and the backward pass may read what the forward pass gathered.
+    """
+    program = body.program
+    views = is_any(program, OpClass.BARRIER) & (program.alias >= 0)
+    if not views.any():
+        return program
+    owner, target = edges(program)
+    at_once = ~views[owner] | (target == program.alias[owner])
+    varying = is_any(program, OpClass.RANDOM)
+    ports = zip(body.argument_rows, body.arguments, strict=True)
+    varying[[row for row, port in ports if port.role in MICROBATCH_ROLES]] = True
+    bare = rewired(program, (owner[at_once], target[at_once]))
+    shown = np.arange(len(program))
+    for row in np.flatnonzero(views & ~dependent(bare, varying)).tolist():
+        shown[row] = shown[program.alias[row]]
+    alias = np.where(program.alias < 0, -1, shown[program.alias]).astype(np.int32)
+    return rewired(program.with_rows(alias=alias), (owner, shown[target]))
 
 
 def _passed_on(program: Program) -> dict[int, int]:
