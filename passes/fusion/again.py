@@ -175,9 +175,9 @@ class _Again:
         program = self._program
         start, rows = (column.tolist() for column in consumers(program))
         gone = [False] * len(program)
-        may = np.isin(self._roles.role, (RowRole.ELEMENT, RowRole.VIEW)) & read_at_home(program)
-        may &= ~written_by_index(program, self._roles)
+        may = np.isin(self._roles.role, (RowRole.ELEMENT, RowRole.VIEW))
         may[sorted(self._whole)] = bool(self._ends)
+        may &= read_at_home(program) & ~written_by_index(program, self._roles)
         for row in np.flatnonzero(may).tolist()[::-1]:
             readers = rows[start[row] : start[row + 1]]
             if readers and self._together(row, readers, gone):
