@@ -94,6 +94,15 @@ def edges(program: Program) -> Edges:
     return program.dep_owner.astype(np.int64), program.deps.astype(np.int64)
 
 
+def barrier_views(program: Program) -> Mask:
+    """Views of what passes an optimization barrier, which wait for it."""
+    owner, target = edges(program)
+    found: Mask = np.zeros(len(program), dtype=np.bool_)
+    found[owner[(program.op == OpClass.BARRIER)[target]]] = True
+    found &= (program.kind == Kind.VALUE) & ((program.flags & Flag.VIEW) != 0)
+    return found
+
+
 def read_at_home(program: Program) -> Mask:
     """Rows that only rows of their own region and stream read, and no loop yields."""
     owner, target = edges(program)

@@ -32,8 +32,7 @@ class OpClass(IntEnum):
     #: one of several results of the row that it is a view of, or of an update, behind the row that changed it
     PART = 11
     FREED = 12  #: a program lets go of what this reads: its memory is free from here on
-    #: an optimization barrier: it waits for all that passes it, and a view of each waits for it
-    BARRIER = 13
+    BARRIER = 13  #: an optimization barrier: it waits for all that passes it, and views of these wait for it
     # made from nothing, or from a few scalars ------------------------------------------------------
     CONSTANT = 16
     IOTA = 17

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flint.ir.columns import Mask, edges, is_any, rewired, with_value
+from flint.ir.columns import Mask, barrier_views, edges, is_any, rewired, with_value
 from flint.ir.dims import AttentionDims, ProductDims
 from flint.ir.op_class import ATTENTION, MERGED, OpClass
 from flint.ir.program import CAUSAL, PERHAPS_A_WINDOW, Int64s, Kind, Phase, Program
@@ -95,15 +95,14 @@ def attention_turns(program: Program, *, named: bool = False) -> int:
 
 def _opened(program: Program, values: Mask | None = None) -> Program:
     """The program in which `values` (all without it) pass barriers at once: nobody waits."""
-    barriers = is_any(program, OpClass.BARRIER)
-    views = barriers & (program.alias >= 0)
+    views = barrier_views(program)
     if values is not None:
         views &= values | values[program.alias]
     if not views.any():
         return program
     owner, target = edges(program)
     gone = views[owner] & (target != program.alias[owner])
-    gone |= (barriers & (program.alias < 0))[owner] & np.isin(target, program.alias[views])
+    gone |= is_any(program, OpClass.BARRIER)[owner] & np.isin(target, program.alias[views])
     return rewired(program, (owner[~gone], target[~gone]))
 
 

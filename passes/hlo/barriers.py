@@ -62,10 +62,10 @@ def passed(
     kept = range(len(parts)) if read is None else sorted(read)
     source, phase = scope_and_phase(i)
     add = partial(
-        builder.add, f"hlo.{i.opcode}", Kind.VALUE, op=OpClass.BARRIER, scope=source,
-        location=location(i, module), phase=phase,
+        builder.add, f"hlo.{i.opcode}", Kind.VALUE, scope=source, location=location(i, module),
+        phase=phase,
     )  # fmt: skip
-    wait = add(deps=list(flat(tuple(parts[number][1] for number in kept))))
+    wait = add(op=OpClass.BARRIER, deps=list(flat(tuple(parts[number][1] for number in kept))))
 
     view = lambda part, row: row if row < 0 else add(
         deps=[row, wait], alias=row, dtype=shapes.first(part)[0], shape=shapes.first(part)[1],

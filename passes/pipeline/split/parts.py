@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flint.ir.columns import Mask, edges, is_any, rewired
+from flint.ir.columns import Mask, barrier_views, edges, is_any, rewired
 from flint.ir.edit import Editor
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program
@@ -176,7 +176,7 @@ def _past_barriers(body: PartitionedBody) -> Program:
     The turns of a schedule order passes, and the backward pass may read what the forward pass gathered.
     """
     program = body.program
-    views = is_any(program, OpClass.BARRIER) & (program.alias >= 0)
+    views = barrier_views(program)
     if not views.any():
         return program
     owner, target = edges(program)

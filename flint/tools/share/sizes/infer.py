@@ -83,7 +83,7 @@ _OF_CLASS: Mapping[OpClass, Relation] = {
 _SOURCES = frozenset(
     {
         *(OpClass.RESULT, OpClass.NEIGHBOUR, OpClass.ACCUMULATOR, OpClass.HOST_VALUE),
-        OpClass.FREED,
+        *(OpClass.FREED, OpClass.BARRIER),
     }
 )
 
