@@ -30,6 +30,7 @@ from flint.passes.fusion.xla_gpu.prologues import prologues
 _CHEAP_FLOPS = 4
 #: Elements for which XLA lets a root be calculated again rather than launch a kernel (found by compiling).
 _MOST_SPREAD = 2**24
+_ALONG_ROWS = (RowRole.ROWS, RowRole.ELEMENT)
 #: Functions that take many instructions.
 _COSTLY = frozenset({OpClass.EXPONENTIAL, OpClass.LOGARITHM, OpClass.POWER, OpClass.TRIGONOMETRIC})
 #: Of an array whose part they take or write they move little.
@@ -217,7 +218,7 @@ class _Again:
         if self._spread_again(row, readers):
             return True
         multiplied = any(self._multiplies[r] for r in readers)
-        if row in self._ends and not self._along_rows(kernels):
+        if row in self._ends and any(self._role[k] not in _ALONG_ROWS for k in kernels):
             return False
         if not self._cheap[row] or (len(kernels) < 2 and not multiplied):
             return False
@@ -231,10 +232,6 @@ class _Again:
         if multiplied and sum(not self._multiplies[k] for k in kernels) < 2:
             return True
         return bool((len(kernels) - 1) * self._inputs[row] <= len(kernels) * self._stored[row])
-
-    def _along_rows(self, kernels: set[int]) -> bool:
-        """Whether kernels run along rows, so that each can compute what a kernel along rows makes."""
-        return all(self._role[k] in (RowRole.ROWS, RowRole.ELEMENT) for k in kernels)
 
     def _spread_again(self, row: int, readers: list[int]) -> bool:
         """Whether wider rows calculate a value of one element a row again for each of their elements.
