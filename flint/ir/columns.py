@@ -96,11 +96,9 @@ def edges(program: Program) -> Edges:
 
 def barrier_views(program: Program) -> Mask:
     """Views of what passes an optimization barrier, which wait for it."""
-    owner, target = edges(program)
-    found: Mask = np.zeros(len(program), dtype=np.bool_)
-    found[owner[(program.op == OpClass.BARRIER)[target]]] = True
-    found &= (program.kind == Kind.VALUE) & ((program.flags & Flag.VIEW) != 0)
-    return found
+    waits = program.dep_owner[(program.op == OpClass.BARRIER)[program.deps]]
+    found: Mask = (program.kind == Kind.VALUE) & ((program.flags & Flag.VIEW) != 0)
+    return found & np.isin(np.arange(len(program)), waits)
 
 
 def read_at_home(program: Program) -> Mask:
@@ -144,6 +142,19 @@ def rewired(program: Program, links: Edges) -> Program:
     shares[owner[program.alias[owner] == deps]] = True
     alias = np.where(shares, program.alias, -1).astype(np.int32)
     return replace(program, dep_start=start, deps=deps, alias=alias)
+
+
+def past_barriers(program: Program, values: Mask | None = None) -> Program:
+    """The program in which `values` (all without it) pass optimization barriers at once: nobody waits."""
+    views = barrier_views(program)
+    if values is not None:
+        views &= values | values[program.alias]
+    if not views.any():
+        return program
+    owner, target = edges(program)
+    gone = views[owner] & (target != program.alias[owner])
+    gone |= is_any(program, OpClass.BARRIER)[owner] & np.isin(target, program.alias[views])
+    return rewired(program, (owner[~gone], target[~gone]))
 
 
 def forwarded(program: Program, gone: Mask) -> Program:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flint.ir.columns import Mask, barrier_views, edges, is_any, rewired, with_value
+from flint.ir.columns import edges, is_any, past_barriers, rewired, with_value
 from flint.ir.dims import AttentionDims, ProductDims
 from flint.ir.op_class import ATTENTION, MERGED, OpClass
 from flint.ir.program import CAUSAL, PERHAPS_A_WINDOW, Int64s, Kind, Phase, Program
@@ -58,7 +58,7 @@ class FuseAttention(Pass):
 
     def apply(self, program: Program) -> Program:
         """Return the program with a row for each attention."""
-        bare = _opened(program)
+        bare = past_barriers(program)
         roles = roles_of(bare, operators=self.operators, compiled=self.compiled)
         graph = SoftmaxGraph(bare, roles)
         finder = _AttentionFinder(bare, graph, named_kernels(bare, self.named).tolist())
@@ -68,7 +68,7 @@ class FuseAttention(Pass):
         inside = np.zeros(len(program), dtype=np.bool_)
         for kernel in found:
             inside[list(kernel.rows | kernel.cut | kernel.stored)] = True
-        program = _opened(program, inside)
+        program = past_barriers(program, inside)
         rewritten = DropDeadCode().apply(_rewritten(program, found, finder.groups))
         return without_unread(program, rewritten)
 
@@ -79,7 +79,7 @@ def attention_turns(program: Program, *, named: bool = False) -> int:
     These are softmaxes of a batched product; with `named` not those in kernels that the program
     names, which stay as they are.
     """
-    program = _opened(program)
+    program = past_barriers(program)
     graph = SoftmaxGraph(program, roles_of(program, operators=True))
     names = named_kernels(program, named).tolist()
     found = set[int]()
@@ -91,19 +91,6 @@ def attention_turns(program: Program, *, named: bool = False) -> int:
         if not names[softmax]:
             found |= {p for p in products if ProductDims.of(program.dims[p]).batch > 1}
     return int(program.trips[list(found)].sum())
-
-
-def _opened(program: Program, values: Mask | None = None) -> Program:
-    """The program in which `values` (all without it) pass barriers at once: nobody waits."""
-    views = barrier_views(program)
-    if values is not None:
-        views &= values | values[program.alias]
-    if not views.any():
-        return program
-    owner, target = edges(program)
-    gone = views[owner] & (target != program.alias[owner])
-    gone |= is_any(program, OpClass.BARRIER)[owner] & np.isin(target, program.alias[views])
-    return rewired(program, (owner[~gone], target[~gone]))
 
 
 @dataclass(frozen=True)

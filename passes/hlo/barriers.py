@@ -9,13 +9,7 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind
 from flint.passes.hlo import shapes
 from flint.passes.hlo.check import VIEWS
-from flint.passes.hlo.module import (
-    Computation,
-    HloModule,
-    Instruction,
-    location,
-    scope_and_phase,
-)
+from flint.passes.hlo.module import Computation, HloModule, Instruction, location, scope_and_phase
 from flint.passes.hlo.trees import Rows, flat, zipped
 
 BARRIERS = frozenset({"opt-barrier", "optimization-barrier"})
@@ -38,15 +32,6 @@ def waits(i: Instruction, computation: Computation, module: HloModule) -> bool:
     return False
 
 
-def parts_read(computation: Computation) -> dict[int, set[int]]:
-    """Of instructions with several results, the numbers of those that are read one by one."""
-    found: dict[int, set[int]] = {}
-    for i in computation.instructions:
-        if i.opcode == "get-tuple-element":
-            found.setdefault(i.operand_ids[0], set()).add(i.tuple_index)
-    return found
-
-
 def passed(
     i: Instruction, operand: Rows, read: set[int] | None, module: HloModule, builder: ProgramBuilder
 ) -> Rows:
@@ -56,9 +41,8 @@ def passed(
     kernel: none holds both sides of a barrier.
     """
     several = i.shape.element_type == shapes.TUPLE
-    parts = (
-        list(zip(i.shape.tuple_shapes, operand, strict=True)) if several else [(i.shape, operand)]
-    )
+    of, rows = (i.shape.tuple_shapes, operand) if several else ([i.shape], [operand])
+    parts = list(zip(of, rows, strict=True))
     kept = range(len(parts)) if read is None else sorted(read)
     source, phase = scope_and_phase(i)
     add = partial(

@@ -28,7 +28,7 @@ _OF_ONE = (
     *("control_predecessor_ids", "frontend_attributes", "sharding"),
 )
 #: Bits of exponent and mantissa of a type (xla.PrimitiveType): float16, float32, float64, bfloat16.
-PRECISIONS = {10: (5, 10), 11: (8, 23), 12: (11, 52), 16: (8, 7)}
+_PRECISIONS = {10: (5, 10), 11: (8, 23), 12: (11, 52), 16: (8, 7)}
 #: Frontend attributes that say what an instruction does: the type that a product is calculated in.
 _ASKED = (ALGORITHM, SETTING)
 
@@ -81,7 +81,7 @@ def _passes_on(i: Instruction) -> bool:
     JAX marks what checkpointing saves by `reduce_precision` to the precision that it has.
     """
     if i.opcode == "reduce-precision":
-        kept = PRECISIONS.get(i.shape.element_type)
+        kept = _PRECISIONS.get(i.shape.element_type)
         return bool((i.exponent_bits, i.mantissa_bits) == kept)
     return i.opcode == "copy" or (i.opcode == "opt-barrier" and KEPT in i.metadata.op_name)
 

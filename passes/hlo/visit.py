@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flint.passes.hlo.barriers import parts_read
+from functools import cached_property
+
 from flint.passes.hlo.module import Computation, HloModule
 from flint.passes.hlo.places import KnownPlaces
 from flint.passes.hlo.trees import Rows
@@ -24,6 +25,14 @@ class Visit:
         self.arguments = arguments
         self.asynchronous = asynchronous
         self.rows: dict[int, Rows] = {}
-        self.parts_read = parts_read(computation)
         self.places = KnownPlaces(max(module.num_partitions, 1))
         self.value = InstructionEvaluator(module, computation, known)
+
+    @cached_property
+    def parts_read(self) -> dict[int, set[int]]:
+        """Of instructions with several results, the numbers of those that are read one by one."""
+        found: dict[int, set[int]] = {}
+        for i in self.computation.instructions:
+            if i.opcode == "get-tuple-element":
+                found.setdefault(i.operand_ids[0], set()).add(i.tuple_index)
+        return found

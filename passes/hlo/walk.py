@@ -202,10 +202,8 @@ class _HloWalk:
 
     def _tuple(self, i: Instruction, operands: list[Rows], scope: Visit) -> Rows:
         """In a scheduled module a tuple that is taken apart again was a barrier: parts wait for all of it."""
-        read = scope.parts_read.get(i.id)
-        if not self.module.schedules or read is None:
-            return tuple(operands)
-        return passed(i, tuple(operands), read, self.module, self.builder)
+        read = scope.parts_read.get(i.id) if self.module.schedules else None
+        return passed(i, operands, read, self.module, self.builder) if read else tuple(operands)
 
     def _call(self, i: Instruction, operands: list[Rows], scope: Visit) -> Rows:
         called = self.module.called(i)[0]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flint.ir.columns import Mask, barrier_views, edges, is_any, rewired
+from flint.ir.columns import Mask, barrier_views, edges, is_any, past_barriers, rewired
 from flint.ir.edit import Editor
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program
@@ -146,7 +146,7 @@ class OpenBody:
 
 def opened(body: PartitionedBody) -> OpenBody:
     """The live rows of a body. Arguments that no result needs are dropped too."""
-    program = _past_barriers(body)
+    program = _shared_past_barriers(body)
     passed = _passed_on(program)
     edit = Editor(program)
     for row in range(len(program)):
@@ -170,7 +170,7 @@ def alive(body: OpenBody) -> OpenBody:
     return body.moved(Editor(body.program, keep))
 
 
-def _past_barriers(body: PartitionedBody) -> Program:
+def _shared_past_barriers(body: PartitionedBody) -> Program:
     """The program in which nobody waits for what is the same for every microbatch.
 
     The turns of a schedule order passes, and the backward pass may read what the forward pass gathered.
@@ -179,16 +179,14 @@ def _past_barriers(body: PartitionedBody) -> Program:
     views = barrier_views(program)
     if not views.any():
         return program
-    owner, target = edges(program)
-    at_once = ~views[owner] | (target == program.alias[owner])
     varying = is_any(program, OpClass.RANDOM)
     ports = zip(body.argument_rows, body.arguments, strict=True)
     varying[[row for row, port in ports if port.role in MICROBATCH_ROLES]] = True
-    bare = rewired(program, (owner[at_once], target[at_once]))
     shown = np.arange(len(program))
-    for row in np.flatnonzero(views & ~dependent(bare, varying)).tolist():
+    for row in np.flatnonzero(views & ~dependent(past_barriers(program), varying)).tolist():
         shown[row] = shown[program.alias[row]]
     alias = np.where(program.alias < 0, -1, shown[program.alias]).astype(np.int32)
+    owner, target = edges(program)
     return rewired(program.with_rows(alias=alias), (owner, shown[target]))
 
 

@@ -320,19 +320,21 @@ def test_what_is_calculated_again_waits_for_the_gradient() -> None:
     program = flint.trace(
         jax.grad(loss, (1, 2)), MESH, shaped((8, 8), "data"), weights, weights
     ).program
-    gathers = [
-        i for i in range(len(program))
-        if program.collective[i] == Collective.ALL_GATHER and program.phase[i] == Phase.REMAT
-    ]  # fmt: skip
-    first = next(i for i in range(len(program)) if program.phase[i] == Phase.BACKWARD)
-    assert gathers
+    gathers = np.flatnonzero(program.collective == Collective.ALL_GATHER).tolist()
+    products = np.flatnonzero(program.op == OpClass.MATMUL).tolist()
+    behind = []
     for gather in gathers:
         before, pending = set[int](), [gather]
         while pending:
             new = set(program.dependencies(pending.pop()).tolist()) - before
             before |= new
             pending += new
-        assert any(program.phase[i] == Phase.BACKWARD and i >= first for i in before)
+        behind.append(before & set(products))
+    forward, again = behind[:2], behind[2:]
+    assert forward == [set(), set()]
+    assert len(again) == 2
+    assert again[0] == set(products[:2])  # the loss
+    assert again[1] > again[0]  # the gradient of the layer behind
 
 
 def test_marks_of_what_is_saved_are_no_work() -> None:
