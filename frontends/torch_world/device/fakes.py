@@ -40,9 +40,10 @@ _UNSUITABLE = (
     torch.Tag.dynamic_output_shape,
     torch.Tag.inplace_view,
 )
-_SCALARS = frozenset(
-    (int, float, bool, str, type(None), torch.dtype, torch.layout) + (torch.memory_format, complex)
-)
+_SCALARS = frozenset((int, float, bool, str, type(None), torch.dtype, complex))
+#: Processes tell each other what they know by pickle, and it finds these, if at all, in any module
+#: that has `torch`, which the other may not have. Nor may it have such a device.
+_NAMED = (torch.device, torch.layout, torch.memory_format)
 _NAMESPACES = ("aten", "prims", "fsdp", "_c10d_functional", "_c10d_functional_autograd")
 _LISTS = (list, tuple, torch.Size)
 #: Operators whose views are told from the start of the storage, and not of the tensor.
@@ -142,8 +143,8 @@ class Fakes:
                     parts.append(arg.storage_offset())
             elif kind in _SCALARS:
                 parts += (kind, arg)
-            elif kind is torch.device:
-                parts.append(str(arg))  # processes tell each other; theirs may have no such device
+            elif kind in _NAMED:
+                parts += (kind, str(arg))
             elif kind in _LISTS:
                 parts += (list, len(arg))
                 if not self._describe(parts, arg, tensors):
