@@ -30,6 +30,9 @@ from flint.passes.fusion.xla_gpu.prologues import prologues
 _CHEAP_FLOPS = 4
 #: Elements for which XLA lets a root be calculated again rather than launch a kernel (found by compiling).
 _MOST_SPREAD = 2**24
+#: Elements from which XLA stores what a reduction along rows leaves if several rows read it (as above:
+#: 21 of 24 gradients of softmaxes, 2**15 to 2**24 elements, are as this says).
+_LEAST_STORED = 2**20
 _ALONG_ROWS = (RowRole.ROWS, RowRole.ELEMENT)
 #: Functions that take many instructions.
 _COSTLY = frozenset({OpClass.EXPONENTIAL, OpClass.LOGARITHM, OpClass.POWER, OpClass.TRIGONOMETRIC})
@@ -42,15 +45,17 @@ class Inlined:
     """A program in which cheap rows vanished into their readers.
 
     `roles` are those that rows had before: a reduction is still one along rows. `changed` are rows
-    that compute what vanished, `busy` those for which that takes flops, `softmax` those that
-    are, or compute, an exponential or the gradient of a softmax; `whole` the reductions along rows
-    that can share a kernel with their readers, and `ends` these readers.
+    that compute what vanished, `busy` those for which that takes flops, `along` those that compute
+    a reduction along rows, `softmax` those that are, or compute, an exponential or the gradient of
+    a softmax; `whole` the reductions along rows that can share a kernel with their readers, and
+    `ends` these readers.
     """
 
     program: Program
     roles: Roles
     changed: Mask
     busy: Mask
+    along: Mask
     softmax: Mask
     whole: frozenset[int]
     ends: frozenset[int]
@@ -110,21 +115,18 @@ def compute_again(
 
 
 def _without(program: Program, roles: Roles, gone: Mask, diamonds: Diamonds) -> Inlined:
-    softmax = softmax_rows(program, roles)
     owner, target = edges(program)
-    busy = _handed_on(program, gone & (program.flops > 0), gone)
+    reduced = gone & (roles.role == RowRole.ROWS)
+    handed_on = (gone & (program.flops > 0), reduced, softmax_rows(program, roles))
     changed = np.zeros(len(program), dtype=np.bool_)
     changed[owner[gone[target]]] = True
     found = _inlined(program, gone) if gone.any() else program
     place = np.where(gone, -1, np.cumsum(~gone) - 1)
-    return Inlined(
-        found,
-        roles.select(~gone),
-        changed[~gone],
-        busy[~gone],
-        _handed_on(program, softmax, gone)[~gone],
-        *(frozenset(place[sorted(r)].tolist()) - {-1} for r in (diamonds.whole, diamonds.ends)),
-    )
+    busy, along, softmax = (_handed_on(program, rows, gone)[~gone] for rows in handed_on)
+    sets = (diamonds.whole, diamonds.ends)
+    whole, ends = (frozenset(place[sorted(rows)].tolist()) - {-1} for rows in sets)
+    kept_roles = roles.select(~gone)
+    return Inlined(found, kept_roles, changed[~gone], busy, along, softmax, whole, ends)
 
 
 def _handed_on(program: Program, rows: Mask, gone: Mask) -> Mask:
@@ -154,7 +156,7 @@ class _Again:
     ) -> None:
         self._program = program
         self._roles = roles
-        self._kernel, self._between = diamonds.find, diamonds.between
+        self._between = diamonds.between
         self._read, self._inputs = _bytes_to_compute(program, roles)
         self._takes = _takes(program, roles).tolist()
         self._layouts = _layouts_again(program, roles).tolist()
@@ -183,9 +185,8 @@ class _Again:
             readers = rows[start[row] : start[row + 1]]
             if readers and self._together(row, readers, gone):
                 kernels = self._readers(readers, gone)
-                if row in self._whole:
-                    gone[row] = all(gone[r] for r in (*readers, *self._whole[row]))
-                else:
+                gone[row] = self._along_again(row, readers, kernels, gone)
+                if not gone[row] and row not in self._whole:
                     gone[row] = self._layouts[row] or self._again(row, readers, kernels)
                 if gone[row]:
                     self._kernels[row] = kernels
@@ -211,7 +212,7 @@ class _Again:
             if gone[reader]:
                 found |= self._kernels[reader]
             else:
-                found.add(self._kernel(reader))
+                found.add(reader)
         return found
 
     def _again(self, row: int, readers: list[int], kernels: set[int]) -> bool:
@@ -225,13 +226,30 @@ class _Again:
         same = (k for k in kernels if self._phase[k] == self._phase[row])
         if len(kernels) > 1 and any(self._few[k] for k in same):
             return False
-        if any(
-            self._elements[r] > self._elements[row] and not self._multiplies[r] for r in readers
-        ):
+        widest = max((self._elements[r] for r in readers if not self._multiplies[r]), default=0)
+        if widest > self._elements[row]:
             return False
         if multiplied and sum(not self._multiplies[k] for k in kernels) < 2:
             return True
         return bool((len(kernels) - 1) * self._inputs[row] <= len(kernels) * self._stored[row])
+
+    def _along_again(
+        self, row: int, readers: list[int], kernels: set[int], gone: list[bool]
+    ) -> bool:
+        """Whether kernels along rows compute a reduction again, or a value of one element a row.
+
+        What they reduce they read anyway.
+        """
+        if row in self._whole:
+            if len(readers) > 1 and self._elements[row] >= _LEAST_STORED:
+                return False
+            if all(gone[r] for r in (*readers, *self._whole[row])):
+                return True
+        elif row not in self._between:
+            return False
+        others = kernels - self._ends - self._between
+        several = bool(self._ends) and len(kernels) > 1
+        return several and all(self._role[k] == RowRole.ROWS for k in others)
 
     def _spread_again(self, row: int, readers: list[int]) -> bool:
         """Whether wider rows calculate a value of one element a row again for each of their elements.
@@ -307,9 +325,8 @@ def _known_scalars(program: Program, roles: Roles) -> list[bool]:
 def _never_changes(program: Program) -> Mask:
     """Values that loops carry, each with an initial value, and hand on as they are."""
     found = np.zeros(len(program), dtype=np.bool_)
-    found[[v for region in program.regions for v, produced in region.carries if v == produced]] = (
-        True
-    )
+    carries = (pair for region in program.regions for pair in region.carries)
+    found[[value for value, produced in carries if value == produced]] = True
     return found & (np.diff(program.dep_start) > 0)
 
 

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from flint.ir.columns import consumers, is_any, with_value, yielded
+from flint.ir.columns import consumers, is_any, yielded
 from flint.ir.op_class import OpClass
-from flint.ir.program import Int64s, Kind, Program
+from flint.ir.program import Kind, Program
 from flint.passes.base import Pass
 from flint.passes.fusion.again import Inlined, compute_again
 from flint.passes.fusion.groups import Groups
-from flint.passes.fusion.merging import (
-    LOOKED_UP,
-    MERGED_NAMES,
-    CircleError,
-    merged,
-    without_circles,
-)
-from flint.passes.fusion.naming import kernel_class
+from flint.passes.fusion.merging import LOOKED_UP, CircleError, merged, without_circles
+from flint.passes.fusion.naming import kernel_names
 from flint.passes.fusion.roles import (
     ELEMENT,
     ROWS,
@@ -35,29 +29,10 @@ from flint.passes.fusion.roles import (
 )
 
 #: Which row stands for a kernel: products first, then updates in place.
-_STANDS = {
-    RowRole.MATMUL: 4,
-    RowRole.UPDATE: 3,
-    RowRole.ELEMENT: 1,
-    RowRole.ROWS: 1,
-    RowRole.REDUCE: 1,
-    RowRole.TURN: 2,
-}
-
-#: Writes and reads here and there.
-_BY_INDEX = (OpClass.SCATTER, OpClass.GATHER)
+_STANDS = dict.fromkeys((RowRole.ELEMENT, RowRole.ROWS, RowRole.REDUCE), 1)
+_STANDS |= {RowRole.MATMUL: 4, RowRole.UPDATE: 3, RowRole.TURN: 2}
 #: Bits of roles in the marks of a kernel.
-_ALONE, _ROWS, _REDUCE, _MATMUL, _UPDATE, _TURN = (
-    1 << r
-    for r in (
-        RowRole.ALONE,
-        RowRole.ROWS,
-        RowRole.REDUCE,
-        RowRole.MATMUL,
-        RowRole.UPDATE,
-        RowRole.TURN,
-    )
-)
+_ALONE, _, _, _ROWS, _REDUCE, _MATMUL, _UPDATE, _TURN = (1 << role for role in RowRole)
 #: Of an array that a scatter writes into.
 _WRITTEN = 1 << len(RowRole)
 #: Rows between kernels that still become siblings. (Inductor's limit; others far apart would keep
@@ -132,6 +107,8 @@ class FuseChains(Pass):
             work.join_named()
         work.join_inner()
         work.join_chains()
+        if self.orders:
+            work.join_inner()  # what is inside now
         work.join_products()
         if self.siblings:
             work.join_siblings()
@@ -140,8 +117,9 @@ class FuseChains(Pass):
             stands[(roles.role == role) & (program.kind == Kind.COMPUTE)] = rank
         kernel = work.groups.kernels(stands)
         while True:
+            named = kernel_names(program, roles, inlined.busy, inlined.softmax, kernel)
             try:
-                return merged(program, kernel, inlined.changed, **_names(inlined, kernel))
+                return merged(program, kernel, inlined.changed, **named)
             except CircleError as circle:
                 kernel = without_circles(kernel, circle)
 
@@ -157,7 +135,8 @@ class _Chains:
         self._converts, self._turns = roles.converts.tolist(), roles.turns.tolist()
         self._plain = (roles.converts & ~inlined.busy).tolist()
         self._slices = is_any(program, OpClass.SLICE).tolist()
-        self._looks = is_any(program, LOOKED_UP).tolist()
+        reduces = (roles.role == RowRole.REDUCE) & (options.blocks == "diamonds")
+        self._stores = (is_any(program, LOOKED_UP) | reduces).tolist()
         self._whole, self._ends = inlined.whole, inlined.ends
         self._bytes = program.result_bytes.tolist()
         self._alias = program.alias.tolist()
@@ -172,6 +151,7 @@ class _Chains:
         if options.compiled:  # a recorded program has no kernels that it names
             apart = self._named_of(compiled_apart(program, True).tolist())
         marks = (1 << roles.role) + _WRITTEN * written_by_index(program, roles)
+        marks |= _ROWS * inlined.along
         self._few = (few_blocks(program, roles) & options.orders).tolist()
         self._by_index = is_any(program, OpClass.SCATTER).tolist()
         self.groups = Groups(program, marks.tolist(), apart)
@@ -204,23 +184,17 @@ class _Chains:
                 continue
             readers = self._readers(row)
             one = len({self.groups.of(r) for r in readers}) == 1 and not self._yielded[row]
-            if one and self._takes(readers[0]) and self._chains(row, readers[0]):
-                self._merge_all(row, readers)
-
-    def _merge_all(self, row: int, readers: list[int]) -> None:
-        for reader in readers:
-            self._merge(row, reader)
+            if one and self._role[readers[0]] in TAKING and self._chains(row, readers[0]):
+                for reader in readers:
+                    self._merge(row, reader)
 
     def join_chains(self) -> None:
         """Rules `chain`, `rows` and `update`: each row with those that it reads, largest first."""
         for row in range(len(self._role)):
-            if self._takes(row):
+            if self._role[row] in TAKING:
                 for read in sorted(self._reads(row), key=lambda d: -self._bytes[d]):
                     if self._chains(read, row):
                         self._merge(read, row)
-
-    def _takes(self, row: int) -> bool:
-        return self._role[row] in TAKING
 
     def join_products(self) -> None:
         """Rules `epilogue` and `prologue`."""
@@ -235,12 +209,14 @@ class _Chains:
         """Rule `siblings`: kernels that read the same array."""
         for row in range(len(self._role)):
             readers = self._readers(row)
-            if len(readers) < 2 or not self._bytes[row]:
-                continue
+            none = self._options.orders and self._role[row] in (VIEW, RowRole.MATMUL)
+            if none or len(readers) < 2 or not self._bytes[row]:
+                continue  # XLA for GPUs: readers of a product stay apart
             kernels = list(dict.fromkeys(self.groups.of(r) for r in readers))
             for one, other in pairwise(kernels):
                 near = self.groups.apart(one, other) <= _NEAR
-                if near and self._are_siblings(one, other):
+                large = not self._options.orders or row in self._inputs(one)
+                if near and large and self._are_siblings(one, other):
                     self.groups.merge(one, other)
 
     def _reads(self, row: int) -> list[int]:
@@ -298,7 +274,8 @@ class _Chains:
             return False
         if self._has(one, _WRITTEN) and self._has(other, _UPDATE):
             return False
-        if self._looks[row] and (self._has(one, _ROWS) or read in self._ends):
+        along = self._has(one, _ROWS) or read in self._ends
+        if along and any(self._stores[r] for r in self.groups.rows(other)):
             return False  # a softmax or norm along rows is a kernel of its own, which stores its result
         if self._few[row] and not self._is_inside(read, other):
             return False
@@ -352,9 +329,13 @@ class _Chains:
             return False
         if self._options.blocks == "shared":
             return self._one_block(one, other)
+        # with "diamonds" it has one result: XLA computes it again for others
+        inside = self._is_inside(read, other) and self._one_block(one, other)
         if self._role[read] != ROWS and not self._has(one, _ROWS):
-            return bool(self._elements[read] == self._elements[row])
-        return self._one_block(one, other) and self._diamond(one)
+            return inside or bool(self._elements[read] == self._elements[row])
+        return inside and all(
+            r in self._whole for r in self.groups.rows(one) if self._role[r] == ROWS
+        )
 
     def _is_inside(self, read: int, group: int) -> bool:
         """Whether nothing outside a kernel reads a row."""
@@ -371,14 +352,9 @@ class _Chains:
             if self._role[r] == ROWS
         }
         if len(shapes) != 1:
-            return False
+            return not shapes and len(self._sizes(one) | self._sizes(other)) == 1
         _, rows, _, columns = next(iter(shapes))
         return self._sizes(one) | self._sizes(other) <= {rows, rows * columns}
-
-    def _diamond(self, group: int) -> bool:
-        """Whether what reads the reductions of a kernel can join it."""
-        reduced = [r for r in self.groups.rows(group) if self._role[r] == ROWS]
-        return all(r in self._whole for r in reduced)
 
     def _sizes(self, group: int) -> set[int]:
         return {self._elements[r] for r in self.groups.rows(group) if self._role[r] != VIEW}
@@ -389,7 +365,7 @@ class _Chains:
     def _prologue(self, read: int, row: int) -> bool:
         if self._role[read] != ELEMENT or not self._only_reader(read, row):
             return False
-        kernel = self._kernel(read)
+        kernel = self.groups.rows(self.groups.of(read))
         if self._options.prologue == "again":
             return all(self._plain[r] or self._role[r] == VIEW for r in kernel)
         if self._options.prologue != "any":
@@ -399,9 +375,6 @@ class _Chains:
         inside = {*kernel, row}
         return all(reader in inside for r in kernel for reader in self._readers(r))
 
-    def _kernel(self, row: int) -> list[int]:
-        return self.groups.rows(self.groups.of(row))
-
     def _epilogue(self, row: int) -> None:
         readers = self._readers(row)
         if len(readers) != 1 or not self._options.epilogue:
@@ -409,7 +382,7 @@ class _Chains:
         reader = readers[0]
         if self._role[reader] != ELEMENT or self._elements[reader] != self._elements[row]:
             return
-        kernel = self._kernel(reader)
+        kernel = self.groups.rows(self.groups.of(reader))
         if self._has(self.groups.of(reader), _ROWS | _REDUCE | _MATMUL | _UPDATE | _TURN):
             return
         if self._options.orders and self._turned(self.groups.of(reader)):
@@ -437,8 +410,11 @@ class _Chains:
         sizes = self._sizes(one) | self._sizes(other)
         if self._options.operators and self._phase[one] != self._phase[other]:
             return False
-        if self._options.blocks and (self._has(one, _ROWS) or self._has(other, _ROWS)):
-            return self._options.blocks == "shared" and self._one_block(one, other)
+        rows = [self._has(group, _ROWS) for group in (one, other)]
+        if any(rows) and self._options.blocks == "shared":
+            return self._one_block(one, other)
+        if any(rows) and self._options.blocks and not (all(rows) and self._plain_sums(one, other)):
+            return False
         if len(sizes) != 1 or self._waits(one, other) or self._waits(other, one):
             return False
         if self._options.siblings == "any" and self._options.blocks:
@@ -446,10 +422,13 @@ class _Chains:
         first, second = self._inputs(one), self._inputs(other)
         if self._options.siblings == "any":
             return not first.isdisjoint(second)
-        return first == second or (
-            self._has(one, _REDUCE) != self._has(other, _REDUCE)
-            and (first <= second or second <= first)
-        )
+        differ = all(rows) or self._has(one, _REDUCE) != self._has(other, _REDUCE)
+        return first == second or (differ and (first <= second or second <= first))
+
+    def _plain_sums(self, one: int, other: int) -> bool:
+        """Whether two kernels reduce rows of one shape that nothing reduced before."""
+        members = (*self.groups.rows(one), *self.groups.rows(other))
+        return self._one_block(one, other) and self._ends.isdisjoint(members)
 
     def _turned(self, group: int) -> bool:
         """Whether a row of a kernel transposes."""
@@ -470,31 +449,3 @@ class _Chains:
         size = max(self._elements[r] for r in rows)
         read = {d for r in rows if self._role[r] != VIEW for d in self._reads(r)}
         return {d for d in read - rows if self._elements[d] * 16 > size}
-
-
-def _names(inlined: Inlined, kernel: Int64s) -> dict[str, Any]:
-    """Opcodes and dims of kernels, at the rows that stand for them."""
-    program, roles = inlined.program, inlined.roles
-    opcode, op, dims = program.opcode.copy(), program.op.copy(), program.dims.copy()
-    opcodes = program.opcodes
-    working = (roles.role > RowRole.VIEW) & (program.kind == Kind.COMPUTE)
-    role = roles.role.tolist()
-    several = np.bincount(kernel[working], minlength=len(program)) > 1
-    several[kernel[working & inlined.busy]] = True
-    members: dict[int, list[int]] = {}
-    for row in np.flatnonzero(several[kernel] & working).tolist():
-        members.setdefault(int(kernel[row]), []).append(row)
-    for stands, rows in members.items():
-        if any(role[r] == RowRole.MATMUL for r in rows):
-            continue
-        looked = next((r for op in _BY_INDEX for r in rows if program.op[r] == op), None)
-        if looked is not None:  # whatever else it does, it writes or reads here and there
-            for column in (opcode, op, dims):
-                column[stands] = column[looked]
-            continue
-        kind, source = kernel_class(program, roles, inlined.softmax, rows)
-        op[stands] = kind
-        opcodes, opcode[stands] = with_value(opcodes, MERGED_NAMES[kind])
-        dims[stands] = program.dims[source] if source >= 0 else 0
-    group = np.where((program.op == OpClass.ALL_SLICE) & (op != program.op), -1, program.group)
-    return {"opcode": opcode, "opcodes": opcodes, "op": op, "dims": dims, "group": group}

@@ -20,21 +20,21 @@ _TRUTH = ("bool", "i1")
 class Diamonds:
     """For each reduction along rows, whether it and its readers can be one kernel.
 
-    They can if only element-wise rows of its region read it, some through others of one element a
-    row, and each of them also reads what it reduces: the values that lead to it one by one, from
-    the last that has two operands of full size; or by any operand, if what is reduced meets no other
-    value of one element a row (the gradient of a softmax; that of a norm does) and no array of truth
-    values masks what comes after. No transpose may be among those: the rows that it
+    They can if only an element-wise row of its region reads it, perhaps through others of one element a
+    row, and it also reads what is reduced: the values that lead to it one by one, from
+    the last that has two operands of full size. No transpose may be among those: the rows that it
     reduces lie side by side in memory, no more than `ROW_ELEMENTS`. (XLA's softmax rewriter, the source
-    of the name.) With `blocks` "shared" none of that matters, with "" there is none. `find(row)` is the same for rows
-    of one such kernel.
+    of the name.) Where there is one, other reductions can as well whose readers all belong to kernels
+    along rows (XLA's priority fusion). With `blocks` "shared" none of that matters, with "" there is none.
+
+    `whole` are these reductions with their readers, `ends` element-wise rows that only such kernels
+    compute, `between` rows of one element a row, and what spreads them, from the first to the second.
     """
 
     def __init__(self, program: Program, roles: Roles, *, blocks: str) -> None:
-        self.whole: dict[int, list[int]] = {}  # with their readers
-        self.ends: set[int] = set()  # all readers
+        self.whole: dict[int, list[int]] = {}
+        self.ends: set[int] = set()
         self.between: set[int] = set()
-        self.unit = list(range(len(program)))
         self._role = roles.role.tolist()
         self._elements = roles.elements.tolist()
         self._results = roles.results.tolist()
@@ -50,23 +50,75 @@ class Diamonds:
         for row, role in enumerate(self._role):
             if role == ROWS and blocks:
                 self._add(row)
+        if self.ends and not self._any:
+            self._add_read_along()
+
+    def _add_read_along(self) -> None:
+        """Add reductions that only kernels along rows read: XLA's fusion puts them there."""
+        others: dict[int, list[int]] = {}
+        for row in (r for r, role in enumerate(self._role) if role == ROWS and r not in self.whole):
+            if self._fits(row) and not self._is_turned(row):
+                others[row] = self._wide_readers(row, int(self._dims[row, 1]))
+        along, apart = self._along(), [-1]
+        while apart:
+            others = {row: readers for row, readers in others.items() if row not in apart}
+            near = self._with_operands({*along, *self.whole, *others})
+            apart = [r for r, found in others.items() if not found or not near.issuperset(found)]
+        for row, readers in others.items():
+            self._take(row, readers)
+        self.ends |= self._along()
+
+    def _along(self) -> set[int]:
+        """Element-wise rows that read, also through others, the last of a kernel along rows.
+
+        Unless something else reads that, which cannot compute it and for which it is stored.
+        """
+        found = set(self.ends)
+        passes = {row for row in self.ends if self._is_computed_again(row)}
+        for row in range(min(self.ends), len(self._role)):
+            inner = self._deps[self._start[row] : self._start[row + 1]]
+            if self._role[row] in (ELEMENT, VIEW) and not passes.isdisjoint(inner):
+                found.add(row)
+                if self._is_computed_again(row):
+                    passes.add(row)
+        return found
+
+    def _with_operands(self, along: set[int]) -> set[int]:
+        """These rows, and element-wise ones that they alone read."""
+        for row in range(max(along))[::-1]:
+            readers = self._rows[self._first[row] : self._first[row + 1]]
+            if self._role[row] in (ELEMENT, VIEW) and readers and along.issuperset(readers):
+                along.add(row)
+        return along
+
+    def _is_computed_again(self, row: int) -> bool:
+        """Whether all that reads a row is element-wise, or a reduction along rows."""
+        readers = self._rows[self._first[row] : self._first[row + 1]]
+        return all(self._role[r] in (ELEMENT, VIEW, ROWS) for r in readers)
+
+    def _fits(self, row: int) -> bool:
+        return self._any or bool(ReductionDims.of(self._dims[row]).reduced <= ROW_ELEMENTS)
 
     def _add(self, row: int) -> None:
-        if not self._any and ReductionDims.of(self._dims[row]).reduced > ROW_ELEMENTS:
+        if not self._fits(row):
             return
         readers = self._wide_readers(row, int(self._dims[row, 1]))
         if not readers or (len(readers) > 1 and not self._any):
             return
+        (first, *_), start = readers, self._start
+        if not self._any and any(
+            self._truth[d] for d in self._deps[start[first] : start[first + 1]]
+        ):
+            return  # it chooses by truth values: XLA's diamonds end in a row of two operands
         above = self._above(row)
         met = all(above & self._above(reader) for reader in readers)
-        if not met and self._alone(row, int(self._dims[row, 1])):
-            met = self._all_meet(row, readers) and not self._masked_later(readers)
         if self._any or (met and not self._is_turned(row)):
-            self.whole[row] = readers
-            self.between |= self._narrow(row, readers)
-            self.ends.update(readers)
-            for reader in readers:
-                self._join(row, reader)
+            self._take(row, readers)
+
+    def _take(self, row: int, readers: list[int]) -> None:
+        self.whole[row] = readers
+        self.between |= self._narrow(row, readers)
+        self.ends.update(readers)
 
     def _wide_readers(self, row: int, rows: int) -> list[int]:
         """Rows of full size that read a reduction, or none if others read it too."""
@@ -97,18 +149,20 @@ class Diamonds:
         while pending:
             at = pending.pop()
             for read in self._deps[self._start[at] : self._start[at + 1]]:
-                if row < read and read not in found and self._results[read] <= self._results[row]:
-                    found.add(read)
+                small = self._results[read] <= self._results[row]
+                near = small or self._spreads(read, self._elements[row])
+                if near and row < read and read not in found:
                     pending.append(read)
+                    found.add(read)
         return found
 
     def _above(self, row: int) -> set[int]:
-        """Values that lead to a row one by one."""
+        """Values that lead to a row one by one, each alone or with what is given for all rows."""
         found: set[int] = set()
         at = row
         for _ in range(_DEPTH):
             wide = self._wide_operands(at, self._elements[row])
-            if len(wide) != 1:
+            if len(wide) != 1 or (found and self._mixes(at, self._elements[row])):
                 return found | (set(wide) if at == row else set())
             at = wide[0]
             found.add(at)
@@ -116,56 +170,15 @@ class Diamonds:
                 break
         return found
 
-    def _all_meet(self, row: int, readers: list[int]) -> bool:
-        """Whether each reader leads, by any of its operands, to a value that the reduction leads to."""
-        above = self._all_above(row)
-        return all(above & self._all_above(reader) for reader in readers)
-
-    def _all_above(self, row: int) -> set[int]:
-        """Values of full size that lead to a row, by any operand."""
-        found: set[int] = set()
-        pending = [row]
-        while pending and len(found) < _DEPTH:
-            for read in self._wide_operands(pending.pop(), self._elements[row]):
-                if read not in found:
-                    found.add(read)
-                    pending += [read] if self._role[read] in (ELEMENT, VIEW) else []
-        return found
-
-    def _masked_later(self, rows: list[int]) -> bool:
-        """Whether what rows lead to is masked by an array of truth values, which no block reads."""
-        pending, seen = list(rows), set(rows)
-        while pending and len(seen) < _DEPTH:
-            row = pending.pop()
-            size = self._elements[row]
-            for read in self._deps[self._start[row] : self._start[row + 1]]:
-                if (
-                    self._truth[read]
-                    and self._results[read] == size
-                    and self._role[read] != ELEMENT
-                ):
-                    return True
-            for reader in self._rows[self._first[row] : self._first[row + 1]]:
-                same = self._role[reader] in (ELEMENT, VIEW) and self._elements[reader] == size
-                if same and reader not in seen:
-                    seen.add(reader)
-                    pending.append(reader)
+    def _mixes(self, row: int, size: int) -> bool:
+        """Whether a row reads a small value, spread to full size, that was computed."""
+        pending = self._deps[self._start[row] : self._start[row + 1]]
+        for read in pending:
+            if self._spreads(read, size):
+                pending += self._deps[self._start[read] : self._start[read + 1]]
+            elif self._results[read] < size and self._role[read] in (ELEMENT, ROWS):
+                return True
         return False
-
-    def _alone(self, row: int, rows: int) -> bool:
-        """Whether what is reduced meets no other value of one element a row before it is spread."""
-        pending, seen = [row], {row}
-        while pending:
-            for reader in self._rows[self._first[(at := pending.pop())] : self._first[at + 1]]:
-                if reader in seen or self._elements[reader] != rows:
-                    continue
-                seen.add(reader)
-                pending.append(reader)
-                inner = self._deps[self._start[reader] : self._start[reader + 1]]
-                others = [d for d in inner if d not in seen and self._results[d] == rows > 1]
-                if not all(self._spreads(d, rows) for d in others):
-                    return False
-        return True
 
     def _is_turned(self, row: int) -> bool:
         """Whether a transpose is among the element-wise rows that lead to a row."""
@@ -196,13 +209,3 @@ class Diamonds:
             and all(self._results[d] < size or self._spreads(d, size) for d in inner)
             and self._role[row] in (ELEMENT, VIEW)
         )
-
-    def _join(self, a: int, b: int) -> None:
-        self.unit[self.find(a)] = self.find(b)
-
-    def find(self, row: int) -> int:
-        """The number of a row's unit."""
-        while self.unit[row] != row:
-            self.unit[row] = self.unit[self.unit[row]]
-            row = self.unit[row]
-        return row

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from flint.ir.columns import Mask, consumers, is_any
+from flint.ir.columns import Mask, consumers, is_any, with_value
 from flint.ir.dims import ReductionDims
 from flint.ir.op_class import OpClass
-from flint.ir.program import Phase, Program
+from flint.ir.program import Int64s, Kind, Phase, Program
+from flint.passes.fusion.merging import MERGED_NAMES
 from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, Roles, RowRole
 
 #: What a softmax has and a norm has not; its gradient is told by its structure.
 EXPONENTIAL = frozenset({OpClass.EXPONENTIAL, OpClass.SOFTMAX})
+#: Writes and reads here and there.
+_BY_INDEX = (OpClass.SCATTER, OpClass.GATHER)
 #: Rows that reduce.
 _REDUCING = frozenset(map(int, (RowRole.ROWS, RowRole.REDUCE)))
 
@@ -41,6 +45,34 @@ def kernel_class(
         return OpClass.FUSED_REDUCTION, reduces[-1]
     is_softmax = any(softmax[r] for r in rows)
     return (OpClass.FUSED_SOFTMAX if is_softmax else OpClass.FUSED_NORM), along[0]
+
+
+def kernel_names(
+    program: Program, roles: Roles, busy: Mask, softmax: Mask, kernel: Int64s
+) -> dict[str, Any]:
+    """Opcodes, classes and dims of kernels, at the rows that stand for them; `busy` rows compute others."""
+    opcode, op, dims = program.opcode.copy(), program.op.copy(), program.dims.copy()
+    opcodes = program.opcodes
+    working = (roles.role > RowRole.VIEW) & (program.kind == Kind.COMPUTE)
+    several = np.bincount(kernel[working], minlength=len(program)) > 1
+    several[kernel[working & busy]] = True
+    members: dict[int, list[int]] = {}
+    for row in np.flatnonzero(several[kernel] & working).tolist():
+        members.setdefault(int(kernel[row]), []).append(row)
+    for stands, rows in members.items():
+        if any(roles.role[r] == RowRole.MATMUL for r in rows):
+            continue
+        looked = next((r for op in _BY_INDEX for r in rows if program.op[r] == op), None)
+        if looked is not None:  # whatever else it does, it writes or reads here and there
+            for column in (opcode, op, dims):
+                column[stands] = column[looked]
+            continue
+        kind, source = kernel_class(program, roles, softmax, rows)
+        op[stands] = kind
+        opcodes, opcode[stands] = with_value(opcodes, MERGED_NAMES[kind])
+        dims[stands] = program.dims[source] if source >= 0 else 0
+    group = np.where((program.op == OpClass.ALL_SLICE) & (op != program.op), -1, program.group)
+    return {"opcode": opcode, "opcodes": opcodes, "op": op, "dims": dims, "group": group}
 
 
 # The backward pass of a softmax, by what it computes: it has no exponential of its own.
@@ -72,9 +104,8 @@ class _Graph:
         self._idle = ((roles.role == VIEW) | (element & (program.flops == 0))).tolist()
         self._element = element.tolist()
         self._times = (is_any(program, OpClass.MULTIPLY) & element).tolist()
-        self._plus = (
-            is_any(program, frozenset({OpClass.ADD, OpClass.SUBTRACT})) & element
-        ).tolist()
+        sums = is_any(program, frozenset({OpClass.ADD, OpClass.SUBTRACT}))
+        self._plus = (sums & element).tolist()
         self._start: list[int] = program.dep_start.tolist()
         self._deps: list[int] = program.deps.tolist()
         first, rows = consumers(program)

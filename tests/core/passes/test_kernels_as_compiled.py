@@ -205,6 +205,90 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...], flo
     ),
 }  # fmt: skip
 
+H, G, P = of((8192, 2048), BF16), of((2048,), F32), of((8192, 2048), F32)
+
+
+def norm(x: Any, scale: Any) -> Any:
+    y = x.astype(F32) - x.astype(F32).mean(-1, keepdims=True)
+    return (y * lax.rsqrt((y * y).mean(-1, keepdims=True) + 1e-5) * scale).astype(x.dtype)
+
+
+def flat_norm(x: Any, scale: Any) -> Any:
+    """A variance by the mean of squares, as flax has it."""
+    y = x.astype(F32)
+    mean, square = y.mean(-1), (y * y).mean(-1)
+    return ((y - mean[:, None]) * lax.rsqrt(square - mean * mean)[:, None] * scale).astype(x.dtype)
+
+
+def softmax(x: Any) -> Any:
+    return jax.nn.softmax(x.astype(F32), -1)
+
+
+def logs(x: Any) -> Any:
+    return jax.nn.log_softmax(x.astype(F32), -1)
+
+
+def summed(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *given: jnp.tanh(function(*given).astype(F32)).sum()
+
+
+def distance(x: Any, y: Any) -> Any:
+    a = logs(x)
+    return (jnp.exp(a) * (a - logs(y))).sum(-1).mean()
+
+
+def soft(x: Any, t: Any) -> Any:
+    return -(logs(x) * t).sum(-1).mean()
+
+
+def focal(x: Any, t: Any) -> Any:
+    return -(((1 - jnp.exp(logs(x))) ** 2) * logs(x) * t).sum(-1).mean()
+
+
+def both_ways(dtype: Any) -> Callable[..., Any]:
+    """A softmax and its gradient."""
+
+    def of_scores(x: Any, late: Any) -> Any:
+        made, back = jax.vjp(lambda x: jax.nn.softmax(x.astype(dtype), -1).astype(BF16), x)
+        return made, back(late)[0]
+
+    return of_scores
+
+
+#: Reductions along rows: what reads them is one kernel for each result, which computes them again.
+CASES |= {
+    "a norm for two": (
+        lambda x, g: (jnp.tanh(norm(x, g)), norm(x, g) * 2 + x), (H, G), (), 134.234,
+    ),
+    "gradient of a norm": (jax.grad(summed(norm)), (H, G), (), 67.117),
+    "means of values and squares": (flat_norm, (H, G), (), 100.934),
+    "a softmax, stored and reduced": (
+        lambda x: (softmax(x).astype(BF16), (softmax(x) ** 2).sum(-1), softmax(x).max(-1)), (H,), (), 134.283,
+    ),
+    "a length for two": (
+        lambda x: (x / jnp.linalg.norm(x, axis=-1, keepdims=True), jnp.tanh(x / jnp.linalg.norm(x, axis=-1, keepdims=True))),
+        (P,), (), 268.435,
+    ),
+    "a loss of soft labels": (soft, (H, H), (), 201.359),
+    "its gradient": (jax.grad(soft), (H, H), (), 100.663),
+    "gradient of a focal loss": (jax.grad(focal), (H, H), (), 100.663),
+    "gradients of a distance": (jax.grad(distance, (0, 1)), (H, H), (), 268.632),
+    "gradient of a softmax that was kept": (
+        lambda p, g: (p.astype(F32) * (g - (p.astype(F32) * g).sum(-1, keepdims=True))).astype(BF16),
+        (H, H), (), 167.838,
+    ),
+    "a softmax and its gradient in 16 bits": (both_ways(BF16), (H, H), (), 167.772),
+    "in 32 bits": (both_ways(F32), (H, H), (), 201.425),
+    "of a small array": (both_ways(F32), (of((2048, 128), BF16),) * 2, (), 2.621),
+    "sums of rows of one array": (
+        lambda x: (x.astype(F32).sum(-1), jnp.square(x.astype(F32)).sum(-1)), (H,), (), 33.620,
+    ),
+    "of a product": (
+        lambda x, w: ((x @ w).astype(F32).sum(-1), jnp.square((x @ w).astype(F32)).sum(-1)),
+        (H, of((2048, 2048), BF16)), (), 142.672,
+    ),
+}  # fmt: skip
+
 X = of((4096, 1024), BF16)
 #: The same on TPUs.
 TPU_CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...], float]] = {
