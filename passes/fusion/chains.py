@@ -33,8 +33,8 @@ _STANDS = dict.fromkeys((RowRole.ELEMENT, RowRole.ROWS, RowRole.REDUCE), 1)
 _STANDS |= {RowRole.MATMUL: 4, RowRole.UPDATE: 3, RowRole.TURN: 2}
 #: Bits of roles in the marks of a kernel.
 _ALONE, _, _, _ROWS, _REDUCE, _MATMUL, _UPDATE, _TURN = (1 << role for role in RowRole)
-#: Of an array that a scatter writes into.
-_WRITTEN = 1 << len(RowRole)
+#: Of an array that a scatter writes into, and of a row for which kernels along rows store their result.
+_WRITTEN, _STORED = (1 << len(RowRole) + number for number in range(2))
 #: Rows between kernels that still become siblings. (Inductor's limit; others far apart would keep
 #: an early one waiting for a late one.)
 _NEAR = 64
@@ -135,8 +135,6 @@ class _Chains:
         self._converts, self._turns = roles.converts.tolist(), roles.turns.tolist()
         self._plain = (roles.converts & ~inlined.busy).tolist()
         self._slices = is_any(program, OpClass.SLICE).tolist()
-        reduces = (roles.role == RowRole.REDUCE) & (options.blocks == "diamonds")
-        self._stores = (is_any(program, LOOKED_UP) | reduces).tolist()
         self._whole, self._ends = inlined.whole, inlined.ends
         self._bytes = program.result_bytes.tolist()
         self._alias = program.alias.tolist()
@@ -152,6 +150,8 @@ class _Chains:
             apart = self._named_of(compiled_apart(program, True).tolist())
         marks = (1 << roles.role) + _WRITTEN * written_by_index(program, roles)
         marks |= _ROWS * inlined.along
+        reduces = (roles.role == RowRole.REDUCE) & (options.blocks == "diamonds")
+        marks |= _STORED * (is_any(program, LOOKED_UP) | reduces)
         self._few = (few_blocks(program, roles) & options.orders).tolist()
         self._by_index = is_any(program, OpClass.SCATTER).tolist()
         self.groups = Groups(program, marks.tolist(), apart)
@@ -209,14 +209,12 @@ class _Chains:
         """Rule `siblings`: kernels that read the same array."""
         for row in range(len(self._role)):
             readers = self._readers(row)
-            none = self._options.orders and self._role[row] in (VIEW, RowRole.MATMUL)
-            if none or len(readers) < 2 or not self._bytes[row]:
-                continue  # XLA for GPUs: readers of a product stay apart
+            if len(readers) < 2 or not self._bytes[row]:
+                continue
             kernels = list(dict.fromkeys(self.groups.of(r) for r in readers))
             for one, other in pairwise(kernels):
                 near = self.groups.apart(one, other) <= _NEAR
-                large = not self._options.orders or row in self._inputs(one)
-                if near and large and self._are_siblings(one, other):
+                if near and self._are_siblings(one, other):
                     self.groups.merge(one, other)
 
     def _reads(self, row: int) -> list[int]:
@@ -275,7 +273,7 @@ class _Chains:
         if self._has(one, _WRITTEN) and self._has(other, _UPDATE):
             return False
         along = self._has(one, _ROWS) or read in self._ends
-        if along and any(self._stores[r] for r in self.groups.rows(other)):
+        if along and self._has(other, _STORED):
             return False  # a softmax or norm along rows is a kernel of its own, which stores its result
         if self._few[row] and not self._is_inside(read, other):
             return False
@@ -422,6 +420,9 @@ class _Chains:
         first, second = self._inputs(one), self._inputs(other)
         if self._options.siblings == "any":
             return not first.isdisjoint(second)
+        shared = [self._has(self.groups.of(read), _MATMUL) for read in first & second]
+        if self._options.orders and shared and all(shared):
+            return False  # XLA for GPUs: what reads only a product stays apart
         differ = all(rows) or self._has(one, _REDUCE) != self._has(other, _REDUCE)
         return first == second or (differ and (first <= second or second <= first))
 

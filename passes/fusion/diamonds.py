@@ -105,10 +105,8 @@ class Diamonds:
         readers = self._wide_readers(row, int(self._dims[row, 1]))
         if not readers or (len(readers) > 1 and not self._any):
             return
-        (first, *_), start = readers, self._start
-        if not self._any and any(
-            self._truth[d] for d in self._deps[start[first] : start[first + 1]]
-        ):
+        inner = self._deps[self._start[readers[0]] : self._start[readers[0] + 1]]
+        if not self._any and any(self._truth[d] for d in inner):
             return  # it chooses by truth values: XLA's diamonds end in a row of two operands
         above = self._above(row)
         met = all(above & self._above(reader) for reader in readers)

@@ -54,13 +54,14 @@ def kernel_names(
     opcode, op, dims = program.opcode.copy(), program.op.copy(), program.dims.copy()
     opcodes = program.opcodes
     working = (roles.role > RowRole.VIEW) & (program.kind == Kind.COMPUTE)
+    role = roles.role.tolist()
     several = np.bincount(kernel[working], minlength=len(program)) > 1
     several[kernel[working & busy]] = True
     members: dict[int, list[int]] = {}
     for row in np.flatnonzero(several[kernel] & working).tolist():
         members.setdefault(int(kernel[row]), []).append(row)
     for stands, rows in members.items():
-        if any(roles.role[r] == RowRole.MATMUL for r in rows):
+        if any(role[r] == RowRole.MATMUL for r in rows):
             continue
         looked = next((r for op in _BY_INDEX for r in rows if program.op[r] == op), None)
         if looked is not None:  # whatever else it does, it writes or reads here and there
