@@ -68,7 +68,7 @@ class _Check:
         self.traces = traces
         self.findings = Findings()
         self.codes = GroupCodes()
-        self.parser = TraceParser(self.codes, traces.has_roofline)
+        self.parser = TraceParser(self.codes, traces.has_roofline, traces.has_memory)
         self.membership = Membership(traces.world, traces.groups, traces.dimensions)
         self.listed = ListedFiles(traces.folder, traces.manifest, self.findings)
         self.present = set(traces.paths)
@@ -278,7 +278,7 @@ def _note(remark: Remark, count: int) -> str:
     nodes = plural(count, "node")
     if remark.stored:
         return f"{remark.attribute} is stored {remark.text} ({nodes}); it is 0, as all feeders read"
-    if remark.attribute == "is_cpu_op":
+    if remark.attribute in ("is_cpu_op", "remote memory"):
         return f"{remark.attribute} {remark.text} ({nodes})"
     return f"{remark.attribute} {remark.text} ({nodes}), which matters only with the roofline on"
 

@@ -24,7 +24,7 @@ CODES: dict[str, str] = {
     "dependency-cycle": "nodes wait for each other; the simulator drops them silently",
     "invalid-node": "a node has no type; it never wakes the nodes that wait for it",
     "metadata-node": "a node of type METADATA; ASTRA-sim aborts",
-    "unsupported-node": "a node type that ASTRA-sim runs only with remote memory",
+    "unsupported-node": "a load or store of remote memory, which memory.json does not have",
     "cpu-op": "a node is marked is_cpu_op but is not measured host work; ASTRA-sim's statistics throw",
     "attribute-type": "an attribute has another type than feeders read; reported once for all "
     "nodes where ASTRA-sim converts it, because the older feeder reads 0",

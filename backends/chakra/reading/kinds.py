@@ -47,7 +47,11 @@ _REQUIRED = {
     NodeType.COMM_COLL: ("comm_type", "comm_size"),
     NodeType.COMM_SEND: ("comm_size", "comm_tag", "comm_dst"),
     NodeType.COMM_RECV: ("comm_size", "comm_tag", "comm_src"),
+    NodeType.MEM_LOAD: ("tensor_size",),
+    NodeType.MEM_STORE: ("tensor_size",),
 }
+_MEMORY = (NodeType.MEM_LOAD, NodeType.MEM_STORE)
+_REMOTE = "is loaded or stored: ASTRA-sim stops unless its memory file has some"
 #: What the roofline divides by each other, and the finding where it is below 1.
 _ROOFLINE = {"num_ops": "zero-num-ops", "tensor_size": "zero-tensor-size"}
 #: How nodes begin that are what a host was measured to do.
@@ -91,15 +95,18 @@ class Record(NamedTuple):
     remarks: tuple[Remark, ...]
 
 
-def examine(node: TraceNode, has_roofline: bool | None) -> Record:
+def examine(node: TraceNode, has_roofline: bool | None, has_memory: bool | None) -> Record:
     """A node's kind, and everything that is wrong with it on its own.
 
-    `has_roofline` is what the simulator's configuration says, None where there is none.
+    `has_roofline` and `has_memory` (remote memory) are what the simulator's configuration says, None
+    where there is none.
     """
     problems: list[tuple[str, str]] = []
     remarks: list[Remark] = []
     _examine_attributes(node, problems, remarks)
     _examine_type(node, problems, remarks)
+    if node.type in _MEMORY:
+        _examine_memory(node, has_memory, problems, remarks)
     _examine_sizes(node, problems)
     if node.type is NodeType.COMP:
         _examine_work(node, has_roofline, problems, remarks)
@@ -156,8 +163,6 @@ def _examine_type(node: TraceNode, problems: list[tuple[str, str]], remarks: lis
     wrong = {
         NodeType.INVALID: "invalid-node",
         NodeType.METADATA: "metadata-node",
-        NodeType.MEM_LOAD: "unsupported-node",
-        NodeType.MEM_STORE: "unsupported-node",
     }.get(node.type)
     if wrong:
         problems.append((wrong, f"has type {node.type.name}"))
@@ -166,6 +171,21 @@ def _examine_type(node: TraceNode, problems: list[tuple[str, str]], remarks: lis
             remarks.append(Remark("", "is_cpu_op", _OF_HOST))
         else:
             problems.append(("cpu-op", "is marked is_cpu_op"))
+
+
+def _examine_memory(
+    node: TraceNode,
+    has_memory: bool | None,
+    problems: list[tuple[str, str]],
+    remarks: list[Remark],
+) -> None:
+    """A node of remote memory, at which ASTRA-sim stops where its configuration has none."""
+    if has_memory is False:
+        problems.append(
+            ("unsupported-node", f"is a {node.type.name}, but memory.json has no remote memory")
+        )
+    elif has_memory is None:
+        remarks.append(Remark("", "remote memory", _REMOTE))
 
 
 def _number(node: TraceNode, name: str) -> Any:
@@ -268,12 +288,14 @@ class GroupCodes:
 
 
 class KindTable:
-    """Numbers kinds of records. `has_roofline` is for `examine`."""
+    """Numbers kinds of records. `has_roofline` and `has_memory` are for `examine`."""
 
-    def __init__(self, groups: GroupCodes, has_roofline: bool | None) -> None:
+    def __init__(
+        self, groups: GroupCodes, has_roofline: bool | None, has_memory: bool | None = None
+    ) -> None:
         self.records: list[Record] = []
         self._groups = groups
-        self._has_roofline = has_roofline
+        self._configured = has_roofline, has_memory
         self._decoder = Decoder()
         self._numbers: dict[bytes, int] = {}
         self._names: dict[str, int] = {}
@@ -314,7 +336,7 @@ class KindTable:
         self._decoder.metadata(record, source)
 
     def _add(self, node: TraceNode, places: Places) -> int:
-        record = examine(node, self._has_roofline)
+        record = examine(node, *self._configured)
         number = len(self.records)
         if number == len(self._rows):
             self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))

@@ -294,10 +294,12 @@ _OF_COMMUNICATION = (kinds.TYPE, kinds.KIND, kinds.COMM_BYTES, kinds.TAG, kinds.
 class TraceParser:
     """Finds the class of each file. `classes` are those found so far, in order."""
 
-    def __init__(self, groups: GroupCodes, has_roofline: bool | None) -> None:
+    def __init__(
+        self, groups: GroupCodes, has_roofline: bool | None, has_memory: bool | None = None
+    ) -> None:
         self.classes: list[TraceClass] = []
         self._by_digest: dict[bytes, TraceClass] = {}
-        self._kinds = KindTable(groups, has_roofline)
+        self._kinds = KindTable(groups, has_roofline, has_memory)
         self._references = References()
 
     def load(self, data: bytes, source: str) -> tuple[TraceClass, Int64s]:

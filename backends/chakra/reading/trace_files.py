@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from flint.backends.chakra.manifest import Manifest, OldManifest, read_manifest
 from flint.backends.chakra.reading.kinds import GroupName
 from flint.backends.chakra.writing.output import left_behind
+from flint.cluster.astrasim.memory import NOTHING
 from flint.errors import FlintError, Malformed
 from flint.io.bounded import FileKind, is_directory, is_file, parse_json, read_bounded
 from flint.ir.mesh import MOST_DEVICES
@@ -169,7 +170,8 @@ class TraceSet:
     `entries` are the names of all that the directory holds. `groups` is None where there is no
     group file, `group_file` the file that was found under another name than comm_group.json.
     `dimensions` are the network's, the fastest-varying first, or None. `has_roofline` is what the
-    simulator's system.json says, None without one. `partial` is true where the writer was asked for
+    simulator's system.json says, `has_memory` whether its memory.json has remote memory, None without
+    such a file. `partial` is true where the writer was asked for
     some of the ranks only; `world` is the number of ranks of the mesh.
     """
 
@@ -181,6 +183,7 @@ class TraceSet:
     group_file: str
     dimensions: tuple[int, ...] | None
     has_roofline: bool | None
+    has_memory: bool | None
     world: int
     partial: bool
     manifest: Manifest | OldManifest | None
@@ -216,6 +219,7 @@ def find_traces(place: Path, groups: Path | None = None) -> TraceSet:
         group_file=group_file,
         dimensions=dimensions,
         has_roofline=_read_roofline(folder / "system.json"),
+        has_memory=_read_memory(folder / "memory.json"),
         world=world,
         partial=asked != "all" or _is_trace(place),
         manifest=manifest,
@@ -254,15 +258,24 @@ def group_file_names(prefix: str) -> tuple[str, str, str]:
 
 def _read_roofline(path: Path) -> bool | None:
     """Whether ASTRA-sim's system file turns the roofline on; None without a file that says so."""
+    document = _settings(path)
+    return None if document is None else bool(document.get("roofline-enabled", False))
+
+
+def _read_memory(path: Path) -> bool | None:
+    """Whether ASTRA-sim's memory file has remote memory; None without a file that says so."""
+    document = _settings(path)
+    return None if document is None else document.get("memory-type") != NOTHING
+
+
+def _settings(path: Path) -> dict[str, object] | None:
     if not path.exists():
         return None
     try:
         document = parse_json(read_bounded(path, FileKind.SIMULATOR, "FL602"))
     except Malformed:
         return None
-    if not isinstance(document, dict):
-        return None
-    return bool(document.get("roofline-enabled", False))
+    return document if isinstance(document, dict) else None
 
 
 def _paths(place: Path, folder: Path, entries: tuple[str, ...]) -> tuple[str, dict[int, Path]]:

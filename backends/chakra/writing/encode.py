@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.chakra.schema import CHAKRA_VERSION, VALUE_FIELDS, NodeType
-from flint.backends.chakra.writing.lower import LoweredNodes, Slot
+from flint.backends.chakra.writing.lower import LoweredNodes, Slot, remote_bytes
 from flint.ir.program import Int64s, Program
 from flint.text import short_scope
 
@@ -26,6 +26,8 @@ from flint.text import short_scope
 LEAST_STARTING_BYTES = 16 * 1024
 
 _NODE_NAMES = {
+    NodeType.MEM_LOAD: "MEM_LOAD_NODE",
+    NodeType.MEM_STORE: "MEM_STORE_NODE",
     NodeType.COMP: "COMP_NODE",
     NodeType.COMM_COLL: "COMM_COLL_NODE",
     NodeType.COMM_SEND: "COMM_SEND_NODE",
@@ -216,7 +218,7 @@ class Encoder:
         if duration:
             body += b"\x38" + varint(duration)
         body += attributes
-        if node_type != NodeType.COMP:
+        if node_type >= NodeType.COMM_SEND:
             tag = int(self.nodes.tag[node])
             body += field_bytes(10, integer_attribute("comm_tag", "int32_val", tag))
         return body
@@ -241,6 +243,9 @@ class Encoder:
             flops = int(program.flops[row])
             parts.append(integer_attribute("num_ops", "int64_val", max(flops, 1)))
             parts.append(integer_attribute("tensor_size", "uint64_val", max(moved, least_bytes)))
+        elif nodes.type[node] < NodeType.COMP:
+            moved = int(remote_bytes(self._program)[row])
+            parts.append(integer_attribute("tensor_size", "uint64_val", moved))
         else:
             if nodes.type[node] == NodeType.COMM_COLL:
                 kind = int(nodes.comm_type[node])

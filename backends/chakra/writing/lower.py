@@ -39,6 +39,8 @@ _COMM_TYPES = {
     Collective.ALL_TO_ALL: CommType.ALL_TO_ALL,
     Collective.BROADCAST: CommType.ALL_GATHER,
 }
+#: Copies between a device and its host are stores to and loads from remote memory.
+_MEMORY_TYPES = {OpClass.TO_HOST: NodeType.MEM_STORE, OpClass.FROM_HOST: NodeType.MEM_LOAD}
 #: How many dependencies away an order that others say already is looked for.
 _STEPS = 8
 
@@ -169,7 +171,7 @@ def with_pairs(
 
 def _streams(program: Program, row: Int32s, types: NDArray[np.uint8]) -> Int64s:
     """The stream of each kernel; -1 for communication, which simulators put in order themselves."""
-    return np.where(types == NodeType.COMP, program.stream[row].astype(np.int64), -1)
+    return np.where(communicates(types), -1, program.stream[row].astype(np.int64))
 
 
 def _before(dep_start: Int64s, deps: Int64s, stream: Int64s) -> Int64s:
@@ -207,7 +209,22 @@ def _node_types(program: Program, row: Int32s, is_second: NDArray[np.bool_]) -> 
     permutes = program.collective[row] == Collective.PERMUTE
     types[permutes] = NodeType.COMM_SEND
     types[permutes & is_second] = NodeType.COMM_RECV
+    for (
+        op,
+        node_type,
+    ) in _MEMORY_TYPES.items():  # a measured copy keeps its time, which memory has none of
+        types[(program.op[row] == op) & (program.measured_ns[row] == 0)] = node_type
     return types
+
+
+def communicates(types: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Which nodes of these types communicate; the others compute or move memory."""
+    return np.asarray(types >= NodeType.COMM_SEND)
+
+
+def remote_bytes(program: Program) -> Int64s:
+    """The bytes that each row moves over the link to the host, if it is a copy."""
+    return np.maximum(program.operand_bytes, 1)
 
 
 def _copy_dependencies(nodes: Nodes, origin: Int64s, result: Int64s) -> tuple[Int64s, Int64s]:
@@ -275,7 +292,7 @@ def _tags(program: Program, names: Names, row: Int32s, types: NDArray[np.uint8])
     tags = np.zeros(len(row), dtype=np.int64)
     keys: dict[int, tuple[Hashable, ...]] = {}
     turns: defaultdict[Hashable, Iterator[int]] = defaultdict(itertools.count)
-    for node in np.flatnonzero(types != NodeType.COMP).tolist():
+    for node in np.flatnonzero(communicates(types)).tolist():
         at = int(row[node])
         if at not in keys:
             keys[at] = _exchange(program, at)

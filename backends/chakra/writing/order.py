@@ -23,9 +23,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from flint.backends.chakra.schema import CommType, NodeType
-from flint.backends.chakra.writing.lower import LoweredNodes, Names, with_pairs
+from flint.backends.chakra.writing.lower import (
+    LoweredNodes,
+    Names,
+    communicates,
+    remote_bytes,
+    with_pairs,
+)
 from flint.backends.chakra.writing.simulator_files import SimulatedHardware, system_file
 from flint.backends.cost.astrasim.ring import Collectives, Dimension, Fabric
+from flint.cluster.astrasim.memory import host_memory
 from flint.cluster.astrasim.system import SystemFile
 from flint.ir.program import Int64s, Program
 
@@ -148,7 +155,7 @@ class _Times:
         self._known: dict[tuple[object, ...], int] = {}
 
     def takes(self, program: Program, nodes: LoweredNodes) -> list[int]:
-        """Of each node that computes; 0 for the others."""
+        """Of each node that computes or moves memory; 0 for the others."""
         if self._hardware.has_durations:
             ns = nodes.duration_micros * 1000
         else:
@@ -160,8 +167,10 @@ class _Times:
             by_memory = np.maximum(moved, 1) / (self._hardware.memory_gb_per_s * 1e9)
             by_peak = flops / (self._hardware.peak_tflops * 1e12)
             ns = (np.maximum(by_memory, by_peak) * 1e9).astype(np.int64)
-        computes = nodes.type == NodeType.COMP
-        found: list[int] = np.where(computes, np.maximum(ns, 1), 0).tolist()
+        memory = host_memory(self._hardware.remote_gb_per_s)
+        for node in np.flatnonzero(nodes.type < NodeType.COMP).tolist():
+            ns[node] = memory.takes_ns(int(remote_bytes(program)[nodes.row[node]]))
+        found: list[int] = np.where(communicates(nodes.type), 0, np.maximum(ns, 1)).tolist()
         return found
 
     def meetings(self, nodes: LoweredNodes) -> dict[int, _Meeting]:
@@ -171,7 +180,7 @@ class _Times:
         ]
         whole = frozenset((-1,))
         found: dict[int, _Meeting] = {}
-        for node in np.flatnonzero(nodes.type != NodeType.COMP).tolist():
+        for node in np.flatnonzero(communicates(nodes.type)).tolist():
             slot = int(nodes.slot[node])
             group = whole if slot < 0 else groups[slot]
             found[node] = group, int(nodes.tag[node])
@@ -213,7 +222,7 @@ class _Times:
         return found
 
 
-#: Slots: of computation, of the host, of communication; receives have none.
+#: Slots: of computation, of the host, of communication and remote memory; receives have none.
 _COMPUTE, _HOST, _COMM, _NONE = range(4)
 
 
@@ -327,7 +336,7 @@ class _Run:
             if slot == _NONE:
                 self._receive(number, node, now)
                 continue
-            if slot == _COMM:
+            if actor.nodes.type[node] >= NodeType.COMM_SEND:
                 actor.issued.append(node)
                 if actor.nodes.type[node] == NodeType.COMM_COLL:
                     self._meet(number, node, now)

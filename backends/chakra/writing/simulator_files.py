@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from flint.cluster.astrasim.memory import NOTHING, USUAL_GB_PER_S, MemoryFile, host_memory
 from flint.ir.arrays import Float64s
 from flint.ir.mesh import Group, Mesh
 from flint.ir.program import Int64s
@@ -96,7 +97,8 @@ class SimulatorDimension:
 class SimulatedHardware:
     """What ASTRA-sim is told of a cluster, and in `origin` where it is from.
 
-    `peak_tflops` is in 1e12 FLOP/s and `memory_gb_per_s` in 1e9 bytes/s. Where the traces say how
+    `peak_tflops` is in 1e12 FLOP/s, `memory_gb_per_s` in 1e9 bytes/s, and so is `remote_gb_per_s`, of
+    copies between a device and its host. Where the traces say how
     long kernels take (`has_durations`), its roofline is off and those times count.
     """
 
@@ -105,6 +107,7 @@ class SimulatedHardware:
     memory_gb_per_s: float
     origin: str
     has_durations: bool = False
+    remote_gb_per_s: int = USUAL_GB_PER_S
 
     @property
     def flat(self) -> SimulatedHardware | None:
@@ -141,11 +144,13 @@ def simulator_files(
     hardware: SimulatedHardware | None = None,
     *,
     names_dimensions: bool = False,
+    moves_memory: bool = False,
 ) -> dict[str, bytes]:
     """File name -> content of network.yml, system.json, memory.json and README.txt.
 
     network-1d.yml and system-1d.json too, for the congestion-aware backend, where the network has
-    several dimensions that are one. Not where traces name dimensions (`names_dimensions`).
+    several dimensions that are one. Not where traces name dimensions (`names_dimensions`). With
+    `moves_memory` the traces have nodes of remote memory, which is that of the hosts.
     """
     told = hardware or placeholder_hardware(mesh)
     flat = None if names_dimensions and len(told.dimensions) > 1 else told.flat
@@ -153,8 +158,9 @@ def simulator_files(
     if len(told.dimensions) > 1 and flat is not None:
         found["network-1d.yml"] = network_file(flat)
         found["system-1d.json"] = system_file(flat)
-    found["memory.json"] = '{ "memory-type": "NO_MEMORY_EXPANSION" }\n'
-    found["README.txt"] = _readme(mesh, prefix, told, flat)
+    memory = host_memory(told.remote_gb_per_s) if moves_memory else MemoryFile(memory_type=NOTHING)
+    found["memory.json"] = memory.to_text()
+    found["README.txt"] = _readme(mesh, prefix, told, flat, moves_memory)
     return {name: text.encode() for name, text in found.items()}
 
 
@@ -212,8 +218,21 @@ arguments with
 where the dimensions, which are alike, are one."""
 
 
+def _remote(told: SimulatedHardware) -> str:
+    """What README.txt says of remote memory."""
+    return f"""
+Copies between a device and its host are MEM_LOAD and MEM_STORE nodes. memory.json gives each rank a
+link of {told.remote_gb_per_s} GB/s (whole 10^9 bytes/s). ASTRA-sim runs one of them at a time, in the slot of a rank's
+communication, and leaves out its statistics.
+"""
+
+
 def _readme(
-    mesh: Mesh, prefix: str, told: SimulatedHardware, flat: SimulatedHardware | None
+    mesh: Mesh,
+    prefix: str,
+    told: SimulatedHardware,
+    flat: SimulatedHardware | None,
+    moves_memory: bool,
 ) -> str:
     times = "num_ops and tensor_size drive its roofline, durations are 0."
     if told.has_durations:
@@ -245,7 +264,7 @@ the ranks agree. Times are in ns; {times}
 `flint estimate . -c network.yml --overlap astra-sim` gives the same time without ASTRA-sim.
 
 {_aware(told, flat)}
-{alone}
+{alone}{_remote(told) if moves_memory else ""}
 Kernels of one stream wait for each other in program order.
 comm_size is the bytes of one rank's input, for all collectives. A broadcast is written as an
 all-gather of its parts, a permutation as one send and one receive. Collectives and sends of a rank

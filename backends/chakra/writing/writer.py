@@ -23,7 +23,13 @@ from flint.backends.chakra.manifest import (
 )
 from flint.backends.chakra.schema import NodeType
 from flint.backends.chakra.writing.encode import Encoder, metadata_record
-from flint.backends.chakra.writing.lower import LoweredNodes, Names, lower, micros_of
+from flint.backends.chakra.writing.lower import (
+    LoweredNodes,
+    Names,
+    communicates,
+    lower,
+    micros_of,
+)
 from flint.backends.chakra.writing.order import in_one_order
 from flint.backends.chakra.writing.output import refuse_ignored_path, replaced_directory
 from flint.backends.chakra.writing.simulator_files import (
@@ -33,6 +39,7 @@ from flint.backends.chakra.writing.simulator_files import (
     simulator_files,
 )
 from flint.errors import FlintError, nearest
+from flint.ir.mesh import Mesh
 from flint.ir.program import Int64s
 from flint.ir.workload import Workload
 
@@ -130,17 +137,26 @@ def write(
             tensor_size=tensor_size,
             cluster=(timing.cluster or None) if timing else None,
         )
-        hardware = timing.hardware if timing else None
         others = {
             "comm_group.json": names.groups.to_json(),
             "workload.flint": (keep or workload).to_bytes(),
-            **simulator_files(
-                workload.mesh, prefix, hardware, names_dimensions=names.use_dimensions
-            ),
+            **_simulator_files(workload.mesh, prefix, timing, names, classes),
         }
         _write_others(working, others, _manifest(workload, prefix, options, classes, others))
     files = len(selected) + len(others) + 1
     return _report(target, files, len(selected), classes, workload)
+
+
+def _simulator_files(
+    mesh: Mesh, prefix: str, timing: Timing | None, names: Names, classes: list[_WrittenClass]
+) -> dict[str, bytes]:
+    return simulator_files(
+        mesh,
+        prefix,
+        timing.hardware if timing else None,
+        names_dimensions=names.use_dimensions,
+        moves_memory=any((c.nodes.type < NodeType.COMP).any() for c in classes),
+    )
 
 
 def _write_others(working: Path, others: Mapping[str, bytes], manifest: Manifest) -> None:
@@ -209,7 +225,7 @@ def _classes(
         if timing is not None and i in timing.of_class:
             program, nodes = workload.programs[c.program], encoder.nodes
             micros = micros_of(program, nodes.row, timing.of_class[i])
-            late = replace(nodes, duration_micros=np.where(nodes.type == NodeType.COMP, micros, 0))
+            late = replace(nodes, duration_micros=np.where(communicates(nodes.type), 0, micros))
             encoder = Encoder(program, late, header, tensor_size)
         found.append(_WrittenClass(c.name, selected[of_rank == i], encoder, encoder.nodes))
     return found

@@ -9,6 +9,7 @@ from flint.backends.cost.astrasim.ring import Dimension, Fabric
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.network.torus import AxisPart, is_torus
 from flint.cluster.astrasim.files import GB, TOPOLOGIES, read_network
+from flint.cluster.astrasim.memory import USUAL_GB_PER_S
 from flint.cluster.models import Cluster, NetworkKind
 from flint.errors import FlintError
 
@@ -35,6 +36,7 @@ def simulated_hardware(placement: NetworkPlacement, dtype: str = "bf16") -> Simu
         _rounded(peak.value * cluster.derate.value / 1e12),
         _rounded(cluster.chip.memory_bandwidth_bytes_per_s.value / 1e9),
         f"from cluster {cluster.name}",
+        remote_gb_per_s=_link_gb_per_s(cluster),
     )
 
 
@@ -55,6 +57,12 @@ def settings_beside(network: Path) -> Path:
     """The settings that go with a network: system-1d.json with network-1d.yml, else system.json."""
     own = network.with_name(f"{network.stem.replace('network', 'system')}.json")
     return own if own.exists() else network.with_name("system.json")
+
+
+def _link_gb_per_s(cluster: Cluster) -> int:
+    """The link of a chip to its host in whole GB/s, as ASTRA-sim counts."""
+    link = cluster.chip.host_link_bytes_per_s
+    return USUAL_GB_PER_S if link is None else max(1, round(link.value / 1e9))
 
 
 def _one_device(cluster: Cluster) -> SimulatorDimension:

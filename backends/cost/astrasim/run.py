@@ -1,6 +1,6 @@
 """Step time of written traces by the rules of ASTRA-sim, to the nanosecond, without ASTRA-sim.
 
-A rank has one slot for computation and one for collectives and sends; receives need none. When a
+A rank has one slot for computation and one for collectives, sends and remote memory; receives need none. When a
 node ends, the nodes that wait for nothing more are issued in ascending order of their ids, where
 their slot is free. A computation takes its duration, or the roofline's; collectives are rings
 (see `ring`), a message ends when it arrives, for both sides. That is ASTRA-sim's master (518bd51)
@@ -38,6 +38,7 @@ def simulate_traces(
     place: Path,
     network: Path,
     settings: Path | None = None,
+    memory: Path | None = None,
     *,
     has_one_slot: bool = True,
     disturbance: Disturbance = UNDISTURBED,
@@ -45,7 +46,8 @@ def simulate_traces(
     """What ASTRA-sim says of the traces at `place` on `network`, with `settings`.
 
     These are the system.json beside the network unless they are given; beside network-1d.yml it is
-    system-1d.json, if there is one. Without `has_one_slot`, a rank communicates as often at once as
+    system-1d.json, if there is one. `memory` is the file of remote memory, else memory.json beside the
+    traces. Without `has_one_slot`, a rank communicates as often at once as
     nodes are ready: not ASTRA-sim's rule, but what that costs. With a `disturbance`, computations
     take what it makes of them.
 
@@ -65,7 +67,7 @@ def simulate_traces(
             help="ASTRA-sim needs a trace for each rank; write all ranks",
         )
     disturbance.require_ranks(fabric.world)
-    reader = TraceReader(traces, fabric.sizes, system, disturbance)
+    reader = TraceReader(traces, fabric.sizes, system, disturbance, memory)
     return run_traces(reader, traces, fabric, system, has_one_slot=has_one_slot, name=network.name)
 
 
@@ -137,9 +139,13 @@ class _Rank:
     left: int = 0
     end_ns: int = 0
     compute_ns: int = 0
+    memory_ns: int = 0
     met: dict[Hashable, int] = field(default_factory=lambda: defaultdict(int))
     turns: dict[int, int] = field(default_factory=dict)
     spent: dict[tuple[CommType | None, int], _Sum] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.queues = {NodeType.COMP: self.compute, NodeType.COMM_RECV: self.receive}
 
     def turn(self, key: Hashable, node: int) -> int:
         """Which collective of its group a node is: by issue, or by id where many are under way."""
@@ -169,10 +175,8 @@ class _Rank:
     def add(self, node: int) -> None:
         """A node waits for nothing more."""
         node_type = self.trace.type[node]
-        is_send = node_type in (NodeType.COMM_COLL, NodeType.COMM_SEND)
-        queue = self.compute if node_type is NodeType.COMP else self.receive
-        queue = self.host if node in self.trace.of_host else queue
-        heapq.heappush(self.send if is_send else queue, node)
+        queue = self.host if node in self.trace.of_host else self.queues.get(node_type, self.send)
+        heapq.heappush(queue, node)
 
     def issuable(self) -> list[int]:
         """Nodes that can be issued now, ascending; they are taken."""
@@ -258,6 +262,7 @@ class _Run:
             tuple(self.ranks[p].compute_ns for p in self.part),
             tuple(tuple(self.spent(rank)) for rank in range(len(self.part))),
             tuple(kernels[p] for p in self.part),
+            memory_ns=tuple(self.ranks[p].memory_ns for p in self.part),
         )
 
     def spent(self, rank: int) -> Iterator[Spent]:
@@ -321,7 +326,10 @@ class _Run:
         for node in rank.issuable():
             work = rank.trace.work[node]
             if isinstance(work, int):
-                rank.compute_ns += 0 if node in rank.trace.of_host else work
+                if rank.trace.type[node] is not NodeType.COMP:
+                    rank.memory_ns += work
+                elif node not in rank.trace.of_host:
+                    rank.compute_ns += work
                 self.later(now + work, now, number, node)
             elif isinstance(work, Meeting):
                 self.meet(work, number, node, now)

@@ -103,7 +103,7 @@ class NeverEndsError(FlintError):
 class SimulatedStep:
     """When each rank ends by the rules of ASTRA-sim, how long it computed, and in what it communicated.
 
-    `kernels` are the computations of each, `warnings` say which files are not as they were written.
+    `kernels` are the computations of each, `memory_ns` is how long each moved remote memory, `warnings` say which files are not as they were written.
 
     Times are in ns.
     """
@@ -114,6 +114,7 @@ class SimulatedStep:
     compute_ns: tuple[int, ...]
     spent: tuple[tuple[Spent, ...], ...] = ()
     kernels: tuple[int, ...] = ()
+    memory_ns: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property

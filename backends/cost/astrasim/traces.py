@@ -13,12 +13,13 @@ from flint.backends.chakra.reading.reader import Decoder, TraceNode, read_bytes,
 from flint.backends.chakra.reading.trace_files import Membership, TraceSet
 from flint.backends.chakra.schema import CommType, NodeType
 from flint.backends.cost.astrasim.disturbance import UNDISTURBED, Disturbance
+from flint.cluster.astrasim.memory import NOTHING, PER_NPU, read_memory
 from flint.cluster.astrasim.system import SystemFile
 from flint.errors import FlintError
 
 #: Collectives that it simulates.
 _KINDS = (CommType.ALL_REDUCE, CommType.ALL_GATHER, CommType.REDUCE_SCATTER, CommType.ALL_TO_ALL)
-_TYPES = (NodeType.COMP, NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
+_TYPES = frozenset(NodeType) - {NodeType.INVALID, NodeType.METADATA}
 #: Tags are taken modulo this.
 _TAGS = 500_000_000
 
@@ -79,8 +80,10 @@ class TraceReader:
         sizes: tuple[int, ...],
         system: SystemFile,
         disturbance: Disturbance = UNDISTURBED,
+        memory: Path | None = None,
     ) -> None:
         self._system = system
+        self._memory = read_memory(memory or traces.folder / "memory.json")
         self.disturbance = disturbance
         self._world = len(traces.paths)
         self._decoder = Decoder()
@@ -121,6 +124,8 @@ class TraceReader:
         try:
             if node.type is NodeType.COMP:
                 return self._compute_ns(node)
+            if node.type in (NodeType.MEM_LOAD, NodeType.MEM_STORE):
+                return self._memory_ns(node)
             if node.type is NodeType.COMM_COLL:
                 return self._meeting(node, rank)
             return _message(node, rank)
@@ -136,6 +141,17 @@ class TraceReader:
             raise _CannotRunError("num_ops and tensor_size must be above 0 if the roofline is on")
         speed = self._system.local_mem_bw * 1e9 * (flops / moved)
         return int(flops / min(speed, self._system.peak_perf * 1e12) * 1e9)
+
+    def _memory_ns(self, node: TraceNode) -> int:
+        """How long a node of remote memory takes, which no other rank uses meanwhile."""
+        memory = self._memory
+        if memory is None or memory.memory_type == NOTHING:
+            raise _CannotRunError("it moves remote memory, and the file of remote memory has none")
+        if memory.memory_type != PER_NPU:
+            raise _CannotRunError(f"memory of type {memory.memory_type} is not modeled")
+        if not memory.remote_mem_bw:
+            raise _CannotRunError("the file of remote memory has no remote-mem-bw")
+        return memory.takes_ns(_number(node, "tensor_size"))
 
     def _meeting(self, node: TraceNode, rank: int) -> Meeting:
         number, size = _number(node, "comm_type"), _number(node, "comm_size")

@@ -25,7 +25,8 @@ _Switch = StrictBool | Literal[0, 1]
 _Algorithms = tuple[StrictStr, ...]
 
 
-def _key(field: str) -> str:
+def hyphenated(field: str) -> str:
+    """A field's name as ASTRA-sim's files spell it."""
     return field.replace("_", "-")
 
 
@@ -36,7 +37,7 @@ class SystemFile(BaseModel):
     know it skips, and so does this.
     """
 
-    model_config = ConfigDict(alias_generator=_key, frozen=True)
+    model_config = ConfigDict(alias_generator=hyphenated, frozen=True)
 
     peak_perf: _Positive
     local_mem_bw: _Positive

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from flint.backends.cost.astrasim.run import simulate_traces
 from flint.backends.cost.astrasim.step import NeverEndsError, SimulatedStep, Spent
+from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.simulate.exposure import IDLE
 from flint.cluster.astrasim.files import read_system
 from flint.cluster.astrasim.system import SystemFile
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 #: What the writer of traces makes of kinds that simulators do not know.
 _AS_WRITTEN = {"permute": "message", "broadcast": "all_gather"}
+_COPIES = KernelKind.HOST_COPY.name.lower()
 #: Kinds of communication that a sentence names.
 _NAMED = 2
 
@@ -150,7 +152,9 @@ def _terms(
 ) -> Iterator[Term]:
     """From the estimate to the run by the rules: what each part adds."""
     slowest = max(e.classes, key=lambda c: c.end_ns)
-    shares = [s for s in slowest.shares if not s.over and s.kind not in IDLE]
+    work = [s for s in slowest.shares if not s.over and s.kind not in IDLE]
+    shares = [s for s in work if s.kind != _COPIES]
+    copies = step.memory_ns[step.slowest], sum(s.busy_ns for s in work if s.kind == _COPIES)
     kernels = sum(s.busy_ns for s in shares)
     counts = step.kernels[step.slowest], sum(s.count for s in shares)
     compute, many = step.compute_ns[step.slowest], rules.without_slot or step
@@ -158,12 +162,13 @@ def _terms(
     simulated = sum(c.simulated_ns for c in table)
     hidden = (
         slowest.compute_ns + estimated - e.step_time_ns,
-        compute + simulated - many.step_time_ns,
+        compute + simulated + copies[0] - many.step_time_ns,
     )
     slot = step.step_time_ns - many.step_time_ns
-    yield Term("kernels side by side", kernels - slowest.compute_ns, _BESIDE)
+    yield Term("kernels side by side", kernels + copies[1] - slowest.compute_ns, _BESIDE)
     yield Term("durations", compute - kernels, _durations(system, *counts))
     yield Term("prices of communication", simulated - estimated, _dearer(table))
+    yield Term("copies to and from hosts", copies[0] - copies[1], _both(copies[1], copies[0]))
     yield Term("under computation", hidden[0] - hidden[1], _hidden(*hidden))
     yield Term("one communication at a time", slot, _slot(rules))
 
@@ -222,7 +227,9 @@ def _amount(hidden_ns: float) -> str:
 def _slot(rules: RuleTimes) -> str:
     if rules.without_slot is None:
         return "unknown: without that rule ranks wait for each other"
-    return "collectives and sends of a rank wait for each other"
+    copies = rules.step is not None and any(rules.step.memory_ns)
+    what = "collectives, sends and copies" if copies else "collectives and sends"
+    return f"{what} of a rank wait for each other"
 
 
 def _own(simulated_ns: int, step: SimulatedStep, aware: bool) -> str:

@@ -40,7 +40,9 @@ class FlintRules:
         run = SimulatedRun(case.network.name, case.system.name, case.fabric, {})
         place = inputs.traces.folder / inputs.traces.prefix
         try:
-            step = simulate_traces(place, case.network, case.system, disturbance=self.disturbance)
+            step = simulate_traces(
+                place, case.network, case.system, inputs.memory, disturbance=self.disturbance
+            )
         except NeverEndsError as error:
             return replace(run, failure=error, waiting=error.waiting)
         if progress is not None:
