@@ -193,7 +193,7 @@ class NetworkPlacement:
         return {}
 
     @cached_property
-    def _digits(self) -> list[NDArray[np.int64]]:
+    def digits(self) -> list[NDArray[np.int64]]:
         """For each part, the position of every rank in it."""
         ranks = np.arange(self.mesh.size, dtype=np.int64)
         coordinates = dict(
@@ -211,7 +211,7 @@ class NetworkPlacement:
         found = []
         for tier in range(len(self.cluster.network)):
             domain = np.zeros(self.mesh.size, dtype=np.int64)
-            for part, digit in zip(self.parts, self._digits, strict=True):
+            for part, digit in zip(self.parts, self.digits, strict=True):
                 if part.tier > tier:
                     domain = domain * part.size + digit
             found.append(domain)
@@ -255,7 +255,7 @@ class NetworkPlacement:
         shape = self.shapes[tier]
         place = np.zeros((self.mesh.size, len(shape)), dtype=np.int64)
         torus = np.zeros(self.mesh.size, dtype=np.int64)
-        for part, digit in zip(self.parts, self._digits, strict=True):
+        for part, digit in zip(self.parts, self.digits, strict=True):
             if part.tier != tier:  # chips inside a member have links of their own
                 torus = torus * part.size + digit
             elif part.line:

@@ -21,6 +21,7 @@ from flint.errors import FlintError
 from flint.io.bounded import is_directory, is_file
 from flint.io.scratch import scratch_folder
 from flint.text import format_bytes, plural
+from flint.tools.simulators.backends import Backend
 from flint.tools.simulators.inputs import Case, Inputs, lay_out
 from flint.tools.simulators.outcome import SimulatedRun
 from flint.tools.simulators.process import Ended, Limits, run_program
@@ -28,8 +29,6 @@ from flint.tools.simulators.rank_end import RankEnd
 
 #: The environment variable that names the binary.
 BINARY: Final = "FLINT_ASTRA_SIM"
-#: What its builds are called; the first that PATH has is taken.
-NAMES = ("AstraSim_Analytical_Congestion_Unaware", "AstraSim_Analytical_Congestion_Aware")
 #: Called with the ranks that have finished, and all.
 Progress = Callable[[int, int], None]
 
@@ -44,13 +43,16 @@ _BAD = re.compile(r"\[(?:critical|error|[CE])\]|\[Error\]")
 _HELP = f"build ASTRA-sim's analytical backend and name it: --binary PATH, or {BINARY}=PATH"
 
 
-def find_binary(given: str | None) -> Path:
+def find_binary(given: str | None, backend: Backend | None = None) -> Path:
     """The simulator: as given, else of `FLINT_ASTRA_SIM`, else the first of its names in PATH.
+
+    Its names are those of the analytical builds, or that of `backend`.
 
     Raises FlintError FL710 for what is missing, or is not a file that can be executed.
     """
     named = given or os.environ.get(BINARY)
-    found = named or next(filter(None, map(shutil.which, NAMES)), None)
+    names = [b.binary for b in ((backend,) if backend else (Backend.UNAWARE, Backend.AWARE))]
+    found = named or next(filter(None, map(shutil.which, names)), None)
     if found is None:
         raise FlintError("FL710", "no ASTRA-sim is named, and there is none in PATH", help=_HELP)
     path = Path(found)
@@ -80,9 +82,9 @@ class AstraSim:
         return self.binary.name
 
     @property
-    def is_congestion_aware(self) -> bool:
-        """Whether its name says so: that one takes networks of one dimension only."""
-        return "Congestion_Aware" in self.binary.name
+    def backend(self) -> Backend:
+        """Which network it was built with: its name says so."""
+        return next((b for b in Backend if b.binary in self.binary.name), Backend.UNAWARE)
 
     def run(self, inputs: Inputs, case: Case, progress: Progress | None = None) -> SimulatedRun:
         """Simulate on one network. Raises FlintError FL710 where the binary cannot be run at all.
@@ -94,7 +96,9 @@ class AstraSim:
             folder = scratch / "run"
             folder.mkdir()
             options = lay_out(inputs, case, folder)
-            command = [str(self.binary), *(f"--{key}={value}" for key, value in options.items())]
+            after = case.packets.after if case.packets else ()
+            said = (f"--{key}={value}" for key, value in options.items())
+            command = [str(self.binary), *said, *after]
             ended = run_program(command, folder, self.limits, heard)
         if ended.refused:
             raise _cannot_run(self.binary, ended.refused)

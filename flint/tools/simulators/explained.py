@@ -42,7 +42,7 @@ class Explainer:
         if size > MOST_BYTES:
             told = f"{format_bytes(size)} of traces were not also run by Flint's rules of ASTRA-sim"
             return replace(run, notes=(*run.notes, told))
-        rules = run_rules(self.inputs.traces.folder / self.inputs.traces.prefix, case)
+        rules = run_rules(self.inputs, case)
         if run.failure is not None:
             return _with_cause(run, rules)
         notes = run.notes if rules.error is None else (*run.notes, _no_rules(rules.error))

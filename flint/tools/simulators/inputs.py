@@ -15,6 +15,7 @@ from flint.backends.cost.astrasim.ring import Fabric
 from flint.cluster.astrasim.files import read_system
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, is_file, read_bounded
+from flint.tools.simulators.packets import PacketFiles
 
 #: Files that it has open besides the traces.
 _OTHER_FILES = 64
@@ -28,6 +29,7 @@ class Case:
     network: Path
     system: Path
     fabric: Fabric
+    packets: PacketFiles | None = None  #: What a simulator of packets needs besides.
 
 
 @dataclass(frozen=True)
@@ -171,4 +173,8 @@ def lay_out(inputs: Inputs, case: Case, folder: Path) -> dict[str, str]:
         if file is not None:
             (folder / f"{option}{file.suffix}").symlink_to(file.resolve())
             options[option] = f"{option}{file.suffix}"
-    return options
+    if case.packets is None:
+        return options
+    for name, text in case.packets.files.items():
+        (folder / name).write_text(text)
+    return {**options, **case.packets.options}

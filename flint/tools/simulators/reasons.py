@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flint.backends.cost.astrasim.run import simulate_traces
@@ -21,7 +20,7 @@ from flint.errors import FlintError
 from flint.io.documents import Thousandths, Unpublished
 from flint.ir.mesh import Mesh
 from flint.text import Column, format_duration, text_table
-from flint.tools.simulators.inputs import Case
+from flint.tools.simulators.inputs import Case, Inputs
 from flint.tools.simulators.rank_end import RankEnd
 
 if TYPE_CHECKING:
@@ -102,14 +101,16 @@ class Comparison:
         return f"{ns / self.estimated_ns:+.1%}" if self.estimated_ns else "-"
 
 
-def run_rules(place: Path, case: Case) -> RuleTimes:
+def run_rules(inputs: Inputs, case: Case) -> RuleTimes:
     """Run traces by ASTRA-sim's rules. What keeps Flint from that is in the result."""
+    place = inputs.traces.folder / inputs.traces.prefix
+    files = case.network, case.system, inputs.memory
     try:
-        step = simulate_traces(place, case.network, case.system)
+        step = simulate_traces(place, *files)
     except FlintError as error:
         return RuleTimes(error=error)
     try:
-        many = simulate_traces(place, case.network, case.system, has_one_slot=False)
+        many = simulate_traces(place, *files, has_one_slot=False)
     except NeverEndsError:
         many = None
     return RuleTimes(step, many)

@@ -56,8 +56,8 @@ OPTIONS = {
     "serve": "--args --decode-cluster --decode-engine --decode-mesh --decode-replicas --engine --export --force "
     "--goodput --html --json --longest --memory-share --mesh --model-config --output --perfetto --quiet --replicas --requests "
     "--router --set --trip-count --verbose -m -o -q -v MODEL[:NAME]",
-    "simulate": "--binary --jitter --json --limit --memory --memory-limit --network --quiet --seed --straggler "
-    "--system --verbose --with -q -v DIR",
+    "simulate": "--binary --files --jitter --json --limit --memory --memory-limit --network --quiet --seed --straggler "
+    "--system --topology --verbose --with -q -v DIR",
     "synth": "--bytes --count --flops --json --layers --like --memory --mesh --model --output "
     "--quiet --rows --seed --traces --verbose -n -o -q -v",
     "verify": "--comment --force --github --jobs --json --junit --markdown --quiet --verbose -j -q -v "

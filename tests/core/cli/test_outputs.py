@@ -33,13 +33,14 @@ from flint.tools.report.perfetto import write_perfetto
 from tests.estimates import layers
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-#: Who writes files of their own choice of names: caches.
+#: Who writes files of their own choice of names: caches, and into directories that they make.
 OTHER_WRITERS = {
     "flint/io/files.py",
     "flint/io/outputs.py",
     "flint/tools/change/project/cache.py",
     "flint/tools/change/project/traces.py",
     "flint/tools/change/project/verify.py",
+    "flint/tools/simulators/packets.py",
     "passes/compilers/cache.py",
 }
 #: Words of a metavar that say that a path may stand there.
@@ -316,4 +317,5 @@ def test_roles_are_of_two_kinds() -> None:
         ("explore", "--output"),
         ("propose", "--study"),
         ("serve", "--export"),
+        ("simulate", "--files"),
     }

@@ -207,11 +207,9 @@ def test_files_that_were_changed_are_run_and_told(runner: str, timed: Path, tmp_
 
 
 def test_options_that_change_nothing_are_told(timed: Path) -> None:
-    memory = ["--memory", str(timed / "memory.json")]
     for options, told in (
         (["--seed", "3"], ["--seed changes nothing without --jitter"]),
         (["--seed", "0", "--straggler", "1:2"], ["--seed changes nothing without --jitter"]),
-        (memory, ["--memory changes nothing: the rules have no remote memory"]),
         (["--seed", "3", "--jitter", "5"], []),
     ):
         found = CliRunner().invoke(app, ["simulate", str(timed), *options, "--json"])

@@ -100,10 +100,12 @@ def write_point(trace: Trace, subject: Subject, point: Point, folder: Path) -> W
 def _simulated(result: Result, place: Path, simulator: AstraSim | None) -> SimulatedPoint:
     """What the simulator, or its rules, say of traces that were written."""
     from flint.backends.cost.astrasim.run import simulate_traces
+    from flint.tools.simulators.backends import Backend
     from flint.tools.simulators.inputs import find_inputs
 
     try:
-        inputs = find_inputs(place, flat=simulator is not None and simulator.is_congestion_aware)
+        aware = simulator is not None and simulator.backend is Backend.AWARE
+        inputs = find_inputs(place, flat=aware)
         case = inputs.cases[0]
         if simulator is None:
             traces = place / inputs.traces.prefix

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -20,10 +21,11 @@ from flint.cli.console import (
     progress_bar,
 )
 from flint.cli.exits import FOUND
-from flint.cli.options import READS, Json, Quiet, Verbose
+from flint.cli.options import READS, Json, Quiet, Verbose, Writes
 from flint.cli.requests import Said, refuse, takes_requests
 from flint.errors import FlintError
 from flint.requests.estimate import EstimateRequest
+from flint.tools.simulators.backends import Backend, Cabling
 
 if TYPE_CHECKING:
     from flint.backends.cost.astrasim.disturbance import Disturbance
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from flint.cluster.models import Cluster
     from flint.tools.simulators.inputs import Case, Inputs
     from flint.tools.simulators.outcome import Simulation
+    from flint.tools.simulators.packets import PacketFiles
     from flint.tools.simulators.process import Limits
 
 _GIB = 1 << 30
@@ -85,10 +88,23 @@ Networks = Annotated[
     list[Path] | None,
     typer.Option(
         "--network",
-        metavar="FILE",
-        help="network.yml (repeatable; default: all beside the traces).",
+        metavar="FILE|BACKEND",
+        help="network.yml (repeatable; default: all beside the traces), or which build of ASTRA-sim: "
+        "congestion-unaware, congestion-aware, or htsim or ns3, for which Flint makes files of -c.",
     ),
     READS,
+]
+Cables = Annotated[
+    Cabling | None,
+    typer.Option(help="How --network ns3 joins switches of several nodes (default: rail)."),
+]
+Files = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Write the files of --network htsim|ns3 into this new directory, and run nothing.",
+    ),
+    Writes(adds=True),
 ]
 System = Annotated[
     Path | None,
@@ -132,6 +148,8 @@ def simulate(
     networks: Networks = None,
     system: System = None,
     memory: Memory = None,
+    topology: Cables = None,
+    files: Files = None,
     *,
     request: Annotated[EstimateRequest, _SAID],
     stragglers: Stragglers = None,
@@ -155,41 +173,45 @@ def simulate(
 
     name = with_ or (SimulatorName.RULES if binary is None else SimulatorName.ASTRA_SIM)
     limits = _limits(limit, memory_limit, name)
-    slowed = [] if name is SimulatorName.SCALE_SIM else _slowed(path, networks, system, request)
+    asked = _Asked(path, networks or (), system, memory, topology, files)
+    slowed = [] if name is SimulatorName.SCALE_SIM else _slowed(asked, request)
     late = read_disturbance([*slowed, *(stragglers or ())], jitter, seed or 0)
     is_idle = seed is not None and not late.jitter
     told = ["--seed changes nothing without --jitter"] if is_idle else []
     with progress_bar(f"{name.value}: {_UNITS[name]}", quiet=quiet or json_) as progress:
         if name is SimulatorName.SCALE_SIM:
-            others = (("--network", networks), ("--system", system), ("--memory", memory))
             lateness = (("--straggler", stragglers), ("--jitter", jitter), ("--seed", seed))
-            _refuse((*others, *lateness), name)
+            others = (("--network", networks), ("--system", system), ("--memory", memory))
+            _refuse((*others, *asked.cables, *lateness), name)
             refuse(request, [n for n in request.options() if n != "cluster"], _this_run(name))
             found = _products(path, binary, request, limits, progress)
         elif name is SimulatorName.RULES:
             limits_given = (("--limit", limit), ("--memory-limit", memory_limit))
-            _refuse((("--binary", binary), *limits_given), name)
+            builds = (("--network", asked.backend),)
+            _refuse((("--binary", binary), *limits_given, *builds, *asked.cables), name)
             refuse(request, _ALL_BUT_SLOW, _this_run(name))
-            if memory is not None:
-                told.append("--memory changes nothing: the rules have no remote memory")
             found = _by_rules(path, (networks or (), system, memory), late, told, progress)
         else:
             if late:
                 refuse(request, _ALL_BUT_SLOW, _this_run(name))
-            files = networks or (), system, memory
-            found = _traces(path, binary, request, limits, files, (late, told), progress)
+            if files is not None:
+                return print_text(asked.write(request))
+            found = _traces(asked, binary, request, limits, (late, told), progress)
     for warning in found.warnings:
         print_note(f"warning: {warning}", quiet=quiet)
-    if json_:
+    _print(found, verbose, as_json=json_)
+
+
+def _print(found: Simulation, verbose: int, *, as_json: bool) -> None:
+    """Print what was found, and exit with 1 if something went wrong."""
+    if as_json:
         print_json(found.to_json())
     else:
         print_text(found.to_text(verbose=verbose > 0))
     _exit_if(found.failures)
 
 
-def _slowed(
-    path: Path, networks: Sequence[Path] | None, system: Path | None, request: EstimateRequest
-) -> list[str]:
+def _slowed(asked: _Asked, request: EstimateRequest) -> list[str]:
     """The ranks that --slow names, as --straggler has them. Raises FlintError FL945 for links."""
     if not request.slow:
         return []
@@ -205,8 +227,8 @@ def _slowed(
                 f"--slow {text}: ASTRA-sim's networks have one bandwidth for all links of a tier",
                 help="use flint estimate, or change the tier's bandwidth in network.yml",
             )
-    workload = load_workload(path)
-    inputs = find_inputs(path, networks or (), system, None)
+    workload = load_workload(asked.path)
+    inputs = find_inputs(asked.path, asked.paths, asked.system, None)
     placement = NetworkPlacement(workload.mesh, _cluster_of(inputs, inputs.cases[0], request))
     unlike = unlike_of(EstimateRequest(slow=request.slow), workload, placement)
     assert unlike is not None
@@ -229,7 +251,7 @@ _UNITS = {
 }
 
 
-def _refuse(options: tuple[tuple[str, object], ...], name: SimulatorName) -> None:
+def _refuse(options: tuple[tuple[str, object], ...], name: SimulatorName | Backend) -> None:
     for option, value in options:
         if value is not None:
             raise FlintError(
@@ -237,16 +259,15 @@ def _refuse(options: tuple[tuple[str, object], ...], name: SimulatorName) -> Non
             )
 
 
-def _this_run(name: SimulatorName) -> str:
+def _this_run(name: SimulatorName | Backend) -> str:
     return f"this run with {name.value}"
 
 
 def _traces(
-    path: Path,
+    asked: _Asked,
     binary: str | None,
     request: EstimateRequest,
     limits: Limits,
-    files: tuple[Sequence[Path], Path | None, Path | None],
     disturbed: tuple[Disturbance, Sequence[str]],
     progress: Progress | None,
 ) -> Simulation:
@@ -257,21 +278,91 @@ def _traces(
     from flint.backends.chakra.checking.listed_files import changed_files
     from flint.tools.simulators.astra_sim import AstraSim, find_binary
     from flint.tools.simulators.explained import Explainer
-    from flint.tools.simulators.inputs import find_inputs
     from flint.tools.simulators.rules import beside_undisturbed, disturbed_inputs
     from flint.tools.simulators.simulation import simulate_all
 
-    simulator = AstraSim(find_binary(binary), limits)
-    flat = simulator.is_congestion_aware
-    inputs = find_inputs(path, *files, flat=flat)
+    simulator = AstraSim(find_binary(binary, asked.backend), limits)
+    backend = asked.backend or simulator.backend
+    inputs = asked.inputs(backend, request)
     late, told = disturbed
     warnings = (*changed_files(inputs.traces), *told)
     if late:
         look_beside = partial(beside_undisturbed, inputs)
         with disturbed_inputs(inputs, late) as changed:
             return simulate_all(simulator, changed, look_beside, progress, late, warnings)
-    look = Explainer(inputs, _estimator(inputs, request), flat)
+    look = Explainer(inputs, _estimator(inputs, request), backend is not Backend.UNAWARE)
     return simulate_all(simulator, inputs, look, progress, warnings=warnings)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The traces, and what options say of the files that a simulator is given."""
+
+    path: Path
+    networks: Sequence[Path]
+    system: Path | None
+    memory: Path | None
+    topology: Cabling | None
+    files: Path | None
+
+    @property
+    def backend(self) -> Backend | None:
+        """The build that --network names; None for files. Raises FlintError FL218 for both."""
+        named = [b for b in Backend if any(str(n) == b.value for n in self.networks)]
+        if named and len(self.networks) > 1:
+            raise FlintError(
+                "FL218", "--network names a build and more", help="give a build or files"
+            )
+        return named[0] if named else None
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """The networks that are files."""
+        return () if self.backend else self.networks
+
+    @property
+    def cables(self) -> tuple[tuple[str, object], ...]:
+        """The options that only simulators of packets have."""
+        return ("--topology", self.topology), ("--files", self.files)
+
+    def inputs(self, backend: Backend, request: EstimateRequest) -> Inputs:
+        """All that a simulator of this build is given."""
+        from flint.tools.simulators.inputs import find_inputs
+
+        if not backend.sends_packets:
+            _refuse(self.cables, backend)
+            flat = backend is Backend.AWARE
+            return find_inputs(self.path, self.paths, self.system, self.memory, flat=flat)
+        found = find_inputs(
+            self.path, self.paths or [self.path / "network.yml"], self.system, self.memory
+        )
+        (case,) = found.cases[:1]
+        return replace(
+            found, cases=(replace(case, packets=self._packets(found, backend, request)),)
+        )
+
+    def _packets(self, inputs: Inputs, backend: Backend, request: EstimateRequest) -> PacketFiles:
+        from flint.backends.cost.network.placement import NetworkPlacement
+        from flint.cli.inputs import load_workload
+        from flint.tools.simulators.packets import packet_files
+
+        if self.topology is not None and backend is Backend.HTSIM:
+            _refuse((("--topology", self.topology),), backend)
+        mesh = load_workload(self.path).mesh
+        cluster = _cluster_of(inputs, inputs.cases[0], request)
+        placement = NetworkPlacement(mesh, cluster, request.mapping)
+        return packet_files(backend, placement, self.topology or Cabling.RAIL)
+
+    def write(self, request: EstimateRequest) -> str:
+        """Write what a simulator of packets is given, and say what that is."""
+        backend = self.backend
+        if backend is None or not backend.sends_packets:
+            raise FlintError("FL218", "--files needs --network htsim or ns3", help="name one")
+        found = self.inputs(backend, request).cases[0].packets
+        assert self.files is not None and found is not None
+        found.write(self.files)
+        told = " ".join([*(f"--{k}={v}" for k, v in found.options.items()), *found.after])
+        return f"wrote {', '.join(found.files)} to {self.files}\noptions of the simulator there: {told}"
 
 
 def _by_rules(
@@ -356,8 +447,6 @@ def _cluster_of(inputs: Inputs, case: Case, request: EstimateRequest) -> Cluster
 
 def _limits(seconds: float | None, gib: float | None, name: SimulatorName) -> Limits:
     """What the options say. Raises FlintError FL504 for what is no limit."""
-    from dataclasses import replace
-
     from flint.io.processes import Patience
     from flint.tools.simulators.process import Limits, machine_memory_bytes
 
