@@ -82,9 +82,9 @@ class AstraSim:
         return self.binary.name
 
     @property
-    def backend(self) -> Backend:
-        """Which network it was built with: its name says so."""
-        return next((b for b in Backend if b.binary in self.binary.name), Backend.UNAWARE)
+    def backend(self) -> Backend | None:
+        """Which network it was built with, if its name says so."""
+        return next((b for b in Backend if b.binary in self.binary.name), None)
 
     def run(self, inputs: Inputs, case: Case, progress: Progress | None = None) -> SimulatedRun:
         """Simulate on one network. Raises FlintError FL710 where the binary cannot be run at all.

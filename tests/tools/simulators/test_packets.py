@@ -199,6 +199,8 @@ def test_a_build_is_given_its_files(traces: Path, tmp_path: Path) -> None:
     found = simulate(traces, "-c", "h100-dgx", "--binary", str(tree))  # known by its name
     assert found.exit_code == 0, found.output
     assert "'--htsim_opts', '-topo', 'htsim.topo'" in seen.read_text()
+    other = simulate(traces, "--network", "ns3", "-c", "h100-dgx", "--binary", str(tree))
+    assert other.exit_code == 2 and "FL710" in other.output
 
 
 def test_files_alone(traces: Path, tmp_path: Path) -> None:

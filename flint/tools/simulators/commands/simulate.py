@@ -282,7 +282,11 @@ def _traces(
     from flint.tools.simulators.simulation import simulate_all
 
     simulator = AstraSim(find_binary(binary, asked.backend), limits)
-    backend = asked.backend or simulator.backend
+    backend = asked.backend or simulator.backend or Backend.UNAWARE
+    if simulator.backend not in (None, backend):
+        raise FlintError(
+            "FL710", f"{simulator.name} is not a build for {backend}", help="name another --binary"
+        )
     inputs = asked.inputs(backend, request)
     late, told = disturbed
     warnings = (*changed_files(inputs.traces), *told)
