@@ -306,6 +306,7 @@ def _all_notes(s: Setting, timed: Timed, facts: MeasuredFacts | None) -> tuple[s
         *(s.unlike.said if s.unlike else ()),
         *_notes(s.cluster, s.profile),
         *slowest_notes(kernels, s.cluster),
+        *(s.placement.written.said if s.placement.written and not replays else ()),
         *(lent_notes(kernels.programs, s.placement) if not replays else ()),
         *_exact(timed.priced, timeline, s.cluster, s.tf32, s.timing),
         *stood_in_notes(s.workload, s.stack.name, routed=s.routing is not None),

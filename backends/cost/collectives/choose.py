@@ -124,11 +124,11 @@ def _piece(plan: Plan) -> float:
 def plans(call: CollectiveCall, cluster: Cluster, speeds: tuple[Speed, ...]) -> list[Plan]:
     """All ways to run a call on a cluster; none where nothing is sent."""
     tasks = _tasks(call, cluster, speeds)
-    if len(tasks) < 2:
+    if len(tasks) < 2 and not (tasks and call.written):
         return _tier_by_tier(tasks)
-    ways = [a for a in across_tiers() if a.runs(tasks)]
+    ways = [call.written] if call.written else [a for a in across_tiers() if a.runs(tasks)]
     found = [tuple(map(leg_of, tasks, by_tier)) for way in ways for by_tier in way.ways(tasks)]
-    if any(call.collective in way.only_way for way in ways):
+    if call.written or any(call.collective in way.only_way for way in ways):
         return found
     return found + _tier_by_tier(tasks)
 

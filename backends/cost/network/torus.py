@@ -6,13 +6,16 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from flint.cluster.models import Cluster, Network, NetworkKind
 from flint.ir.arrays import Int64s
 from flint.ir.op_class import Collective
+
+if TYPE_CHECKING:
+    from flint.backends.cost.collectives.algorithm import AcrossTiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,12 +265,13 @@ class CollectiveCall:
 
     `spans` are the tiers that the group crosses, inner first; the product of their sizes is the
     size of the group. For a message they hold the one tier that it goes through, with size 2.
-    `collective` NONE is a message.
+    `collective` NONE is a message. `written` is the only way to run it, where somebody wrote one.
     """
 
     collective: Collective
     comm_bytes: int
     spans: tuple[Span, ...]
+    written: AcrossTiers | None = None
 
     @property
     def size(self) -> int:

@@ -1,0 +1,232 @@
+"""A file of MSCCL as a typed algorithm: what each thread block of each rank does, step by step.
+
+Facts: the parser of RCCL (`src/misc/msccl/msccl_parser.cc`) and the writer of msccl-tools
+(`msccl/language/ir.py`). A thread block runs its steps in order, has one peer that it sends to and one
+that it receives from, and may wait for one step of another thread block of its rank at each step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.parsers import expat
+
+from flint.errors import FlintError
+from flint.io.bounded import FileKind, read_bounded
+from flint.ir.op_class import Collective
+
+_COLLECTIVES = {
+    "allreduce": Collective.ALL_REDUCE,
+    "allgather": Collective.ALL_GATHER,
+    "reducescatter": Collective.REDUCE_SCATTER,
+    "reduce_scatter": Collective.REDUCE_SCATTER,
+    "alltoall": Collective.ALL_TO_ALL,
+}
+#: By type: whether it receives, reads the buffer `src`, adds up, writes the buffer `dst`, and sends.
+_TYPES = {
+    "s": "01001",
+    "r": "10010",
+    "rcs": "10011",
+    "rrs": "11101",
+    "rrc": "11110",
+    "rrcs": "11111",
+    "cpy": "01010",
+    "re": "01110",
+    "nop": "00000",
+}
+_PROTOCOLS = ("Simple", "LL", "LL128", "")
+#: Chunks that all steps move, and that all ranks hold, above which nobody waits for an answer.
+_MOST = 1 << 24
+
+
+class ChunkPlace(NamedTuple):
+    """Where chunks begin: a buffer ("i", "o" or "s") of a rank, and how many are before them."""
+
+    buffer: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmStep:
+    """One step. `sends_to` and `from_rank` are -1 where it does not; `waits_for` is a thread block and its step.
+
+    `source` is read and `target` written where they are not None. Another step may wait for it if it is `told`.
+    """
+
+    rank: int
+    block: int
+    number: int
+    kind: str
+    source: ChunkPlace | None
+    target: ChunkPlace | None
+    count: int
+    sends_to: int
+    from_rank: int
+    channel: int
+    waits_for: tuple[int, int] | None
+    told: bool
+
+    @property
+    def adds(self) -> bool:
+        """Whether it adds to what is there."""
+        return _TYPES[self.kind][2] == "1"
+
+    def __str__(self) -> str:
+        return f"thread block {self.block}, step {self.number} ({self.kind})"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenAlgorithm:
+    """A collective as steps of its ranks, in the order of ranks, thread blocks and steps.
+
+    The array is in `chunks` pieces: the input of an all-reduce, all parts of an all-gather together.
+    """
+
+    name: str
+    file: Path
+    protocol: str
+    collective: Collective
+    ranks: int
+    chunks: int
+    in_place: bool
+    steps: tuple[AlgorithmStep, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The collective as people write it."""
+        return self.collective.name.lower().replace("_", "-")
+
+    @property
+    def part(self) -> int:
+        """Chunks of a rank's part of the array."""
+        return (
+            self.chunks if self.collective is Collective.ALL_REDUCE else self.chunks // self.ranks
+        )
+
+
+def read_algorithm(path: Path) -> WrittenAlgorithm:
+    """Read a file. Raises FlintError FL607 (it is not of MSCCL), FL608 (its parts do not fit together) and FL609 (a collective that Flint does not know)."""
+    data = read_bounded(path, FileKind.ALGORITHM, "FL607")
+    return _Reader(path).algorithm(_tree(path, data))
+
+
+def _tree(path: Path, data: bytes) -> Element:
+    """The elements. A document type is refused: entities in it could grow without bound."""
+    parser, builder = expat.ParserCreate(), TreeBuilder()
+
+    def refuse(*_: object) -> None:
+        raise FlintError("FL607", f"{path} has a document type, which no algorithm needs")
+
+    parser.StartDoctypeDeclHandler = refuse
+    parser.StartElementHandler = builder.start
+    parser.EndElementHandler = builder.end
+    try:
+        parser.Parse(data, True)
+    except (expat.ExpatError, ValueError, LookupError) as error:
+        raise FlintError("FL607", f"{path} is not XML: {error}") from error
+    return builder.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    path: Path
+
+    def algorithm(self, root: Element) -> WrittenAlgorithm:
+        if root.tag != "algo":
+            raise self._wrong(f"its root is <{root.tag[:40]}>, not <algo>")
+        ranks, chunks = self._number(root, "ngpus", 1), self._number(root, "nchunksperloop", 1)
+        collective = _COLLECTIVES.get(root.get("coll", ""))
+        if collective is None:
+            known = ", ".join(n for n in _COLLECTIVES if "_" not in n)
+            told = f"{self.path} is for the collective '{root.get('coll', '')[:40]}'"
+            raise FlintError("FL609", told, help=f"Flint knows {known}")
+        if root.get("proto", "") not in _PROTOCOLS:
+            raise self._wrong(f"its proto is '{root.get('proto', '')[:40]}'")
+        gpus = {self._number(gpu, "id", 0): gpu for gpu in root.findall("gpu")}
+        if len(gpus) != len(root.findall("gpu")) or sorted(gpus) != list(range(ranks)):
+            raise self._apart(
+                f"ngpus is {ranks}, and its gpus are {', '.join(map(str, sorted(gpus)[:9]))}"
+            )
+        whole = collective is Collective.ALL_REDUCE
+        if not whole and chunks % ranks:
+            raise self._apart(f"{chunks} chunks (nchunksperloop) are not divided by {ranks} ranks")
+        in_place = self._number(root, "inplace", 0, "0") == 1
+        name, protocol = root.get("name", "") or self.path.stem, root.get("proto", "")
+        found = WrittenAlgorithm(name, self.path, protocol, collective, ranks, chunks, in_place)
+        steps = [s for r in range(ranks) for s in self._rank(gpus[r], r, found)]
+        if max(sum(s.count for s in steps), ranks * chunks) > _MOST:
+            raise self._apart(f"it moves, or holds, more than {_MOST:,} chunks")
+        return replace(found, steps=tuple(steps))
+
+    def _rank(self, gpu: Element, rank: int, of: WrittenAlgorithm) -> Iterator[AlgorithmStep]:
+        """The steps of a rank."""
+        rooms = {b: self._number(gpu, f"{b}_chunks", 0) for b in "ios"}
+        blocks = {self._number(tb, "id", 0): tb for tb in gpu.findall("tb")}
+        if len(blocks) != len(gpu.findall("tb")):
+            raise self._apart(f"gpu {rank} has two thread blocks of one id")
+        for block, tb in sorted(blocks.items()):
+            peers = self._number(tb, "send", -1, "-1"), self._number(tb, "recv", -1, "-1")
+            channel = self._number(tb, "chan", 0, "0")
+            for number, step in enumerate(tb.findall("step")):
+                where = f"step {number} of thread block {block} of gpu {rank}"
+                if self._number(step, "s", 0) != number:
+                    raise self._apart(f"{where} has another number")
+                kind, count = step.get("type", ""), self._number(step, "cnt", 0, "1")
+                if kind not in _TYPES:
+                    raise self._wrong(f"a step has the type '{kind[:40]}'")
+                receives, reads, _, writes, sends = (flag == "1" for flag in _TYPES[kind])
+                if (sends and peers[0] < 0) or (receives and peers[1] < 0):
+                    raise self._apart(f"{where} has no rank to exchange data with")
+                places = [
+                    self._place(step, side, count, rooms, of, rank) if used else None
+                    for side, used in (("src", reads), ("dst", writes))
+                ]
+                waited = self._number(step, "depid", -1, "-1"), self._number(step, "deps", -1, "-1")
+                yield AlgorithmStep(
+                    *(rank, block, number, kind, places[0], places[1]),
+                    count if kind != "nop" else 0,
+                    peers[0] if sends else -1,
+                    peers[1] if receives else -1,
+                    channel,
+                    waited if waited[0] >= 0 else None,
+                    self._number(step, "hasdep", 0, "0") == 1,
+                )
+
+    def _place(
+        self,
+        step: Element,
+        side: str,
+        count: int,
+        rooms: Mapping[str, int],
+        of: WrittenAlgorithm,
+        rank: int,
+    ) -> ChunkPlace:
+        """Where a step reads or writes. In place, input and output are one buffer with one name."""
+        buffer, offset = step.get(f"{side}buf", ""), self._number(step, f"{side}off", 0)
+        if buffer not in rooms:
+            raise self._wrong(f"{side}buf is '{buffer[:40]}', not i, o or s")
+        is_alike = of.in_place and of.collective in (Collective.ALL_REDUCE, Collective.ALL_TO_ALL)
+        room = max(rooms["i"], rooms["o"]) if is_alike and buffer != "s" else rooms[buffer]
+        if offset + count > room:
+            told = f"gpu {rank} uses chunk {offset + count - 1} of its buffer {buffer}"
+            raise self._apart(f"{told}, which has {room}")
+        whole = "o" if of.collective is Collective.ALL_GATHER else "i"
+        if not of.in_place or buffer in (whole, "s"):
+            return ChunkPlace(buffer, offset)
+        return ChunkPlace(whole, offset if is_alike else offset + rank * of.part)
+
+    def _number(self, element: Element, name: str, least: int, usual: str = "") -> int:
+        text = element.get(name, usual)
+        if not re.fullmatch(r"-?\d{1,7}", text) or int(text) < least:
+            raise self._wrong(f"{name} of <{element.tag[:40]}> is '{text[:40]}'")
+        return int(text)
+
+    def _wrong(self, told: str) -> FlintError:
+        return FlintError("FL607", f"{self.path} is not an algorithm of MSCCL: {told}")
+
+    def _apart(self, told: str) -> FlintError:
+        return FlintError("FL608", f"{self.path}: {told}")
