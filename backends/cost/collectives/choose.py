@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from flint.backends.cost.collectives.algorithm import (
     MESSAGES,
     NCCL,
+    CollectiveCall,
     LinkUse,
     Speed,
     Task,
@@ -27,7 +28,6 @@ from flint.backends.cost.collectives.algorithm import (
     across_tiers,
     algorithms,
 )
-from flint.backends.cost.network.torus import CollectiveCall
 from flint.cluster.models import Cluster, Network, NetworkKind
 from flint.cluster.tables import OF_ALGORITHMS
 from flint.ir.op_class import Collective

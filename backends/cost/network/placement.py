@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.backends.cost.collectives.algorithm import CollectiveCall
 from flint.backends.cost.network.torus import (
     AxisPart,
-    CollectiveCall,
     Line,
     Load,
     Span,

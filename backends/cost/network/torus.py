@@ -6,16 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from flint.cluster.models import Cluster, Network, NetworkKind
 from flint.ir.arrays import Int64s
-from flint.ir.op_class import Collective
-
-if TYPE_CHECKING:
-    from flint.backends.cost.collectives.algorithm import AcrossTiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,26 +253,3 @@ class Span:
     torus_sizes: tuple[int, ...] = ()
     torus_strides: tuple[int, ...] = ()
     torus_wraps: tuple[bool, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveCall:
-    """One collective or message: `comm_bytes` is the bytes of the rank's input.
-
-    `spans` are the tiers that the group crosses, inner first; the product of their sizes is the
-    size of the group. For a message they hold the one tier that it goes through, with size 2.
-    `collective` NONE is a message. `written` is the only way to run it, where somebody wrote one.
-    """
-
-    collective: Collective
-    comm_bytes: int
-    spans: tuple[Span, ...]
-    written: AcrossTiers | None = None
-
-    @property
-    def size(self) -> int:
-        """Members of the group."""
-        count = 1
-        for span in self.spans:
-            count *= span.size
-        return count

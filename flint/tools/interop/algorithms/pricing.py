@@ -19,10 +19,17 @@ from pathlib import Path
 import numpy as np
 
 from flint.backends.cost.collectives import duration_ns
-from flint.backends.cost.collectives.algorithm import AcrossTiers, LinkUse, Task, Way, of_collective
+from flint.backends.cost.collectives.algorithm import (
+    AcrossTiers,
+    CollectiveCall,
+    LinkUse,
+    Task,
+    Way,
+    of_collective,
+)
 from flint.backends.cost.collectives.algorithms.ring import flat_ring, total_bytes
 from flint.backends.cost.network.placement import NetworkPlacement
-from flint.backends.cost.network.torus import CollectiveCall, Span
+from flint.backends.cost.network.torus import Span
 from flint.cluster.models import NetworkKind
 from flint.errors import FlintError, nearest
 from flint.ir.mesh import Group
