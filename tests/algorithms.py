@@ -99,12 +99,15 @@ def rotated(domains: int, members: int) -> list[list[int]]:
     ]
 
 
-def chains(hosts: int, members: int) -> Draft:
-    """An all-reduce along a chain through the members of each host, and between two of their heads."""
+def chains(hosts: int, members: int, *, together: bool = False) -> Draft:
+    """An all-reduce along a chain through the members of each host, and between two of their heads.
+
+    `together`: one thread block goes up and down between two ranks.
+    """
     n = hosts * members
     draft = Draft("allreduce", n, 1, (1, 1, 0))
     parent = {r: r - 1 if r % members else r - members for r in range(1, n)}
-    return _tree(draft, parent)
+    return _tree(draft, parent, together)
 
 
 def binary_tree(n: int) -> Draft:
@@ -112,18 +115,21 @@ def binary_tree(n: int) -> Draft:
     return _tree(Draft("allreduce", n, 1, (1, 1, 0)), {r: (r - 1) // 2 for r in range(1, n)})
 
 
-def _tree(draft: Draft, parent: dict[int, int]) -> Draft:
+def _tree(draft: Draft, parent: dict[int, int], together: bool = False) -> Draft:
+    def block(rank: int, to: int, back: int) -> Block:
+        return (rank, max(to, back), max(to, back), 0) if together else (rank, to, back, 0)
+
     here = ("i", 0)
     for rank in range(draft.ranks - 1, -1, -1):
         below = [r for r in parent if parent[r] == rank]
         done: list[tuple[Block, int]] = []
         for child in below:
-            done = [draft.add((rank, -1, child, 0), "rrc", here, here, after=done)]
+            done = [draft.add(block(rank, -1, child), "rrc", here, here, after=done)]
         if rank:
-            draft.add((rank, parent[rank], -1, 0), "s", here, after=done)
-            done = [draft.add((rank, -1, parent[rank], 0), "r", None, here)]
+            draft.add(block(rank, parent[rank], -1), "s", here, after=done)
+            done = [draft.add(block(rank, -1, parent[rank]), "r", None, here)]
         for child in below:
-            draft.add((rank, child, -1, 0), "s", here, after=done)
+            draft.add(block(rank, child, -1), "s", here, after=done)
     return draft
 
 

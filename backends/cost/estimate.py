@@ -161,7 +161,7 @@ def estimate(workload: Workload, request: EstimateRequest) -> Estimate:
     """Estimate a step as a request says.
 
     Raises FlintError FL701, FL702, FL706 (cluster), FL831 (no cluster of the device), FL405 (profile),
-    FL703 (mapping, policy or timing), FL704 (an operation without a price), FL705 (a chip without what
+    FL607 to FL611 (an algorithm of a collective), FL703 (mapping, policy or timing), FL704 (an operation without a price), FL705 (a chip without what
     the estimate needs), FL708 (ranks that wait for each other), FL719 (no cycles), FL725 (stack), FL726
     (routing), FL728 (a step of centuries), FL830 (a change that cannot be), FL832 (an option that what was measured, or was not, has
     no place for).

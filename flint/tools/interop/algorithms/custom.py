@@ -19,7 +19,7 @@ from flint.backends.chakra.writing.encode import (
 )
 from flint.backends.cost.collectives.algorithms.ring import total_bytes
 from flint.errors import FlintError
-from flint.io.files import write_atomically
+from flint.io.outputs import OutputKind, write_output
 from flint.tools.interop.algorithms.checking import proved_algorithm
 from flint.tools.interop.algorithms.graph import AlgorithmGraph
 from flint.tools.interop.algorithms.reading import AlgorithmStep
@@ -47,7 +47,7 @@ def write_custom_collective(path: Path, size: str, folder: Path) -> tuple[str, i
     nodes = 0
     for rank, records in enumerate(_records(graph, int(total) // a.chunks)):
         head = metadata_record({"collective": a.kind, "algorithm": a.name})
-        write_atomically(folder / f"{path.stem}.{rank}.et", head + b"".join(records))
+        write_output(folder / f"{path.stem}.{rank}.et", head + b"".join(records), OutputKind.GRAPH)
         nodes += len(records)
     return f'"{a.kind}-implementation-custom": ["{folder / path.stem}"]', nodes
 
