@@ -49,26 +49,28 @@ Custom = Annotated[
         help="Write a collective for MSCCL (.xml), of BYTES per rank, as traces that ASTRA-sim runs it by.",
     ),
 ]
+Source = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PATH", help="A trace directory, a .flint file, or an algorithm (.xml)."
+    ),
+    READS,
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE|DIR",
+        help="File to write (default: stdout), or directory.",
+    ),
+    Writes(OutputKind.GRAPH, or_traces=True),
+]
 
 
 def export(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PATH", help="A trace directory, a .flint file, or an algorithm (.xml)."
-        ),
-        READS,
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE|DIR",
-            help="File to write (default: stdout), or directory.",
-        ),
-        Writes(OutputKind.GRAPH, or_traces=True),
-    ] = None,
+    path: Source,
+    output: Output = None,
     format_: Annotated[Format, typer.Option("--format", "-f", help="Graph format.")] = Format.JSON,
     benchmark: Runner = None,
     custom_collective: Custom = None,

@@ -20,8 +20,7 @@ from flint.backends.chakra.writing.encode import (
 from flint.backends.cost.collectives.algorithms.ring import total_bytes
 from flint.errors import FlintError
 from flint.io.outputs import OutputKind, write_output
-from flint.tools.interop.algorithms.checking import proved_algorithm
-from flint.tools.interop.algorithms.graph import AlgorithmGraph
+from flint.tools.interop.algorithms.checking import AlgorithmGraph, proved_algorithm
 from flint.tools.interop.algorithms.reading import AlgorithmStep
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -37,11 +36,8 @@ def write_custom_collective(path: Path, size: str, folder: Path) -> tuple[str, i
     a = graph.algorithm
     total = total_bytes(a.collective, _bytes_in(size), a.ranks)
     if total < a.chunks or total % a.chunks:
-        raise FlintError(
-            "FL612",
-            f"{total:,} bytes are not divided by {a.chunks} chunks",
-            help="name bytes of a rank's input: 4MiB",
-        )
+        told = f"{total:,.0f} bytes are not divided by {a.chunks} chunks"
+        raise FlintError("FL612", told, help="name bytes of a rank's input: 4MiB")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise FlintError("FL612", f"{folder} is not empty", help="name a new folder")
     nodes = 0
@@ -85,20 +81,17 @@ def _nodes_of(step: AlgorithmStep) -> Iterator[NodeType]:
 
 def _record(step: AlgorithmStep, kind: NodeType, number: int, after: list[int], size: int) -> bytes:
     name = f"{kind.name}_NODE tb{step.block} step{step.number} {step.kind}"
+    if kind is NodeType.COMP:  # ASTRA-sim takes one of a custom collective as 1 ns
+        values = [("num_ops", "int64_val", size), ("tensor_size", "uint64_val", size)]
+    else:
+        sends = kind is NodeType.COMM_SEND
+        source, target = (step.rank, step.sends_to) if sends else (step.from_rank, step.rank)
+        values = [("comm_size", "int64_val", size), ("comm_tag", "int32_val", step.channel)]
+        values += [("comm_src", "int32_val", source), ("comm_dst", "int32_val", target)]
     body = (b"\x08" + varint(number) if number else b"") + field_bytes(2, name.encode())
     body += b"\x18" + varint(kind)
     if after:
         body += field_bytes(5, b"".join(map(varint, after)))
-    attributes = [integer_attribute("is_cpu_op", "bool_val", 0)]
-    if kind is NodeType.COMP:  # ASTRA-sim takes one of a custom collective as 1 ns
-        attributes.append(integer_attribute("num_ops", "int64_val", size))
-        attributes.append(integer_attribute("tensor_size", "uint64_val", size))
-    else:
-        sends = kind is NodeType.COMM_SEND
-        ends = (step.rank, step.sends_to) if sends else (step.from_rank, step.rank)
-        attributes.append(integer_attribute("comm_size", "int64_val", size))
-        attributes.append(integer_attribute("comm_tag", "int32_val", step.channel))
-        for end, peer in zip(("comm_src", "comm_dst"), ends, strict=True):
-            attributes.append(integer_attribute(end, "int32_val", peer))
-    body += b"".join(field_bytes(10, a) for a in attributes)
+    for value in [("is_cpu_op", "bool_val", 0), *values]:
+        body += field_bytes(10, integer_attribute(*value))
     return varint(len(body)) + body

@@ -103,13 +103,24 @@ class WrittenAlgorithm:
     @property
     def part(self) -> int:
         """Chunks of a rank's part of the array."""
-        return (
-            self.chunks if self.collective is Collective.ALL_REDUCE else self.chunks // self.ranks
-        )
+        whole = self.collective is Collective.ALL_REDUCE
+        return self.chunks if whole else self.chunks // self.ranks
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether input and output are as large, so that in place they begin together."""
+        return self.collective in (Collective.ALL_REDUCE, Collective.ALL_TO_ALL)
+
+    def one_name(self, place: ChunkPlace, rank: int) -> ChunkPlace:
+        """A place by the one name that it has in place, where input and output are one buffer."""
+        whole = "o" if self.collective is Collective.ALL_GATHER else "i"
+        if not self.in_place or place.buffer in (whole, "s"):
+            return place
+        return ChunkPlace(whole, place.offset + (0 if self.is_alike else rank * self.part))
 
 
 def read_algorithm(path: Path) -> WrittenAlgorithm:
-    """Read a file. Raises FlintError FL607 (it is not of MSCCL), FL608 (its parts do not fit together) and FL609 (a collective that Flint does not know)."""
+    """Read a file. Raises FlintError FL607 (not of MSCCL), FL608 (parts that do not fit together), FL609 (a collective unknown to Flint)."""
     data = read_bounded(path, FileKind.ALGORITHM, "FL607")
     return _Reader(path).algorithm(_tree(path, data))
 
@@ -138,7 +149,7 @@ class _Reader:
     def algorithm(self, root: Element) -> WrittenAlgorithm:
         if root.tag != "algo":
             raise self._wrong(f"its root is <{root.tag[:40]}>, not <algo>")
-        ranks, chunks = self._number(root, "ngpus", 1), self._number(root, "nchunksperloop", 1)
+        ranks, chunks = self._number(root, "ngpus", 2), self._number(root, "nchunksperloop", 1)
         collective = _COLLECTIVES.get(root.get("coll", ""))
         if collective is None:
             known = ", ".join(n for n in _COLLECTIVES if "_" not in n)
@@ -148,11 +159,8 @@ class _Reader:
             raise self._wrong(f"its proto is '{root.get('proto', '')[:40]}'")
         gpus = {self._number(gpu, "id", 0): gpu for gpu in root.findall("gpu")}
         if len(gpus) != len(root.findall("gpu")) or sorted(gpus) != list(range(ranks)):
-            raise self._apart(
-                f"ngpus is {ranks}, and its gpus are {', '.join(map(str, sorted(gpus)[:9]))}"
-            )
-        whole = collective is Collective.ALL_REDUCE
-        if not whole and chunks % ranks:
+            raise self._apart(f"ngpus is {ranks}, but its gpus are not 0 to {ranks - 1}")
+        if collective is not Collective.ALL_REDUCE and chunks % ranks:
             raise self._apart(f"{chunks} chunks (nchunksperloop) are not divided by {ranks} ranks")
         in_place = self._number(root, "inplace", 0, "0") == 1
         name, protocol = root.get("name", "") or self.path.stem, root.get("proto", "")
@@ -165,63 +173,49 @@ class _Reader:
     def _rank(self, gpu: Element, rank: int, of: WrittenAlgorithm) -> Iterator[AlgorithmStep]:
         """The steps of a rank."""
         rooms = {b: self._number(gpu, f"{b}_chunks", 0) for b in "ios"}
+        if of.in_place and of.is_alike:
+            rooms["i"] = rooms["o"] = max(rooms["i"], rooms["o"])
         blocks = {self._number(tb, "id", 0): tb for tb in gpu.findall("tb")}
         if len(blocks) != len(gpu.findall("tb")):
             raise self._apart(f"gpu {rank} has two thread blocks of one id")
         for block, tb in sorted(blocks.items()):
-            peers = self._number(tb, "send", -1, "-1"), self._number(tb, "recv", -1, "-1")
+            send, receive = self._number(tb, "send", -1, "-1"), self._number(tb, "recv", -1, "-1")
             channel = self._number(tb, "chan", 0, "0")
             for number, step in enumerate(tb.findall("step")):
                 where = f"step {number} of thread block {block} of gpu {rank}"
-                if self._number(step, "s", 0) != number:
-                    raise self._apart(f"{where} has another number")
                 kind, count = step.get("type", ""), self._number(step, "cnt", 0, "1")
                 if kind not in _TYPES:
-                    raise self._wrong(f"a step has the type '{kind[:40]}'")
+                    raise self._wrong(f"{where} has the type '{kind[:40]}'")
                 receives, reads, _, writes, sends = (flag == "1" for flag in _TYPES[kind])
-                if (sends and peers[0] < 0) or (receives and peers[1] < 0):
+                if self._number(step, "s", 0) != number:
+                    raise self._apart(f"{where} has another number")
+                if (sends and send < 0) or (receives and receive < 0):
                     raise self._apart(f"{where} has no rank to exchange data with")
-                places = [
-                    self._place(step, side, count, rooms, of, rank) if used else None
+                source, target = (
+                    of.one_name(self._place(step, side, count, rooms), rank) if used else None
                     for side, used in (("src", reads), ("dst", writes))
-                ]
+                )
                 waited = self._number(step, "depid", -1, "-1"), self._number(step, "deps", -1, "-1")
                 yield AlgorithmStep(
-                    *(rank, block, number, kind, places[0], places[1]),
-                    count if kind != "nop" else 0,
-                    peers[0] if sends else -1,
-                    peers[1] if receives else -1,
-                    channel,
-                    waited if waited[0] >= 0 else None,
-                    self._number(step, "hasdep", 0, "0") == 1,
+                    *(rank, block, number, kind, source, target, count if kind != "nop" else 0),
+                    *(send if sends else -1, receive if receives else -1, channel),
+                    waits_for=waited if waited[0] >= 0 else None,
+                    told=self._number(step, "hasdep", 0, "0") == 1,
                 )
 
-    def _place(
-        self,
-        step: Element,
-        side: str,
-        count: int,
-        rooms: Mapping[str, int],
-        of: WrittenAlgorithm,
-        rank: int,
-    ) -> ChunkPlace:
-        """Where a step reads or writes. In place, input and output are one buffer with one name."""
+    def _place(self, step: Element, side: str, count: int, rooms: Mapping[str, int]) -> ChunkPlace:
+        """Where a step reads or writes."""
         buffer, offset = step.get(f"{side}buf", ""), self._number(step, f"{side}off", 0)
         if buffer not in rooms:
             raise self._wrong(f"{side}buf is '{buffer[:40]}', not i, o or s")
-        is_alike = of.in_place and of.collective in (Collective.ALL_REDUCE, Collective.ALL_TO_ALL)
-        room = max(rooms["i"], rooms["o"]) if is_alike and buffer != "s" else rooms[buffer]
-        if offset + count > room:
-            told = f"gpu {rank} uses chunk {offset + count - 1} of its buffer {buffer}"
-            raise self._apart(f"{told}, which has {room}")
-        whole = "o" if of.collective is Collective.ALL_GATHER else "i"
-        if not of.in_place or buffer in (whole, "s"):
-            return ChunkPlace(buffer, offset)
-        return ChunkPlace(whole, offset if is_alike else offset + rank * of.part)
+        if offset + count > rooms[buffer]:
+            told = f"a step uses chunk {offset + count - 1} of a buffer {buffer}"
+            raise self._apart(f"{told} that has {rooms[buffer]}")
+        return ChunkPlace(buffer, offset)
 
     def _number(self, element: Element, name: str, least: int, usual: str = "") -> int:
         text = element.get(name, usual)
-        if not re.fullmatch(r"-?\d{1,7}", text) or int(text) < least:
+        if not re.fullmatch(r"-?[0-9]{1,7}", text) or int(text) < least:
             raise self._wrong(f"{name} of <{element.tag[:40]}> is '{text[:40]}'")
         return int(text)
 
