@@ -14,7 +14,7 @@ from flint.backends.chakra.checking.findings import CheckReport, Findings, Prove
 from flint.errors import FlintError
 from flint.ir.op_class import Collective
 from flint.text import plural
-from flint.tools.interop.algorithms.reading import ChunkPlace, WrittenAlgorithm
+from flint.tools.interop.algorithms.reading import ChunkPlace, WrittenAlgorithm, read_algorithm
 
 #: Named of a circle of steps.
 _SHOWN = 4

@@ -104,7 +104,7 @@ def _said(
         sizes = ", ".join(str(n) for k, n in sorted(others) if k is kind and n > 1)
         if (kind, ranks) not in runs:
             told = f"{a.file.name} is for {a.kind} of {ranks} ranks on switches: this program has "
-            told += f"those of {sizes} ranks, or on a torus" if sizes else "none"
+            told += f"those of {sizes} ranks" if sizes else "none"
             raise FlintError("FL610", told)
         yield f"{a.kind} of {ranks} ranks runs as {a.file.name} says"
         if sizes:
