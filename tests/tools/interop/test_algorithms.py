@@ -155,7 +155,7 @@ def calls(draft: Draft, cluster: str, mesh: Mesh, num_bytes: int) -> tuple[Any, 
     with scratch_folder() as folder:
         priced = PricedAlgorithm(proved_algorithm(put(folder, draft)))
     call = CollectiveCall(kind, num_bytes, place.spans_of_group(group))
-    written = WrittenAlgorithms({(kind, draft.ranks): priced})
+    written = WrittenAlgorithms({(kind, draft.ranks): [priced]})
     return place.cluster, written.on(call, group, place)
 
 

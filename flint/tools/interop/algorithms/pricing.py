@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +29,7 @@ from flint.backends.cost.collectives.algorithm import (
     of_collective,
 )
 from flint.backends.cost.collectives.algorithms.ring import flat_ring, total_bytes
-from flint.backends.cost.network.placement import NetworkPlacement
-from flint.backends.cost.network.torus import Span
+from flint.backends.cost.network.placement import NetworkPlacement, call_of
 from flint.cluster.models import NetworkKind
 from flint.errors import FlintError, nearest
 from flint.ir.mesh import Group
@@ -50,13 +50,23 @@ _Port = tuple[str | int, int]
 class WrittenAlgorithms:
     """Algorithms by kind and number of ranks. `said` are sentences on which collectives run by them."""
 
-    priced: Mapping[_Key, PricedAlgorithm]
+    priced: Mapping[_Key, Sequence[PricedAlgorithm]]
     said: tuple[str, ...] = ()
 
+    def of(
+        self, call: CollectiveCall, size: int, placement: NetworkPlacement
+    ) -> PricedAlgorithm | None:
+        """The one for a call of a group of some size, if there is one."""
+        if any(placement.cluster.network[s.tier].kind not in _NETWORKS for s in call.spans):
+            return None
+        total = total_bytes(call.collective, call.comm_bytes, size)
+        known = [(p, p.graph.algorithm) for p in self.priced.get((call.collective, size), ())]
+        return next((p for p, a in known if a.least <= total <= a.most), None)
+
     def on(self, call: CollectiveCall, group: Group, placement: NetworkPlacement) -> CollectiveCall:
-        """The call with the algorithm for its kind and size, as the slowest of the groups runs it."""
-        priced = self.priced.get((call.collective, group.size(placement.mesh)))
-        if priced is None or not _reaches(call.spans, placement):
+        """The call with the algorithm that there is for it, as the slowest of the groups runs it."""
+        priced = self.of(call, group.size(placement.mesh), placement)
+        if priced is None:
             return call
         found = [replace(call, written=way) for way in priced.ways(call, group, placement)]
         if len(found) == 1:
@@ -72,7 +82,7 @@ def written_algorithms(
     Raises FlintError FL607 to FL609 and FL611 for a file that cannot be used, FL610 for what is not KIND=FILE, for two
     algorithms of a kind and size, and for one that no collective of the workload has the size for.
     """
-    found: dict[_Key, PricedAlgorithm] = {}
+    found: dict[_Key, list[PricedAlgorithm]] = {}
     for text in texts:
         kind, equals, name = text.partition("=")
         if not (equals and name) or kind not in _KINDS:
@@ -82,37 +92,45 @@ def written_algorithms(
         a = graph.algorithm
         if a.kind != kind:
             raise FlintError("FL609", f"{name} is for {a.kind}, not for {kind}")
-        if (a.collective, a.ranks) in found:
-            raise FlintError("FL610", f"{name} is the second file for {kind} of {a.ranks} ranks")
-        found[a.collective, a.ranks] = PricedAlgorithm(graph)
-    return WrittenAlgorithms(found, tuple(_said(found, workload, placement)))
+        others = found.setdefault((a.collective, a.ranks), [])
+        for b in (p.graph.algorithm for p in others):
+            if a.least <= b.most and b.least <= a.most:
+                told = f"{name} and {b.file} are for the same bytes of {kind} of {a.ranks} ranks"
+                raise FlintError("FL610", told, help="name one of them (minBytes, maxBytes)")
+        others.append(PricedAlgorithm(graph))
+    written = WrittenAlgorithms(found)
+    return replace(written, said=tuple(_said(written, workload, placement)))
 
 
 def _said(
-    found: Mapping[_Key, PricedAlgorithm], workload: Workload, placement: NetworkPlacement
+    written: WrittenAlgorithms, workload: Workload, placement: NetworkPlacement
 ) -> Iterator[str]:
     """Which collectives run by which algorithm, and which of the same kinds do not."""
-    runs, others = set[_Key](), set[_Key]()
+    runs, others = set[PricedAlgorithm](), set[_Key]()
     for program in workload.programs:
         for row in np.flatnonzero(program.group >= 0).tolist():
-            group = program.groups[program.group[row]]
-            key = Collective(int(program.collective[row])), group.size(workload.mesh)
-            reaches = key in found and _reaches(placement.spans_of_group(group), placement)
-            (runs if reaches else others).add(key)
-    for (kind, ranks), priced in found.items():
+            size = program.groups[program.group[row]].size(workload.mesh)
+            call = call_of(program, row, placement)
+            if size > 1 and (priced := written.of(call, size, placement)):
+                runs.add(priced)
+            elif size > 1:
+                others.add((call.collective, size))
+    kept = dict[str, None]()
+    for priced in chain.from_iterable(written.priced.values()):
         a = priced.graph.algorithm
-        sizes = ", ".join(str(n) for k, n in sorted(others) if k is kind and n > 1)
-        if (kind, ranks) not in runs:
-            told = f"{a.file.name} is for {a.kind} of {ranks} ranks on switches: this program has "
-            told += f"those of {sizes} ranks" if sizes else "none"
-            raise FlintError("FL610", told)
-        yield f"{a.kind} of {ranks} ranks runs as {a.file.name} says"
+        sizes = ", ".join(str(n) for k, n in sorted(others) if k is a.collective)
+        if a.collective not in {p.graph.algorithm.collective for p in runs}:
+            told = f"no {a.kind} of this program has the {a.ranks} ranks, network and bytes of {a.file}"
+            raise FlintError(
+                "FL610", told + (f": there are some of {sizes} ranks" if sizes else "")
+            )
+        if priced in runs:
+            yield f"{a.kind} of {a.ranks} ranks runs as {a.file.name} says"
         if sizes:
-            yield f"{a.kind} of {sizes} ranks keeps Flint's algorithms: no file is for it there"
-
-
-def _reaches(spans: Sequence[Span], placement: NetworkPlacement) -> bool:
-    return all(placement.cluster.network[s.tier].kind in _NETWORKS for s in spans)
+            kept[f"{a.kind} of {sizes} ranks keeps Flint's algorithms where no file is for it"] = (
+                None
+            )
+    yield from kept
 
 
 @dataclass(frozen=True, eq=False)

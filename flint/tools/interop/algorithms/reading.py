@@ -18,6 +18,7 @@ from xml.parsers import expat
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, read_bounded
 from flint.ir.op_class import Collective
+from flint.ir.program import MOST_INT64
 
 _COLLECTIVES = {
     "allreduce": Collective.ALL_REDUCE,
@@ -83,7 +84,8 @@ class AlgorithmStep:
 class WrittenAlgorithm:
     """A collective as steps of its ranks, in the order of ranks, thread blocks and steps.
 
-    The array is in `chunks` pieces: the input of an all-reduce, all parts of an all-gather together.
+    The array is in `chunks` pieces: the input of an all-reduce, all parts of an all-gather together. It is
+    for arrays of `least` to `most` bytes.
     """
 
     name: str
@@ -93,6 +95,8 @@ class WrittenAlgorithm:
     ranks: int
     chunks: int
     in_place: bool
+    least: int
+    most: int
     steps: tuple[AlgorithmStep, ...] = ()
 
     @property
@@ -164,7 +168,11 @@ class _Reader:
             raise self._apart(f"{chunks} chunks (nchunksperloop) are not divided by {ranks} ranks")
         in_place = self._number(root, "inplace", 0, "0") == 1
         name, protocol = root.get("name", "") or self.path.stem, root.get("proto", "")
-        found = WrittenAlgorithm(name, self.path, protocol, collective, ranks, chunks, in_place)
+        least = self._number(root, "minBytes", 0, "0")
+        most = self._number(root, "maxBytes", 0, "0") or MOST_INT64  # 0 is no limit, as in RCCL
+        found = WrittenAlgorithm(
+            *(name, self.path, protocol, collective, ranks, chunks, in_place, least, most)
+        )
         steps = [s for r in range(ranks) for s in self._rank(gpus[r], r, found)]
         if max(sum(s.count for s in steps), ranks * chunks) > _MOST:
             raise self._apart(f"it moves, or holds, more than {_MOST:,} chunks")
@@ -215,7 +223,7 @@ class _Reader:
 
     def _number(self, element: Element, name: str, least: int, usual: str = "") -> int:
         text = element.get(name, usual)
-        if not re.fullmatch(r"-?[0-9]{1,7}", text) or int(text) < least:
+        if not re.fullmatch(r"-?[0-9]{1,15}", text) or int(text) < least:
             raise self._wrong(f"{name} of <{element.tag[:40]}> is '{text[:40]}'")
         return int(text)
 
