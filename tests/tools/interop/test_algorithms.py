@@ -178,6 +178,7 @@ def built_in(call: CollectiveCall, cluster: Any, name: str) -> float:
         ("h100-dgx", (16,), ring("allreduce", rotated(2, 8)), "flat ring"),
         ("h100-dgx", (16,), ring("allgather", rotated(2, 8)), "flat ring"),
         ("gb200-nvl72", (16,), chains(2, 8), "tree"),
+        ("mi300x", (8,), direct_all_to_all(8), "direct"),
     ],
 )
 def test_rings_and_trees_take_what_flints_own_take(
@@ -221,6 +222,21 @@ def test_a_ring_changes_nothing_of_a_step_and_what_it_is_for_is_said(
     assert e.step_time_ns == trace.estimate("a100-80-dgx").step_time_ns
     assert any(f"all-reduce of {size} ranks runs as algo.xml says" in n for n in e.notes)
     assert any(f"--collective-algorithm {asked} changes nothing" in n for n in e.notes)
+
+
+def test_a_file_is_for_its_bytes(tmp_path: Path) -> None:
+    def estimate(*files: str) -> Any:
+        asked = [f"all-reduce={tmp_path / name}" for name in files]
+        return zoo("llama_fsdp_tp").estimate("a100-80-dgx", collective_algorithm=asked)
+
+    tree = binary_tree(4).text()
+    for name, limits in {"all": "", "few": 'maxBytes="9"', "many": 'minBytes="10"'}.items():
+        (tmp_path / name).write_text(tree.replace("<algo", f"<algo {limits}"))
+    found = estimate("few", "many")
+    assert found.step_time_ns == estimate("all").step_time_ns
+    assert found.step_time_ns != zoo("llama_fsdp_tp").estimate("a100-80-dgx").step_time_ns
+    with pytest.raises(FlintError, match="FL610.*the same bytes"):
+        estimate("few", "all")
 
 
 BAD = {

@@ -115,22 +115,21 @@ def _said(
                 runs.add(priced)
             elif size > 1:
                 others.add((call.collective, size))
-    kept = dict[str, None]()
+    kept = list[str]()
     for priced in chain.from_iterable(written.priced.values()):
         a = priced.graph.algorithm
         sizes = ", ".join(str(n) for k, n in sorted(others) if k is a.collective)
         if a.collective not in {p.graph.algorithm.collective for p in runs}:
-            told = f"no {a.kind} of this program has the {a.ranks} ranks, network and bytes of {a.file}"
-            raise FlintError(
-                "FL610", told + (f": there are some of {sizes} ranks" if sizes else "")
-            )
+            told = f"no {a.kind} of this program has ranks, network and bytes of {a.file}"
+            has = f"there are some of {sizes} ranks" if sizes else "it has none"
+            raise FlintError("FL610", f"{told} ({a.ranks} ranks): {has}")
         if priced in runs:
             yield f"{a.kind} of {a.ranks} ranks runs as {a.file.name} says"
         if sizes:
-            kept[f"{a.kind} of {sizes} ranks keeps Flint's algorithms where no file is for it"] = (
-                None
+            kept.append(
+                f"{a.kind} of {sizes} ranks keeps Flint's algorithms where no file is for it"
             )
-    yield from kept
+    yield from dict.fromkeys(kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +202,9 @@ class StepsOverTiers:
         if is_flat := len(tasks) > 1 and self._is_ring:
             # Constants between domains were fitted by how `flat_ring` counts the steps of such rings.
             flat = flat_ring(a.collective, call.comm_bytes, [t.span.size for t in tasks])
-            if all(math.isclose(n, u.wire_bytes) for n, u in zip(wire[1:], flat[1:], strict=True)):
+            same = [math.isclose(n, u.wire_bytes) for n, u in zip(wire, flat, strict=True)]
+            same[0] |= wire[0] < flat[0].wire_bytes  # a channel that leaves a host spares its links
+            if all(same) and sum(steps) == sum(u.steps for u in flat):
                 return flat
         kept = self.graph.alone / a.chunks if a.collective is Collective.ALL_REDUCE else 1 / a.ranks
         name = "flat ring" if is_flat else a.name
