@@ -8,7 +8,8 @@ import zlib
 from dataclasses import dataclass
 
 from benchmarks.kernel_rows import DATA
-from flint.backends.cost.network.torus import CollectiveCall, Span
+from flint.backends.cost.collectives.algorithm import CollectiveCall
+from flint.backends.cost.network.torus import Span
 from flint.cluster.models import Cluster, Network
 from flint.ir.program import Collective
 from flint.tools.measure.fitting.fit import halves, hash_of

@@ -161,7 +161,7 @@ def estimate(workload: Workload, request: EstimateRequest) -> Estimate:
     """Estimate a step as a request says.
 
     Raises FlintError FL701, FL702, FL706 (cluster), FL831 (no cluster of the device), FL405 (profile),
-    FL703 (mapping, policy or timing), FL704 (an operation without a price), FL705 (a chip without what
+    FL607 to FL611 (an algorithm of a collective), FL703 (mapping, policy or timing), FL704 (an operation without a price), FL705 (a chip without what
     the estimate needs), FL708 (ranks that wait for each other), FL719 (no cycles), FL725 (stack), FL726
     (routing), FL728 (a step of centuries), FL830 (a change that cannot be), FL832 (an option that what was measured, or was not, has
     no place for).
@@ -306,6 +306,7 @@ def _all_notes(s: Setting, timed: Timed, facts: MeasuredFacts | None) -> tuple[s
         *(s.unlike.said if s.unlike else ()),
         *_notes(s.cluster, s.profile),
         *slowest_notes(kernels, s.cluster),
+        *(s.placement.written.said if s.placement.written and not replays else ()),
         *(lent_notes(kernels.programs, s.placement) if not replays else ()),
         *_exact(timed.priced, timeline, s.cluster, s.tf32, s.timing),
         *stood_in_notes(s.workload, s.stack.name, routed=s.routing is not None),

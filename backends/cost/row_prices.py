@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from flint.backends.cost.chips.kernel_table import kernels_of, unpriced
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.model import latency_ns
+from flint.backends.cost.collectives.algorithm import CollectiveCall
 from flint.backends.cost.network.placement import NetworkPlacement, call_of
-from flint.backends.cost.network.torus import CollectiveCall
 from flint.backends.cost.routing import Routing, spread_of
 from flint.backends.cost.simulate.steady_state import GRID_NS
 from flint.cluster.models import Cluster

@@ -42,6 +42,7 @@ from flint.ir.workload import Workload
 from flint.log import stage
 from flint.passes.base import run_passes
 from flint.passes.profiles import kernels_for
+from flint.plugins import API, load
 from flint.requests.estimate import EstimateRequest
 
 if TYPE_CHECKING:
@@ -206,6 +207,9 @@ def setting_of(workload: Workload, request: EstimateRequest) -> Setting:
     placement = NetworkPlacement(workload.mesh, cluster, request.mapping)
     with stage("fuse"):
         kernels = _kernels(workload, profile, chosen)
+    if request.collective_algorithm:
+        written = load(API, "estimate.algorithms")(request.collective_algorithm, kernels, placement)
+        placement = replace(placement, written=written)
     unlike = None
     if request.slow or request.chip_map:
         from flint.backends.cost.unlike import unlike_of

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from benchmarks import collective_rows as rows
 from benchmarks.fits.fit import Constant, Fit
-from flint.backends.cost.network.torus import CollectiveCall, Span
+from flint.backends.cost.collectives.algorithm import CollectiveCall
+from flint.backends.cost.network.torus import Span
 from flint.cluster.load import LENT
 from flint.cluster.models import Cluster, Network, Quantity
 from flint.ir.program import Collective

@@ -43,6 +43,7 @@ class FileKind(Enum):
     MEASUREMENTS = ("a file of measurements", 256 * MIB)
     KERNEL_TIMES = ("a table of measured kernels", 32 * MIB)
     ROUTING = ("a file of expert loads", 32 * MIB)
+    ALGORITHM = ("an algorithm of a collective", 32 * MIB)
     ESTIMATE = ("a saved estimate", 256 * MIB)
     STUDY = ("a study", 512 * MIB)
 

@@ -36,7 +36,6 @@ class CaptureRequest(Request):
     world: bool = option(
         "--world",
         form=Form.SWITCH,
-        default=False,
         help="Run MODEL as a script, on virtual devices and tensors without data: as JAX, or "
         "as torchrun would run PyTorch.",
     )
@@ -50,7 +49,6 @@ class CaptureRequest(Request):
     settings: Sequence[str] = option(
         "--set",
         form=Form.PAIRS,
-        default=(),
         metavar="NAME=VALUE",
         only_for=OnlyFor.MODELS,
         help="Option of the entry (repeatable).",
@@ -88,7 +86,6 @@ class CaptureRequest(Request):
     trip_counts: Sequence[str] = option(
         "--trip-count",
         form=Form.PAIRS,
-        default=(),
         metavar="NAME=N",
         key="trip_counts",
         least=1,
@@ -97,7 +94,6 @@ class CaptureRequest(Request):
     hints: Sequence[str] = option(
         "--hint",
         form=Form.TEXTS,
-        default=(),
         metavar="WHERE=VALUE",
         key="hints",
         only_for=OnlyFor.SCRIPTS,
@@ -157,7 +153,6 @@ class CaptureRequest(Request):
         "--cluster",
         "-c",
         form=Form.TEXTS,
-        default=(),
         metavar="NAME|FILE",
         key="clusters",
         names="clusters",
@@ -167,7 +162,6 @@ class CaptureRequest(Request):
     )
     script_arguments: Sequence[str] = option(
         form=Form.TEXTS,
-        default=(),
         metavar="[-- ARGS]",
         key="script_arguments",
         only_for=OnlyFor.SCRIPTS,

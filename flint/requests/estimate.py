@@ -65,7 +65,6 @@ class EstimateRequest(Request):
     unpriced_is_zero: bool = option(
         "--unpriced",
         form=Form.SWITCH,
-        default=False,
         word="zero",
         key="unpriced_is_zero",
         help="Count operations without a price as zero: times are lower bounds.",
@@ -80,7 +79,6 @@ class EstimateRequest(Request):
     scale: Sequence[str] = option(
         "--scale",
         form=Form.TEXTS,
-        default=(),
         metavar="PART=FACTOR",
         help="Change the speed of a part: gemm=2x halves its time, 0.5x doubles it "
         "(repeatable). Parts: kinds of kernels, compute, host, network, tiers by name. "
@@ -90,7 +88,6 @@ class EstimateRequest(Request):
     replace: Sequence[str] = option(
         "--replace",
         form=Form.TEXTS,
-        default=(),
         metavar="KIND=CLUSTER",
         reads=True,
         help="Take the times of a kind of kernels, compute or network from another cluster, "
@@ -99,7 +96,6 @@ class EstimateRequest(Request):
     slow: Sequence[str] = option(
         "--slow",
         form=Form.TEXTS,
-        default=(),
         metavar="WHERE=FACTOR",
         help="Slow down kernels of some ranks, rank:17=1.15, rank:0-7=1.1, host:3=1.1 or by position of "
         "an axis pipe:2=1.2, or leave them a share of a tier's bandwidth, ib@rank:17=50% (repeatable).",
@@ -107,7 +103,6 @@ class EstimateRequest(Request):
     chip_map: Sequence[str] = option(
         "--chip-map",
         form=Form.TEXTS,
-        default=(),
         metavar="WHERE=CLUSTER",
         reads=True,
         help="Run the kernels of some ranks on the chip of another cluster: stage3=h200-dgx, or "
@@ -116,11 +111,17 @@ class EstimateRequest(Request):
     measured: Sequence[str | Path | HasWorkload | Workload] = option(
         "--measured",
         form=Form.TEXTS,
-        default=(),
         metavar="FILE",
         reads=True,
         help="Use the times of a measured workload (flint import) where it has the same "
         "kernels, and scale the models' times elsewhere (repeatable).",
+    )
+    collective_algorithm: Sequence[str] = option(
+        "--collective-algorithm",
+        form=Form.TEXTS,
+        metavar="KIND=FILE",
+        reads=True,
+        help="Time collectives by an algorithm for MSCCL and its number of ranks: all-reduce=ring.xml (repeatable).",
     )
     routing: str | Path | Routing | None = option(
         "--routing",

@@ -76,8 +76,10 @@ class Option:
 
 def option(*flags: str, help: str, default: Any = None, **more: Any) -> Any:
     """A field of a request, as `dataclasses.field` makes one; the rest is as in `Option`."""
+    of_form = {Form.TEXTS: (), Form.PAIRS: (), Form.SWITCH: False}
+    usual = of_form.get(more.get("form", Form.TEXT)) if default is None else default
     is_required = more.pop("required", False)
-    found = Option(flags, help, MISSING if is_required else default, **more)
+    found = Option(flags, help, MISSING if is_required else usual, **more)
     if flags and not found.key:
         found = replace(found, key=found.typed)
     return field(default=found.default, metadata={"option": found})

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flint.backends.cost.collectives import duration_ns, roofline_ns
-from flint.backends.cost.network.torus import CollectiveCall, Span
+from flint.backends.cost.collectives.algorithm import CollectiveCall
+from flint.backends.cost.network.torus import Span
 from flint.cluster.models import Cluster, NetworkKind
 from flint.ir.program import Collective
 

@@ -53,6 +53,9 @@ CODES: dict[str, str] = {
     "recv-without-send": "nothing is sent to a receive; the rank hangs silently",
     "send-without-recv": "nothing receives a send",
     "message-order": "a rank receives first what another can only send second",
+    "wrong-result": "a chunk of a written collective's result is never written, or another's",
+    "missing-contribution": "a chunk of its result lacks what a rank contributes",
+    "repeated-contribution": "a chunk of its result counts what a rank contributes more than once",
     "recv-before-send": "ranks wait for messages that are sent only after their own arrive",
     "one-slot-deadlock": "ranks hold their one communication slot while they wait for each other",
 }

@@ -96,6 +96,7 @@ def require_modelled(path: Path, system: SystemFile, fabric: Fabric) -> None:
         "preferred-dataset-splits": system.preferred_dataset_splits != 1,
         "active-chunks-per-dimension": system.active_chunks_per_dimension != 1,
     }
+    wrong |= {key: True for key in system.model_extra or () if "-custom" in key}
     for name in names:
         kinds = getattr(system, f"{name}_implementation")
         key = f"{name.replace('_', '-')}-implementation"

@@ -207,6 +207,29 @@ class AcrossTiers:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class CollectiveCall:
+    """One collective or message: `comm_bytes` is the bytes of the rank's input.
+
+    `spans` are the tiers that the group crosses, inner first; the product of their sizes is the
+    size of the group. For a message they hold the one tier that it goes through, with size 2.
+    `collective` NONE is a message. `written` is the only way to run it, where somebody wrote one.
+    """
+
+    collective: Collective
+    comm_bytes: int
+    spans: tuple[Span, ...]
+    written: AcrossTiers | None = None
+
+    @property
+    def size(self) -> int:
+        """Members of the group."""
+        count = 1
+        for span in self.spans:
+            count *= span.size
+        return count
+
+
 @cache
 def _registered() -> tuple[Algorithm | AcrossTiers, ...]:
     """What the modules of `algorithms/` state, in their order: of equally fast ones the first counts."""

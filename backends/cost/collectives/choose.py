@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from flint.backends.cost.collectives.algorithm import (
     MESSAGES,
     NCCL,
+    CollectiveCall,
     LinkUse,
     Speed,
     Task,
@@ -27,7 +28,6 @@ from flint.backends.cost.collectives.algorithm import (
     across_tiers,
     algorithms,
 )
-from flint.backends.cost.network.torus import CollectiveCall
 from flint.cluster.models import Cluster, Network, NetworkKind
 from flint.cluster.tables import OF_ALGORITHMS
 from flint.ir.op_class import Collective
@@ -124,11 +124,11 @@ def _piece(plan: Plan) -> float:
 def plans(call: CollectiveCall, cluster: Cluster, speeds: tuple[Speed, ...]) -> list[Plan]:
     """All ways to run a call on a cluster; none where nothing is sent."""
     tasks = _tasks(call, cluster, speeds)
-    if len(tasks) < 2:
+    if len(tasks) < 2 and not (tasks and call.written):
         return _tier_by_tier(tasks)
-    ways = [a for a in across_tiers() if a.runs(tasks)]
+    ways = [call.written] if call.written else [a for a in across_tiers() if a.runs(tasks)]
     found = [tuple(map(leg_of, tasks, by_tier)) for way in ways for by_tier in way.ways(tasks)]
-    if any(call.collective in way.only_way for way in ways):
+    if call.written or any(call.collective in way.only_way for way in ways):
         return found
     return found + _tier_by_tier(tasks)
 

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.backends.cost.collectives.algorithm import CollectiveCall
 from flint.backends.cost.network.torus import (
     AxisPart,
-    CollectiveCall,
     Line,
     Load,
     Span,
@@ -26,7 +26,7 @@ from flint.backends.cost.network.torus import (
     wraps,
 )
 from flint.cluster.models import Cluster, Network
-from flint.errors import FlintError, nearest
+from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Program
 
@@ -37,6 +37,15 @@ class PlacementRow(NamedTuple):
     axis: str
     size: str
     tier: str
+
+
+class Written(Protocol):
+    """Algorithms of collectives that somebody wrote, and sentences on what runs by them."""
+
+    said: tuple[str, ...]
+
+    def on(self, call: CollectiveCall, group: Group, placement: NetworkPlacement) -> CollectiveCall:
+        """The call with the algorithm that there is for it, if there is one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +66,17 @@ class NetworkPlacement:
     mesh: Mesh
     cluster: Cluster
     mapping: Mapping[str, str] | str | None = None
+    written: Written | None = None
     parts: tuple[AxisPart, ...] = field(init=False)
     shapes: tuple[tuple[int, ...], ...] = field(init=False)
     spread: Mapping[str, tuple[AxisPart, AxisPart]] = field(init=False)
 
     def __post_init__(self) -> None:
-        mapping = tiers_of_axes(self.mapping, self.mesh, self.cluster)
+        mapping: Mapping[str, str] = {}
+        if self.mapping is not None:
+            from flint.backends.cost.network.mapping import tiers_of_axes
+
+            mapping = tiers_of_axes(self.mapping, self.mesh, self.cluster)
         parts = _placed(self.mesh, self.cluster, mapping)
         shapes, parts = _on_tori(self.cluster, parts)
         object.__setattr__(self, "parts", tuple(_strided(parts, shapes)))
@@ -389,7 +403,9 @@ def call_of(program: Program, row: int, placement: NetworkPlacement) -> Collecti
     spans = spans_of_row(program, row, placement)
     call = CollectiveCall(collective, int(program.comm_bytes[row]), spans)
     group = int(program.group[row])
-    if collective is Collective.ALL_GATHER and placement.spread and group >= 0:
+    if placement.written is not None and group >= 0:
+        call = placement.written.on(call, program.groups[group], placement)
+    if collective is Collective.ALL_GATHER and placement.spread and group >= 0 and not call.written:
         size = program.groups[group].size(program.mesh)
         return replace(call, comm_bytes=call.comm_bytes * size // call.size)
     return call
@@ -406,75 +422,3 @@ def spans_of_row(program: Program, row: int, placement: NetworkPlacement) -> tup
 def tier_of_row(program: Program, row: int, placement: NetworkPlacement) -> int:
     """The outermost tier that a communication row crosses; 0 for one that crosses none."""
     return max((s.tier for s in spans_of_row(program, row, placement)), default=0)
-
-
-# What a user says about where mesh axes lie: the tier of each, as text or as a mapping.
-
-_FORM = "model=nvlink,data=ib"
-
-
-def tiers_of_axes(mapping: object, mesh: Mesh, cluster: Cluster) -> dict[str, str]:
-    """Axis to tier, of those that `mapping` names: None, "model=nvlink,data=ib" or a dictionary.
-
-    Raises FlintError FL703 for anything else, an axis that the mesh or a tier that the cluster does
-    not have.
-    """
-    found = _as_dictionary(mapping)
-    tiers = [n.name for n in cluster.network]
-    for axis, tier in found.items():
-        if axis not in mesh.names:
-            raise FlintError(
-                "FL703",
-                f"mesh has no axis '{axis}' to map{nearest(axis, mesh.names)}",
-                help=f"the mesh is {mesh}",
-            )
-        if tier not in tiers:
-            raise FlintError(
-                "FL703",
-                f"cluster '{cluster.name}' has no tier '{tier}'{nearest(tier, tiers)}",
-                help=f"its tiers are {', '.join(tiers)}",
-            )
-    return found
-
-
-def parse_mapping(text: str) -> dict[str, str]:
-    """Axis to tier from "model=nvlink,data=ib". Raises FlintError FL703."""
-    found: dict[str, str] = {}
-    for item in filter(None, (p.strip() for p in text.split(","))):
-        axis, equals, tier = (p.strip() for p in item.partition("="))
-        if not (axis and equals and tier):
-            raise FlintError("FL703", f"'{item}' is not AXIS=TIER", help=f"write {_FORM}")
-        if axis in found:
-            raise FlintError(
-                "FL703",
-                f"axis '{axis}' is mapped twice, to '{found[axis]}' and to '{tier}'",
-                help="an axis lies in one tier; an unmapped axis is split where necessary",
-            )
-        found[axis] = tier
-    return found
-
-
-def _as_dictionary(mapping: object) -> dict[str, str]:
-    if mapping is None:
-        return {}
-    if isinstance(mapping, str):
-        return parse_mapping(mapping)
-    if not isinstance(mapping, Mapping):
-        raise FlintError(
-            "FL703",
-            f"a mapping of mesh axes cannot have type {type(mapping).__name__}",
-            help=f'give {{"model": "nvlink"}}, or "{_FORM}"',
-        )
-    _refuse_other_types("axis", mapping.keys())
-    _refuse_other_types("tier", mapping.values())
-    return dict(mapping)
-
-
-def _refuse_other_types(what: str, names: Iterable[object]) -> None:
-    for name in names:
-        if not isinstance(name, str):
-            raise FlintError(
-                "FL703",
-                f"the name of a{'n' if what == 'axis' else ''} {what} cannot have type {type(name).__name__}: {name!r}",
-                help='give {"model": "nvlink"}',
-            )

@@ -12,7 +12,6 @@ import numpy as np
 
 from flint.cluster.models import Cluster, Network, NetworkKind
 from flint.ir.arrays import Int64s
-from flint.ir.op_class import Collective
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,25 +253,3 @@ class Span:
     torus_sizes: tuple[int, ...] = ()
     torus_strides: tuple[int, ...] = ()
     torus_wraps: tuple[bool, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveCall:
-    """One collective or message: `comm_bytes` is the bytes of the rank's input.
-
-    `spans` are the tiers that the group crosses, inner first; the product of their sizes is the
-    size of the group. For a message they hold the one tier that it goes through, with size 2.
-    `collective` NONE is a message.
-    """
-
-    collective: Collective
-    comm_bytes: int
-    spans: tuple[Span, ...]
-
-    @property
-    def size(self) -> int:
-        """Members of the group."""
-        count = 1
-        for span in self.spans:
-            count *= span.size
-        return count

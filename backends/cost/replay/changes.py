@@ -17,9 +17,9 @@ import numpy as np
 
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
+from flint.backends.cost.collectives.algorithm import CollectiveCall
 from flint.backends.cost.collectives.choose import transfer_share
 from flint.backends.cost.network.placement import call_of, tier_of_row
-from flint.backends.cost.network.torus import CollectiveCall
 from flint.backends.cost.row_prices import Pricing, RowPrices, model_prices
 from flint.cluster.models import Cluster
 from flint.cluster.named import load_cluster

@@ -164,7 +164,7 @@ def kernel_key(program: Program, row: int) -> tuple[Hashable, ...]:
 def communication_key(program: Program, row: int, pricing: Pricing) -> _CommunicationKey:
     """Kind of a collective or message, tiers with members, bytes."""
     call = call_of(program, row, pricing.placement)
-    kind = (int(program.kind[row]), int(call.collective))
+    kind = (int(program.kind[row]), int(call.collective), call.written is not None)
     return kind, tuple((s.tier, s.size) for s in call.spans if s.size > 1), call.comm_bytes
 
 

@@ -244,7 +244,7 @@ def _on(workload: Workload, pricing: Pricing, cluster: Cluster) -> Pricing:
     if cluster == pricing.cluster:
         return replace(pricing, lenient=True)
     profile = str(workload.metadata.get("profile", ""))
-    placement = NetworkPlacement(workload.mesh, cluster)
+    placement = NetworkPlacement(workload.mesh, cluster, written=pricing.placement.written)
     tf32 = tf32_kinds(profile, cluster.chip)
     return Pricing(
         cluster, placement, tf32, lenient=True, slower=pricing.slower, routing=pricing.routing

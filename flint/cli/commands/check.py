@@ -22,7 +22,8 @@ def check(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR|FILE.et", help="A directory of .et files, or one file, from any writer."
+            metavar="DIR|FILE",
+            help="A directory of .et files, or one file, from any writer; or a collective for MSCCL (.xml).",
         ),
         READS,
     ],
@@ -49,13 +50,21 @@ def check(
 
     Proves that they are readable, acyclic, complete and matched between ranks, whoever wrote them;
     for Flint's own traces also that no file has changed. Proves that they finish whatever the
-    durations of computations and messages are, or else at their own durations. Exits with 0 if
-    nothing was found and 1 otherwise.
+    durations of computations and messages are, or else at their own durations. Of an algorithm for
+    MSCCL proves that it ends and is the collective that it says. Exits with 0 if nothing was found
+    and 1 otherwise.
     """
     from flint.backends.chakra import check as check_traces
+    from flint.errors import FlintError
+    from flint.plugins import API, load
 
-    with progress_bar("checking", quiet=quiet or json_) as progress:
-        report = check_traces(path, comm_groups=groups, progress=progress)
+    if path.suffix == ".xml":
+        if groups is not None:
+            raise FlintError("FL218", f"--groups does not apply to {path}", help="omit --groups")
+        report = load(API, "check.algorithm")(path)
+    else:
+        with progress_bar("checking", quiet=quiet or json_) as progress:
+            report = check_traces(path, comm_groups=groups, progress=progress)
     if json_:
         print_json(_document(report))
     else:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 #: The policy that is not one of ours: a simulator's rules, for traces.
 ASTRA_SIM = "astra-sim"
 _AS_WRITTEN = f"--overlap {ASTRA_SIM}, which runs traces as they are written"
+_OF_STEPS = ("scale", "replace", "measured", "routing", "collective_algorithm")
 _AS_CAPTURED = "omit it; flint capture -c CLUSTER takes --map and --profile"
 TracePath = Annotated[
     Path, typer.Argument(metavar="PATH", help="A trace directory, or a .flint file."), READS
@@ -142,7 +143,7 @@ def estimate(
 
 def _compared(names: str, path: Path, request: EstimateRequest, binary: str | None) -> Any:
     """Several fidelities side by side. Raises FlintError FL218 for options that they do not have."""
-    refuse(request, ("scale", "replace", "measured", "routing"), "--compare, which is a table")
+    refuse(request, _OF_STEPS, "--compare, which is a table")
     refuse(request, ("timing",), "--compare, which has a fidelity 'cycles'")
     return load(API, "Estimate.fidelities")(names, path, _with_cluster(request), binary)
 

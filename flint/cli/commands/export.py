@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,23 +41,39 @@ Runner = Annotated[
     ),
 ]
 
+Custom = Annotated[
+    str | None,
+    typer.Option(
+        "--custom-collective",
+        metavar="BYTES",
+        help="Write a collective for MSCCL (.xml), of BYTES per rank, as traces that ASTRA-sim runs it by.",
+    ),
+]
+Source = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PATH", help="A trace directory, a .flint file, or an algorithm (.xml)."
+    ),
+    READS,
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE|DIR",
+        help="File to write (default: stdout), or directory.",
+    ),
+    Writes(OutputKind.GRAPH, or_traces=True),
+]
+
 
 def export(
-    path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A trace directory or a .flint file."), READS
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE|DIR",
-            help="File to write (default: stdout), or directory.",
-        ),
-        Writes(OutputKind.GRAPH, or_traces=True),
-    ] = None,
+    path: Source,
+    output: Output = None,
     format_: Annotated[Format, typer.Option("--format", "-f", help="Graph format.")] = Format.JSON,
     benchmark: Runner = None,
+    custom_collective: Custom = None,
     rank: Rank = 0,
     force: Force = False,
     json_: Json = False,
@@ -67,14 +84,24 @@ def export(
 
     Formats are json, graphml (networkx, Gephi, yEd) and dot (Graphviz). chakra writes traces of all
     ranks into a directory, as flint capture does: it replaces only traces that Flint wrote. With
-    --benchmark a directory gets a script for torchrun, on GPUs or CPUs, which measures itself.
+    --benchmark a directory gets a script for torchrun, on GPUs or CPUs, which measures itself;
+    with --custom-collective one trace for each rank of a collective that somebody wrote.
     """
     from flint.backends.summary.graph import FORMATS
     from flint.cli.inputs import load_workload, program_of_rank
+    from flint.plugins import API, load
 
+    given = {"--format": format_ is not Format.JSON, "--rank": rank, "--force": force}
+    given |= {"--json": json_}
+    if custom_collective is not None:
+        folder = _folder(output, "--custom-collective", given | {"--benchmark": benchmark})
+        found = load(API, "export.custom_collective")(path, custom_collective, folder)
+        print_note(f"{output}: {found[1]:,} nodes; for system.json: {found[0]}", quiet=quiet)
+        return
     if benchmark is not None:
-        given = {"--format": format_ is not Format.JSON, "--rank": rank, "--force": force}
-        _write_benchmark(path, output, {**given, "--json": json_}, quiet=quiet)
+        folder = _folder(output, "--benchmark", given)
+        for name, steps in load(API, "export.benchmark")(load_workload(path), folder).items():
+            print_note(f"{output}: {steps:,} kernels and messages of {name}", quiet=quiet)
         return
     _refuse(output, format_, json_=json_, force=force)
     workload = load_workload(path)
@@ -118,23 +145,15 @@ def _refuse(output: Path | None, format_: Format, *, json_: bool, force: bool) -
         )
 
 
-def _write_benchmark(
-    path: Path, output: Path | None, others: dict[str, object], *, quiet: bool
-) -> None:
-    """A benchmark of the step in a directory. Raises FlintError FL218 without one and for options that it does
-    not have, FL881 without a tool.
-    """
-    from flint.cli.inputs import load_workload
+def _folder(output: Path | None, flag: str, others: Mapping[str, object]) -> Path:
+    """Where an option writes. Raises FlintError FL218 without a place, and for options that it does not have."""
     from flint.errors import FlintError
-    from flint.plugins import API, load
 
     if output is None:
-        raise FlintError("FL218", "--benchmark needs a directory", help="add -o DIR")
-    for flag in (flag for flag, is_given in others.items() if is_given):
-        raise FlintError("FL218", f"{flag} does not apply to --benchmark", help=f"omit {flag}")
-    found = load(API, "export.benchmark")(load_workload(path), output)
-    for name, steps in found.items():
-        print_note(f"{output}: {steps:,} kernels and messages of {name}", quiet=quiet)
+        raise FlintError("FL218", f"{flag} needs a directory", help="add -o DIR")
+    for other in (other for other, is_given in others.items() if is_given):
+        raise FlintError("FL218", f"{other} does not apply to {flag}", help=f"omit {other}")
+    return output
 
 
 def _write_traces(workload: Workload, rank: int, folder: Path) -> tuple[int, int]:

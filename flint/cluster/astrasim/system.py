@@ -34,10 +34,10 @@ class SystemFile(BaseModel):
     """The settings that ASTRA-sim reads, each of the type and size that it takes.
 
     `peak_perf` is in TFLOP/s and `local_mem_bw` in GB/s; the delays are in ns. Keys that it does not
-    know it skips, and so does this.
+    know it skips, and so does this: they are in `model_extra`.
     """
 
-    model_config = ConfigDict(alias_generator=hyphenated, frozen=True)
+    model_config = ConfigDict(alias_generator=hyphenated, frozen=True, extra="allow")
 
     peak_perf: _Positive
     local_mem_bw: _Positive

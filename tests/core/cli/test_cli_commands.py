@@ -24,7 +24,7 @@ OPTIONS = {
     "--link --mesh --microbatches --output --quiet --ranks --schedule --set --step --steps --tensor-size "
     "--trip-count --verbose --world -m -o -q -v MODEL[:NAME] [-- ARGS]",
     "anonymize": "--force --json --keep --leaks --level --output --quiet --seed --verbose -o -q -v IN",
-    "check": "--groups --json --quiet --strict --verbose -q -v DIR|FILE.et",
+    "check": "--groups --json --quiet --strict --verbose -q -v DIR|FILE",
     "clusters list": "--json --quiet --verbose -q -v",
     "clusters stacks": "--json --quiet --verbose -q -v",
     "clusters show": "--json --quiet --verbose -q -v NAME",
@@ -38,7 +38,7 @@ OPTIONS = {
     "--objective --output --quiet --schedule --scheduler --search "
     "--seed --serve --set --simulate --study --sweep --tokens --top --trip-count --verbose --where "
     "--world -j -m -n -o -q -v MODEL[:NAME] [-- ARGS]",
-    "export": "--benchmark --force --format --json --output --quiet --rank --verbose -f -o -q -v PATH",
+    "export": "--benchmark --custom-collective --force --format --json --output --quiet --rank --verbose -f -o -q -v PATH",
     "grow": "--batch --experts --ffn --force --head-size --heads --json --keep-global-batch --kv-heads --layers "
     "--list --mesh --output --quiet --sequence --set --slots --split --verbose --vocabulary --width -m -o "
     "-q -v IN",

@@ -29,6 +29,7 @@ OPTIONS: dict[str, tuple[list[Any], Any]] = {
     "slow": ([["rank:7=1"], ["nvlink@rank:7=100%"]], ["rank:7=1.5"]),
     "chip_map": ([["rank:7=h100-dgx"]], ["rank:7=a100-80-dgx"]),
     "measured": ([], [one_rank()]),
+    "collective_algorithm": ([], None),  # in tests/tools/interop, which makes such files
     "routing": (["balanced", "power-law:1.2"], None),
 }
 

@@ -6,9 +6,15 @@ from importlib import import_module
 import pytest
 
 from flint.backends.cost.collectives import algorithms as folder
-from flint.backends.cost.collectives.algorithm import NCCL, Task, across_tiers, algorithms
+from flint.backends.cost.collectives.algorithm import (
+    NCCL,
+    CollectiveCall,
+    Task,
+    across_tiers,
+    algorithms,
+)
 from flint.backends.cost.collectives.choose import plans, speed_of, speeds_of
-from flint.backends.cost.network.torus import CollectiveCall, Span
+from flint.backends.cost.network.torus import Span
 from flint.cluster.models import Cluster, NetworkKind
 from flint.cluster.tables import OF_ALGORITHMS
 from flint.ir.op_class import Collective

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from flint.backends.cost.collectives import algorithm, duration_ns, roofline_ns
+from flint.backends.cost.collectives.algorithm import CollectiveCall
 from flint.backends.cost.collectives.algorithms.all_to_all import direct_all_to_all
 from flint.backends.cost.collectives.algorithms.fully_connected import fully_connected
 from flint.backends.cost.collectives.algorithms.in_switch import in_switch_all_reduce
 from flint.backends.cost.collectives.algorithms.ring import flat_ring, ring
 from flint.backends.cost.collectives.algorithms.torus import Extent, torus
 from flint.backends.cost.collectives.algorithms.tree import tree_all_reduce, tree_in_domain
-from flint.backends.cost.network.torus import CollectiveCall, Span
+from flint.backends.cost.network.torus import Span
 from flint.cluster.models import Cluster, Network
 from flint.ir.program import Collective
 

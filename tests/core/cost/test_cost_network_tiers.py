@@ -5,9 +5,10 @@ from itertools import pairwise
 import pytest
 
 from flint.backends.cost.collectives import algorithm, duration_ns, roofline_ns
+from flint.backends.cost.collectives.algorithm import CollectiveCall
 from flint.backends.cost.collectives.choose import shares
 from flint.backends.cost.network.placement import NetworkPlacement
-from flint.backends.cost.network.torus import CollectiveCall, Span
+from flint.backends.cost.network.torus import Span
 from flint.cluster.models import Cluster, NetworkKind, Quantity
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import Collective

@@ -2,7 +2,8 @@
 
 import pytest
 
-from flint.backends.cost.network.placement import NetworkPlacement, call_of, parse_mapping
+from flint.backends.cost.network.mapping import parse_mapping
+from flint.backends.cost.network.placement import NetworkPlacement, call_of
 from flint.backends.cost.network.torus import Span, assign, slice_shape
 from flint.cluster.models import Cluster, NetworkKind
 from flint.errors import FlintError

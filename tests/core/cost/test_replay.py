@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flint.backends.cost.collectives import duration_ns
+from flint.backends.cost.collectives.algorithm import CollectiveCall
 from flint.backends.cost.estimate import Estimate
-from flint.backends.cost.network.torus import CollectiveCall, Span
+from flint.backends.cost.network.torus import Span
 from flint.cluster.devices import cluster_of_device, preset_of_device
 from flint.cluster.models import Cluster
 from flint.errors import FlintError

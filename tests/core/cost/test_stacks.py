@@ -9,8 +9,9 @@ import pytest
 
 from flint.backends.cost.chips.families.gpu.constants import constants_of
 from flint.backends.cost.collectives import duration_ns
+from flint.backends.cost.collectives.algorithm import CollectiveCall
 from flint.backends.cost.estimate import estimate
-from flint.backends.cost.network.torus import CollectiveCall, Span
+from flint.backends.cost.network.torus import Span
 from flint.backends.cost.setting import setting_of
 from flint.backends.cost.simulate.timeline import POLICIES
 from flint.backends.cost.software import stack_for, with_libraries, with_stack

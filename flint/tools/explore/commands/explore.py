@@ -269,7 +269,7 @@ def explore(
     """
     outputs.refuse()
     if outputs.simulate is not None:
-        without = ("timing", "routing", "scale", "replace", "measured")
+        without = (*("timing", "routing", "scale", "replace"), "measured", "collective_algorithm")
         refuse(estimated, without, "--simulate, which runs traces")
         refuse(asked, ("serve",), "--simulate, which runs one step")
     rows = outputs.rows()

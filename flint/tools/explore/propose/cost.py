@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from flint.backends.cost.chips.model import peak_flops_per_ns
+from flint.backends.cost.collectives.algorithm import CollectiveCall
 from flint.backends.cost.collectives.choose import duration_ns
 from flint.backends.cost.network.placement import NetworkPlacement
-from flint.backends.cost.network.torus import CollectiveCall
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.op_class import Collective
 from flint.tools.explore.propose.blank import Blank

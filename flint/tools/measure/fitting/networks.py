@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.collectives.algorithm import Speed
+from flint.backends.cost.collectives.algorithm import CollectiveCall, Speed
 from flint.backends.cost.collectives.choose import Leg, Plan, leg_of, plan_ns, plans, speeds_of
-from flint.backends.cost.network.torus import CollectiveCall, Span
+from flint.backends.cost.network.torus import Span
 from flint.cluster.models import Cluster
 from flint.ir.arrays import Float64s
 from flint.ir.op_class import Collective

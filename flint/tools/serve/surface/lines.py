@@ -19,8 +19,8 @@ from flint.backends.cost.chips.kernel_table import (
 )
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.collectives import duration_ns
+from flint.backends.cost.collectives.algorithm import CollectiveCall
 from flint.backends.cost.network.placement import call_of
-from flint.backends.cost.network.torus import CollectiveCall
 from flint.backends.cost.row_prices import Pricing, kernel_prices, model_prices
 from flint.errors import FlintError
 from flint.ir.arrays import Float64s, Mask

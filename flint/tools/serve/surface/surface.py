@@ -10,9 +10,10 @@ import numpy as np
 
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.collectives import duration_ns
+from flint.backends.cost.collectives.algorithm import CollectiveCall
 from flint.backends.cost.estimate import estimate_of
 from flint.backends.cost.memory.memory import MemoryUse
-from flint.backends.cost.network.torus import CollectiveCall, Span
+from flint.backends.cost.network.torus import Span
 from flint.backends.cost.replay.plan import cluster_for
 from flint.backends.cost.setting import Setting, Timed, setting_of
 from flint.backends.cost.simulate.exposure import labels_of, shares
