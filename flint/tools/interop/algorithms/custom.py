@@ -84,10 +84,11 @@ def _record(step: AlgorithmStep, kind: NodeType, number: int, after: list[int], 
     if kind is NodeType.COMP:  # ASTRA-sim takes one of a custom collective as 1 ns
         values = [("num_ops", "int64_val", size), ("tensor_size", "uint64_val", size)]
     else:
-        sends = kind is NodeType.COMM_SEND
-        source, target = (step.rank, step.sends_to) if sends else (step.from_rank, step.rank)
         values = [("comm_size", "int64_val", size), ("comm_tag", "int32_val", step.channel)]
-        values += [("comm_src", "int32_val", source), ("comm_dst", "int32_val", target)]
+        # The peer alone: ASTRA-sim makes a rank of this position, but takes the own one as a rank.
+        sends = kind is NodeType.COMM_SEND
+        peer = ("comm_dst", step.sends_to) if sends else ("comm_src", step.from_rank)
+        values.append((peer[0], "int32_val", peer[1]))
     body = (b"\x08" + varint(number) if number else b"") + field_bytes(2, name.encode())
     body += b"\x18" + varint(kind)
     if after:
