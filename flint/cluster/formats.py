@@ -38,3 +38,9 @@ def read_other(path: Path) -> Cluster:
     from flint.cluster.astrasim.files import read_astrasim
 
     return read_astrasim(path, path.with_name("system.json"))
+
+
+def write_other(name: str, cluster: str, folder: Path | None) -> str:
+    """The cluster that a user names in a format. Raises FlintError FL881 for a format that nobody adds."""
+    found: ClusterFormat = load(CLUSTER_FORMATS, name, ClusterFormat)
+    return found.write(cluster, folder)

@@ -12,7 +12,7 @@ from flint.cli.console import print_json, print_note, print_result, print_text
 from flint.cli.exits import guarded
 from flint.cli.options import READS, Force, Json, Quiet, Verbose, Writes
 from flint.cluster.constants import numbers
-from flint.io.outputs import OutputKind
+from flint.io.outputs import OutputKind, write_output
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -94,24 +94,29 @@ def export(
         bool, typer.Option("--infragraph", help="As an InfraGraph document, in YAML.")
     ] = False,
     force: Force = False,
+    json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
     """Write a cluster as a file of another program, which -c reads again."""
-    from flint.cluster.formats import ClusterFormat
+    from flint.cluster.formats import write_other
+    from flint.cluster.models import Cluster
     from flint.errors import FlintError
-    from flint.io.outputs import write_output
-    from flint.plugins import CLUSTER_FORMATS, load
 
     if not infragraph:
         raise FlintError("FL218", "clusters export needs a format", help="add --infragraph")
-    known: ClusterFormat = load(CLUSTER_FORMATS, "infragraph", ClusterFormat)
-    text = known.write(name, output and output.parent)
+    if json_ and output is None:
+        raise FlintError("FL218", "--json prints on stdout as well", help="add -o FILE")
+    text = write_other("infragraph", name, output and output.parent)
     if output is None:
         print_text(text, end="")
         return
     write_output(output, text.encode(), OutputKind.CLUSTER, force=force)
-    print_note(f"{output}: {name}", quiet=quiet)
+    if json_:
+        document: ClustersDocument = {"schema": SCHEMA, "cluster": Cluster.load(name)}
+        print_json(document)
+    else:
+        print_note(f"{output}: {name}", quiet=quiet)
 
 
 @clusters.command("stacks")

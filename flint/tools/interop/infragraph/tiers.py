@@ -1,18 +1,17 @@
 """The tiers of a graph: which accelerators its links connect, step by step, and how fast.
 
-Links are taken class by class (those of one name between the same kinds of places): first those of the
-accelerators' own, then the buses of hosts, then what lies beyond hosts. The next class is the one that makes
-the smallest domains, the fastest of several. A class that joins domains is a tier; others widen the way.
+Links are taken class by class: those of one name, as far from hosts. First those of the accelerators' own, then
+what leaves hosts by their adapters; of those that reach an accelerator the fastest, then the one that joins
+fewest. A class that joins domains is a tier. One that joins none, but leads on, may be narrower than the next.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import networkx
 
@@ -23,6 +22,9 @@ from flint.tools.interop.infragraph.document import Document
 _OWN_PARTS = ("xpu", "switch", "port")
 #: A kind that a tier may be of, with the shape of a torus.
 Form = tuple[NetworkKind, tuple[int, ...]]
+_SWITCH: Form = (NetworkKind.SWITCH, ())
+#: Whether links pass adapters; how far from a host they are, -1 to its own parts; their name.
+_Class = tuple[bool, int, str]
 
 
 class Tier(NamedTuple):
@@ -31,12 +33,10 @@ class Tier(NamedTuple):
     name: str
     forms: tuple[Form, ...]
     size: int
-    bandwidth: float | None
+    bandwidth: float | None  #: of one accelerator, over all its links
     oversubscription: float
     latency: float | None
-    links: int
-    is_inside: bool
-    """Whether they do not pass the adapters of hosts."""
+    is_inside: bool  #: hosts, or of the accelerators' own
 
 
 class _Link(NamedTuple):
@@ -45,10 +45,6 @@ class _Link(NamedTuple):
     ends: tuple[str, str]
     nodes: tuple[str, str]
     bandwidth: float | None
-
-
-#: Accelerators' own links, buses, what lies beyond hosts; how many links away; the name of the links.
-_Class = tuple[int, int, str]
 
 
 def tiers_of(document: Document) -> list[Tier]:
@@ -63,40 +59,38 @@ def tiers_of(document: Document) -> list[Tier]:
 class _Reader:
     def __init__(self, document: Document) -> None:
         self.document, self.graph = document, document.graph
-        of_kind = self.graph.nodes(data="type")
-        self.chips = [node for node, kind in of_kind if kind == "xpu"]
-        ranks = [self.graph.nodes[c].get("rank") for c in self.chips]
-        self.is_ranked = bool(ranks) and None not in ranks
-        if self.is_ranked:
-            self.chips = [c for _, c in sorted(zip(map(int, ranks), self.chips, strict=True))]
+        self.chips = [node for node, kind in self.graph.nodes(data="type") if kind == "xpu"]
         if len(self.chips) < 2:
-            self._unreached(f"the graph has {len(self.chips) or 'no'} accelerator(s) (choice: xpu)")
+            self._unreached(f"accelerators (components with choice: xpu): {len(self.chips)}")
+        ranks = [self.graph.nodes[c].get("rank") for c in self.chips]
+        self.is_ranked = None not in ranks
+        if self.is_ranked:
+            self.chips.sort(key=lambda chip: int(self.graph.nodes[chip]["rank"]))
         self.hosts = {self.graph.nodes[c]["inside"] for c in self.chips}
         self.domain: dict[str, str] = {}
-        self.settled: dict[str, str] = {}  # domains before the links that joined none
-        self.pending: list[_Link] = []
-        self.used: set[_Class] = set()
-        self.is_first = True  # tier of a phase
-        self.speed: float | None = None  # of one accelerator into the network that is looked at
-        self.least: float | None = None  # what switches leave of it
+        self.is_chip = frozenset(self.chips)
 
     def tiers(self) -> list[Tier]:
         found: list[Tier] = []
-        for phase in range(3):
-            self.used, self.pending, self.is_first = set(), [], True
-            self.settled = dict(self.domain)
-            left = {key: links for key, links in self.classes.items() if key[0] == phase}
-            while left and (chosen := self._next(left)):
-                if tier := self._step(chosen, left.pop(chosen)):
+        for outside in (False, True):
+            self.speed: float | None = None  # of one accelerator into this network
+            self.least: float | None = None  # what is left of it further out
+            self.ways = networkx.Graph(
+                pair for pair in self.graph.edges if len({self._places[n] for n in pair}) == 1
+            )
+            left = {key: links for key, links in self._classes.items() if key[0] == outside}
+            while len(self._domains) > 1 and (chosen := self._next(left)):
+                if tier := self._step(chosen, left.pop(chosen), left):
                     same = sum(t.name.partition("#")[0] == tier.name for t in found)
                     found.append(tier._replace(name=f"{tier.name}#{same + 1}") if same else tier)
-        if len(by_domain := Counter(map(self._root, self.chips))) > 1:
-            alone = next(c for c in self.chips if self._root(c) == by_domain.most_common()[-1][0])
-            self._unreached(f"no link leads from accelerator '{alone}' to '{self.chips[0]}'")
+        if len(domains := self._domains) > 1:
+            fewest = domains.most_common()[-1][0]
+            alone = next(c for c in self.chips if self._root(c) == fewest)
+            self._unreached(f"no link leads from accelerator '{alone}' to all others")
         return found
 
     def _unreached(self, said: str) -> None:
-        self.document.refuse("FL513", said, "add components with choice: xpu, and edges to them")
+        self.document.refuse("FL513", said, "give two or more of them, with edges that connect all")
 
     # Places, and the links between them.
 
@@ -109,55 +103,54 @@ class _Reader:
         return outer or own
 
     @cached_property
-    def _buses(self) -> set[str]:
-        """Names of links inside hosts that reach what is not the accelerators' own."""
+    def _own(self) -> set[str]:
+        """Names of links inside hosts that end at accelerators and their switches only: the others are its bus."""
         kinds = self.graph.nodes(data="type")
-        inside = (
-            (a, b, n) for a, b, n in self.graph.edges(data="link") if self._host(a) == self._host(b)
-        )
-        return {
-            name
-            for a, b, name in inside
-            if {kinds[a], kinds[b]}.difference(_OWN_PARTS) and self._host(a) in self.hosts
-        }
+        ends: dict[str, set[str]] = defaultdict(set)
+        for a, b, name in self.graph.edges(data="link"):
+            if self._host(a) == self._host(b) in self.hosts:
+                ends[name] |= {kinds[a], kinds[b]}
+        return {name for name, there in ends.items() if there <= set(_OWN_PARTS)}
 
     @cached_property
     def _places(self) -> dict[str, str]:
-        places = {node: self._host(node) for node in self.graph}
-        places.update({chip: chip for chip in self.chips})
+        places = {n: n if n in self.is_chip else self._host(n) for n in self.graph}
         for a, b, name in self.graph.edges(data="link"):
-            if self._host(a) == self._host(b) in self.hosts and name not in self._buses:
+            if self._host(a) == self._host(b) in self.hosts and name in self._own:
                 places.update({a: a, b: b})
         return places
 
     @cached_property
-    def classes(self) -> dict[_Class, list[_Link]]:
+    def _classes(self) -> dict[_Class, list[_Link]]:
         """Links between places by class."""
         found: dict[_Class, list[_Link]] = defaultdict(list)
-        own = {n for n, place in self._places.items() if n == place}
-        direct = {
-            name
-            for a, b, name in self.graph.edges(data="link")
-            if own & {a, b} and not (self._host(a) == self._host(b) and name in self._buses)
-        }
-        away = self._away
+        ways = networkx.Graph((self._places[a], self._places[b]) for a, b in self.graph.edges)
+        near = {self._places[n] for n in self.graph if self._host(n) in self.hosts} & set(ways)
+        away = networkx.multi_source_dijkstra_path_length(ways, near, weight=None) if near else {}
+        bus = ""
         for a, b, data in self.graph.edges(data=True):
-            ends, name = (self._places[a], self._places[b]), data["link"]
-            if ends[0] == ends[1]:
-                continue
-            is_bus = self._host(a) == self._host(b) and name in self._buses
-            distance = max(away.get(end, 0) for end in ends)
-            key = (1 if is_bus else 0 if name in direct else 2, distance, name)
-            found[key].append(_Link(ends, (a, b), data["bandwidth"]))
+            ends, name, inside = (
+                (self._places[a], self._places[b]),
+                data["link"],
+                self._host(a) == self._host(b),
+            )
+            if inside and name not in self._own:
+                name = bus = bus or name  # one for all, and only of accelerators
+            if ends[0] != ends[1] and (
+                name != bus or not inside or self.is_chip.intersection(ends)
+            ):
+                key = (name not in self._direct, -1 if inside else max(away[e] for e in ends), name)
+                found[key].append(_Link(ends, (a, b), data["bandwidth"]))
         return found
 
-    @property
-    def _away(self) -> dict[str, int]:
-        """How many links every place is from the nearest host."""
-        ways = networkx.Graph((self._places[a], self._places[b]) for a, b in self.graph.edges)
-        ways.add_nodes_from(self.hosts)
-        own = {*self.hosts, *(p for n, p in self._places.items() if self._host(n) in self.hosts)}
-        return dict(networkx.multi_source_dijkstra_path_length(ways, own, weight=None))
+    @cached_property
+    def _direct(self) -> set[str]:
+        """Names of links that end at accelerators, or at their own switches and ports, but no bus."""
+        return self._own | {
+            name
+            for a, b, name in self.graph.edges(data="link")
+            if self._host(a) != self._host(b) and {a, b} & {self._places[a], self._places[b]}
+        }
 
     # Domains, class by class.
 
@@ -167,177 +160,119 @@ class _Reader:
             place = above
         return place
 
-    def _joined(self, links: list[_Link]) -> None:
+    @property
+    def _domains(self) -> Counter[str]:
+        """How many accelerators each domain has."""
+        return Counter(map(self._root, self.chips))
+
+    def _join(self, links: list[_Link]) -> None:
         for link in links:
             a, b = map(self._root, link.ends)
             self.domain[a] = b
 
     def _next(self, left: Mapping[_Class, list[_Link]]) -> _Class | None:
-        """The class that joins the fewest accelerators of those that reach any; the fastest of equals."""
-        here = Counter(map(self._root, self.chips))
-        best: tuple[Any, ...] = ()
+        """Of the classes that reach an accelerator's domain the fastest; of equals, the one that joins fewest."""
+        here, found = self._domains, []
         for key, links in left.items():
             if any(self._root(end) in here for link in links for end in link.ends):
-                before = dict(self.domain)
-                speed = self._least_out(links, here) or 0.0
-                self._joined(links)
-                size = max(Counter(map(self._root, self.chips)).values())
+                before, speed = dict(self.domain), self._cut(links) or 0.0
+                self._join(links)
+                found.append((-speed, max(self._domains.values()), key))
                 self.domain = before
-                best = min(filter(None, (best, (size, -speed, key))))
-        return best[-1] if best else None
+        return min(found)[-1] if found else None
 
-    def _step(self, key: _Class, links: list[_Link]) -> Tier | None:
+    def _step(
+        self, key: _Class, links: list[_Link], left: Mapping[_Class, list[_Link]]
+    ) -> Tier | None:
         """Join domains by a class of links; the tier that it is, if it joins accelerators."""
-        before = {chip: self._root(chip) for chip in self.chips}
-        here = Counter(before.values())
+        before, here = {chip: self._root(chip) for chip in self.chips}, self._domains
         pairs = [tuple(map(self._root, link.ends)) for link in links]
-        cut = self._flow([*self.pending, *links]) if self.pending else self._least_out(links, here)
-        is_beyond = not {end for pair in pairs for end in pair} <= set(here)
-        touches = any(end in before for link in links for end in link.ends)
-        self.pending += links
-        self.used.add(key)
-        self._joined(links)
-        after = Counter(map(self._root, self.chips))
-        if len(after) == len(here):
+        beyond = {end for pair in pairs for end in pair} - set(here)
+        onward = {self._root(end) for others in left.values() for x in others for end in x.ends}
+        cut = self._cut(links)
+        self._join(links)
+        if len(self._domains) == len(here) and not beyond & onward:
+            return None  # leads nowhere
+        if not key[0] and any(end in before for link in links for end in link.ends):
+            self.speed = self.least = None  # another network of the accelerators' own
+        self.ways.add_edges_from(link.nodes for link in links)
+        if len(self._domains) == len(here):
+            self.least = _least(self.least, cut)
             return None
-        self._require_alike(key[2], after)
-        forms: tuple[Form, ...] = ((NetworkKind.SWITCH, ()),)
-        if not is_beyond:
-            forms = self._forms(list(dict.fromkeys(before.values())), pairs)
+        self._require_alike(key[2])
+        forms = (_SWITCH,) if beyond else self._forms(list(dict.fromkeys(before.values())), pairs)
         if not forms:
-            forms = ((NetworkKind.SWITCH, ()),)
-            cut = self._through_others(key, links, pairs, cut)
-        found = self._tier(key, forms, cut, is_fresh=self.is_first or touches, before=before)
-        self.pending, self.settled, self.is_first = [], dict(self.domain), False
-        degree = Counter(end for pair in set(pairs) for end in pair)
-        return found._replace(links=1 if is_beyond else max(degree.values()))
-
-    def _tier(
-        self,
-        key: _Class,
-        forms: tuple[Form, ...],
-        cut: float | None,
-        *,
-        is_fresh: bool,
-        before: Mapping[str, str],
-    ) -> Tier:
-        self.least = _least(cut, None if is_fresh else self.least)
-        if is_fresh:
-            self.least = self.speed = _least(self.least, self._bus if key[0] == 2 else None)
-        is_switch = forms[0][0] is NetworkKind.SWITCH
-        thinner = self.speed / self.least if self.speed and self.least else 1.0
+            forms, cut = (_SWITCH,), self._through_others(key, links, pairs, cut)
+        self.least = _least(self.least, cut)
+        self.speed = self.speed or self.least
+        is_switch = forms[0] == _SWITCH
+        thinner = self.speed / self.least if is_switch and self.speed and self.least else 1.0
+        speed = self.speed if is_switch else self.least
         return Tier(
             name=key[2],
             forms=forms,
-            size=max(Counter(map(self._root, self.chips)).values()),
-            bandwidth=self.speed if is_switch else self.least,
-            oversubscription=max(1.0, thinner) if is_switch else 1.0,
-            latency=self._latency(key[0], before),
-            links=1,
-            is_inside=key[0] < 2,
+            size=max(self._domains.values()),
+            bandwidth=None if cut is None else speed,
+            oversubscription=max(1.0, thinner),
+            latency=self._latency(before),
+            is_inside=not key[0] or key[1] < 0,
         )
 
-    def _require_alike(self, name: str, after: Counter[str]) -> None:
-        """Domains have the same number of accelerators, and ranks that are written lie in one after the other."""
-        if len(sizes := set(after.values())) > 1:
-            said = " and ".join(map(str, sorted(sizes)))
-            self.document.refuse(
-                "FL514",
-                f"links '{name}' connect domains of {said} accelerators",
-                "every domain of a tier has as many: leave out what is not in use, or add its links",
-                name,
+    def _require_alike(self, name: str) -> None:
+        """Domains have as many accelerators, and ranks that are written lie in one after the other."""
+        wrong, domains = "", self._domains
+        if len(sizes := sorted(set(domains.values()))) > 1:
+            wrong = f"'{name}' connects {' or '.join(map(str, sizes))} accelerators"
+        elif self.is_ranked:
+            turns = sum(self._root(a) != self._root(b) for a, b in pairwise(self.chips))
+            wrong = (
+                f"ranks of one domain of '{name}' do not follow each other"
+                if turns >= len(domains)
+                else ""
             )
-        turns = sum(self._root(a) != self._root(b) for a, b in pairwise(self.chips))
-        if self.is_ranked and turns >= len(after):
-            self.document.refuse(
-                "FL514",
-                f"ranks that follow each other lie in different domains of '{name}'",
-                "number the ranks of a domain one after the other (annotation 'rank')",
-                name,
-            )
+        if wrong:
+            help_ = "all domains of a tier have as many accelerators, numbered one after the other"
+            self.document.refuse("FL514", wrong, help_, name)
 
     # How fast.
 
-    def _least_out(self, links: list[_Link], here: Mapping[str, int]) -> float | None:
+    def _cut(self, links: list[_Link]) -> float | None:
         """What one accelerator sends out of its domain over some links, where that is least."""
         sums: dict[str, float] = defaultdict(float)
         for link in links:
-            a, b = map(self._root, link.ends)
-            if a != b:
+            ends = set(map(self._root, link.ends))
+            for end in ends if len(ends) > 1 else ():
                 if link.bandwidth is None:
                     return None
-                sums[a] += link.bandwidth
-                sums[b] += link.bandwidth
-        return min((sums[d] / here[d] for d in here if d in sums), default=None)
-
-    def _flow(self, links: list[_Link]) -> float | None:
-        """What one accelerator sends to other domains through devices that join none of them alone."""
-        joined, self.domain = self.domain, dict(self.settled)
-        here = Counter(map(self._root, self.chips))
-        source = self._root(self.chips[0])
-        ways = networkx.DiGraph()
-        for link in links:
-            a, b = (
-                "others" if r in here and r != source else r for r in map(self._root, link.ends)
-            )
-            if link.bandwidth is None:
-                ways.clear()
-                break
-            for way in ((a, b), (b, a)):
-                before = ways.edges[way]["capacity"] if ways.has_edge(*way) else 0.0
-                ways.add_edge(*way, capacity=before + link.bandwidth)
-        self.domain = joined
-        if "others" not in ways or source not in ways:
-            return None
-        return float(networkx.maximum_flow_value(ways, source, "others")) / here[source]
+                sums[end] += link.bandwidth
+        return min(
+            (sums[d] / chips for d, chips in self._domains.items() if d in sums), default=None
+        )
 
     def _through_others(
         self, key: _Class, links: list[_Link], pairs: list[tuple[str, ...]], cut: float | None
     ) -> float | None:
         """What one accelerator sends where messages pass other domains: all links, by the mean of hops."""
-        if key[0] == 0:
-            self.document.refuse(
-                "FL517",
-                f"links '{key[2]}' between accelerators are no ring, no torus, and do not connect each with each",
-                "give them a switch, or the links of one of these",
-                key[2],
-            )
+        if not key[0]:
+            said = f"'{key[2]}' makes no ring, no torus, and does not connect each with each"
+            self.document.refuse("FL517", said, "connect accelerators so, or by switches", key[2])
         if cut is None:
             return None
-        part = networkx.Graph(pair for pair in pairs if pair[0] != pair[1])
-        part = part.subgraph(max(networkx.connected_components(part), key=len))
-        inside = [x for x, pair in zip(links, pairs, strict=True) if part.has_edge(*pair)]
-        chips = max(Counter(map(self._root, self.chips)).values())
-        moved = 2 * sum(link.bandwidth or 0.0 for link in inside) / chips
-        hops: float = networkx.average_shortest_path_length(part)
-        return min(cut, moved / hops)
+        domain = self._root(pairs[0][0])
+        inside = [(x, p) for x, p in zip(links, pairs, strict=True) if self._root(p[0]) == domain]
+        hops = networkx.average_shortest_path_length(
+            networkx.Graph(p for _, p in inside if p[0] != p[1])
+        )
+        moved = 2 * sum(x.bandwidth or 0.0 for x, _ in inside) / self._domains[domain]
+        return float(min(cut, moved / hops))
 
-    @cached_property
-    def _bus(self) -> float | None:
-        """What one accelerator sends to its host, if its links say so."""
-        sums: dict[str, float] = defaultdict(float)
-        for key, links in self.classes.items():
-            for link in links if key[0] == 1 else ():
-                for end in link.ends:
-                    sums[end] += math.nan if link.bandwidth is None else link.bandwidth
-        least = min((sums[chip] for chip in self.chips if chip in sums), default=math.nan)
-        return None if math.isnan(least) else least
-
-    def _latency(self, phase: int, before: Mapping[str, str]) -> float | None:
+    def _latency(self, before: Mapping[str, str]) -> float | None:
         """Of the links between two accelerators that only this tier connects; None if none says it."""
-        ways = networkx.Graph(
-            (a, b) for a, b in self.graph.edges if self._places[a] == self._places[b]
-        )
-        for key, links in self.classes.items():
-            if key in self.used or (phase == 2 and key[0] == 1):
-                ways.add_edges_from(link.nodes for link in links)
-        first = self.chips[0]
+        one, *others = self.chips
         other = next(
-            c
-            for c in self.chips
-            if before[c] != before[first] and self._root(c) == self._root(first)
+            c for c in others if before[c] != before[one] and self._root(c) == self._root(one)
         )
-        path = networkx.shortest_path(ways, first, other)
+        path = networkx.shortest_path(self.ways, one, other)
         said = [self.graph.edges[pair]["latency"] for pair in pairwise(path)]
         return sum(x for x in said if x is not None) if set(said) - {None} else None
 
@@ -346,19 +281,16 @@ class _Reader:
     def _forms(self, members: list[str], pairs: list[tuple[str, ...]]) -> tuple[Form, ...]:
         """The kinds that links between domains may be of, the same in every domain that they make."""
         beside: dict[str, set[str]] = defaultdict(set)
-        for a, b in pairs:
-            if a != b:
-                beside[a].add(b)
-                beside[b].add(a)
+        for a, b in [*pairs, *(pair[::-1] for pair in pairs)]:
+            beside[a] |= {b} - {a}
         parts: dict[str, list[str]] = defaultdict(list)
         for member in members:
             parts[self._root(member)].append(member)
-        found: list[Form] | None = None
+        found: list[tuple[Form, ...]] = []
         for part in parts.values():
             at = {member: i for i, member in enumerate(part)}
-            forms = list(_forms_of([{at[n] for n in beside[member]} for member in part]))
-            found = [f for f in forms if found is None or f in found]
-        return tuple(found or ())
+            found.append(tuple(_forms_of([{at[n] for n in beside[member]} for member in part])))
+        return tuple(form for form in found[0] if all(form in others for others in found))
 
 
 def _least(*speeds: float | None) -> float | None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from flint.cluster.load import PRESETS, find_cluster_file
 from flint.cluster.models import Cluster, Network, NetworkKind
-from flint.cluster.named import is_astrasim, load_cluster
+from flint.cluster.named import is_astrasim
 from flint.errors import FlintError
-from flint.tools.interop.infragraph.document import package
+from flint.tools.interop.infragraph.document import Said, package
 from flint.tools.interop.infragraph.read import CLUSTER, SIZE, UNLIMITED, read_cluster
-
-_Edge = dict[str, Any]
 
 
 def write_cluster(name: str, folder: Path | None = None) -> str:
@@ -23,130 +20,110 @@ def write_cluster(name: str, folder: Path | None = None) -> str:
     Raises FlintError FL511 without the package, FL519 for a cluster that no graph says.
     """
     package()
-    cluster, where = load_cluster(name), folder or Path()
     if is_astrasim(name):
-        _refuse(name, "it is a file of another program", "give a preset or a TOML file")
-    file = find_cluster_file(name)
-    is_preset = file.parent == PRESETS
-    reference = file.stem if is_preset else os.path.relpath(file.resolve(), where.resolve())
-    text = _text(_document(cluster, reference if is_preset else f"./{reference}"))
+        raise _unwritable(name, "it is a file of another program", "give a preset or a TOML file")
+    file, where = find_cluster_file(name), folder or Path()
+    cluster = Cluster.load(file)
+    reference = file.stem
+    if file.parent != PRESETS:
+        reference = os.path.join(".", os.path.relpath(file.resolve(), where.resolve()))
+    text = _text(_document(cluster, reference))
     read = read_cluster(where / f"{cluster.name}.yaml", text.encode())
     if read != cluster:
-        told = [n.name for n in cluster.network if n not in read.network] or ["its name"]
-        help_ = "tiers between hosts have switches, and are no faster than those inside them"
-        _refuse(name, f"what is read from it differs in {', '.join(told)}", help_)
+        other = [n.name for n in cluster.network if n not in read.network] or ["its name"]
+        said = f"what is read from it differs in {', '.join(other)}"
+        help_ = "tiers between hosts are switches, and those further out neither faster nor nearer"
+        raise _unwritable(name, said, help_)
     return text
 
 
-def _refuse(name: str, said: str, help_: str) -> None:
-    raise FlintError("FL519", f"{name} cannot be written as an InfraGraph: {said}", help=help_)
+def _unwritable(name: str, said: str, help_: str) -> FlintError:
+    return FlintError("FL519", f"{name} cannot be written as an InfraGraph: {said}", help=help_)
 
 
-def _text(document: dict[str, Any]) -> str:
+def _text(document: Said) -> str:
     import yaml
 
     return str(yaml.safe_dump(document, sort_keys=False))
 
 
-def _document(cluster: Cluster, reference: str) -> dict[str, Any]:
-    sizes = [n.size for n in cluster.network]
-    is_open = not sizes[-1]
-    if is_open:
-        sizes[-1] = 2 * (sizes[-2] if len(sizes) > 1 else 1)
-    first, *outer = cluster.network
-    notes = {CLUSTER: reference, **({SIZE: UNLIMITED} if is_open else {})}
+def _document(cluster: Cluster, reference: str) -> Said:
+    """What is without limit has two domains, and an annotation."""
+    tiers, sizes = cluster.network, [n.size for n in cluster.network]
+    notes = {CLUSTER: reference}
+    if not sizes[-1]:
+        sizes[-1], notes[SIZE] = 2 * (sizes[-2] if len(sizes) > 1 else 1), UNLIMITED
+    names = ["host", *(tier.name for tier in tiers[1:])]
+    outer = range(1, len(tiers))
     return {
         "name": cluster.name,
         "description": cluster.title,
-        "devices": [_host(cluster, first, sizes[0]), *([_switch()] if outer else [])],
-        "links": [_between(cluster.network, i, sizes) for i in range(1, len(sizes))],
+        "devices": [_host(cluster, sizes[0])]
+        + [_device("switch", [("asic", "switch", 1, "")])] * bool(outer),
+        "links": [_between(tiers, i, sizes) for i in outer],
         "instances": [
-            {"name": "host", "device": "host", "count": sizes[-1] // sizes[0]},
-            *(
-                {"name": tier.name, "device": "switch", "count": sizes[-1] // size}
-                for tier, size in zip(outer, sizes[1:], strict=True)
-            ),
+            {"name": name, "device": "switch" if i else "host", "count": sizes[-1] // sizes[i]}
+            for i, name in enumerate(names)
         ],
-        "edges": [e for i in range(1, len(sizes)) for e in _uplinks(cluster.network, i, sizes)],
+        "edges": [edge for i in outer for edge in _uplinks(names, i, sizes)],
         "annotations": {"graph": [{"attribute": k, "value": v} for k, v in notes.items()]},
     }
 
 
-def _host(cluster: Cluster, tier: Network, count: int) -> dict[str, Any]:
-    parts = [("xpu", cluster.chip.name, count, "xpu")]
-    links, edges = [_link(tier, *_inside(tier, count))], list(_own_edges(tier, count))
-    if tier.kind is NetworkKind.SWITCH:
-        parts.append(("fabric", f"switch of {tier.name}", 1, "switch"))
-    if len(cluster.network) > 1:
-        parts.append(("nic", "adapter", count, "nic"))
-        links.append({"name": "bus", "description": "to the adapter"})
-        edges.append(_edge({"component": "xpu"}, {"component": "nic"}, "bus", "one2one"))
-    return {
-        "name": "host",
-        "description": cluster.title,
-        "components": [
-            {"name": n, "description": text, "count": c, "choice": kind}
-            for n, text, c, kind in parts
-        ],
-        "links": links,
-        "edges": edges,
-    }
-
-
-def _switch() -> dict[str, Any]:
-    part = {"name": "asic", "description": "all ports", "count": 1, "choice": "switch"}
-    return {
-        "name": "switch",
-        "description": "switch",
-        "components": [part],
-        "links": [],
-        "edges": [],
-    }
-
-
-# Links.
-
-
-def _link(tier: Network, speed: float, latency: float) -> dict[str, Any]:
-    physical = {
-        "bandwidth": {"choice": "gigabytes_per_second", "gigabytes_per_second": speed / 1e9},
-        "latency": {"choice": "ns", "ns": latency},
-    }
-    return {"name": tier.name, "description": tier.name, "physical": physical}
-
-
-def _inside(tier: Network, count: int) -> tuple[float, float]:
-    """Bandwidth and latency of one link of the innermost tier."""
+def _host(cluster: Cluster, count: int) -> Said:
+    tier, parts = cluster.network[0], [("xpu", "xpu", count, cluster.chip.name)]
     speed, latency = tier.bandwidth_bytes_per_s.value / tier.oversubscription, tier.latency_ns.value
-    links = {NetworkKind.MESH: count - 1, NetworkKind.RING: min(2, count - 1)}.get(tier.kind, 1)
-    return speed / max(1, links), latency / (2 if tier.kind is NetworkKind.SWITCH else 1)
+    if tier.kind is NetworkKind.SWITCH:
+        latency /= 2
+        parts.append(("fabric", "switch", 1, ""))
+    elif tier.kind is not NetworkKind.TORUS:
+        speed /= count - 1 if tier.kind is NetworkKind.MESH else 2
+    links, edges = [_link(tier.name, speed, latency)], list(_own_edges(tier, count))
+    if len(cluster.network) > 1:
+        parts.append(("nic", "nic", count, ""))
+        links.append({"name": "bus"})
+        edges.append(_edge({"component": "xpu"}, {"component": "nic"}, "bus", "one2one"))
+    return {**_device("host", parts), "links": links, "edges": edges}
 
 
-def _between(tiers: tuple[Network, ...], i: int, sizes: list[int]) -> dict[str, Any]:
-    """The link from what a switch of tier `i` connects: an adapter of one chip, or a switch below."""
-    tier, is_first = tiers[i], i == 1
-    below = 0.0 if is_first else tiers[i - 1].latency_ns.value
-    speed = tier.bandwidth_bytes_per_s.value / tier.oversubscription
-    latency = max(0.0, tier.latency_ns.value - below) / 2
-    return _link(tier, speed * (1 if is_first else sizes[i - 1]), latency)
+def _device(name: str, parts: list[tuple[str, str, int, str]]) -> Said:
+    components = [
+        {"name": part, "choice": choice, "count": count} | ({"description": said} if said else {})
+        for part, choice, count, said in parts
+    ]
+    return {"name": name, "components": components, "links": [], "edges": []}
 
 
-def _uplinks(tiers: tuple[Network, ...], i: int, sizes: list[int]) -> Iterator[_Edge]:
-    many = sizes[i] // sizes[i - 1]
-    for domain in range(sizes[-1] // sizes[i]):
-        part = f"[{domain * many}:{(domain + 1) * many}]"
-        low = {"instance": f"host{part}", "component": "nic"}
-        if i > 1:
-            low = {"instance": f"{tiers[i - 1].name}{part}", "component": "asic"}
-        high = {"instance": f"{tiers[i].name}[{domain}]", "component": "asic"}
-        yield _edge(low, high, tiers[i].name, "many2many")
+def _link(name: str, speed: float, latency: float) -> Said:
+    bandwidth = {"choice": "gigabytes_per_second", "gigabytes_per_second": speed / 1e9}
+    return {
+        "name": name,
+        "physical": {"bandwidth": bandwidth, "latency": {"choice": "ns", "ns": latency}},
+    }
 
 
-def _edge(a: dict[str, str], b: dict[str, str], link: str, scheme: str) -> _Edge:
+def _edge(a: Said, b: Said, link: str, scheme: str) -> Said:
     return {"ep1": a, "ep2": b, "scheme": scheme, "link": link}
 
 
-def _own_edges(tier: Network, count: int) -> Iterator[_Edge]:
+def _between(tiers: tuple[Network, ...], i: int, sizes: list[int]) -> Said:
+    """The link from what a switch of tier `i` connects: the adapter of one chip, or a switch below."""
+    tier, below = tiers[i], tiers[i - 1].latency_ns.value if i > 1 else 0.0
+    speed = tier.bandwidth_bytes_per_s.value / tier.oversubscription
+    latency = max(0.0, tier.latency_ns.value - below) / 2
+    return _link(tier.name, speed * (sizes[i - 1] if i > 1 else 1), latency)
+
+
+def _uplinks(names: list[str], i: int, sizes: list[int]) -> Iterator[Said]:
+    many = sizes[i] // sizes[i - 1]
+    for domain in range(sizes[-1] // sizes[i]):
+        inside = f"{names[i - 1]}[{domain * many}:{(domain + 1) * many}]"
+        low = {"instance": inside, "component": "asic" if i > 1 else "nic"}
+        high = {"instance": f"{names[i]}[{domain}]", "component": "asic"}
+        yield _edge(low, high, names[i], "many2many")
+
+
+def _own_edges(tier: Network, count: int) -> Iterator[Said]:
     """Links of accelerators to their switch, or to each other."""
     if tier.kind in (NetworkKind.SWITCH, NetworkKind.MESH):
         other = "fabric" if tier.kind is NetworkKind.SWITCH else "xpu"
