@@ -67,8 +67,7 @@ def _points(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
 def load(group: str, name: str, kind: type = object) -> Any:
     """The object of type `kind` that an entry point names.
 
-    Raises FlintError FL880 if two packages add that name, FL881 if none does, FL882 if it cannot be
-    imported, or is of another type.
+    Raises FlintError FL880 if two packages add it, FL881 if none does, FL882 if it cannot be imported or is of another type.
     """
     points = _points(group).get(name, ())
     if not points:

@@ -245,6 +245,10 @@ def test_latencies_ranks_and_what_lends(tmp_path: Path) -> None:
     path.write_text(as_yaml(document))
     with pytest.raises(FlintError, match="FL514.*ranks of one domain"):
         load_cluster(path)
+    document["annotations"]["nodes"][0]["attributes"][0]["value"] = "first"
+    path.write_text(as_yaml(document))
+    with pytest.raises(FlintError, match="FL514.*not 0 to 3"):
+        load_cluster(path)
 
 
 def broken(change: Callable[[dict[str, Any]], object]) -> str:
@@ -260,6 +264,8 @@ def broken(change: Callable[[dict[str, Any]], object]) -> str:
         ("devices: [", "FL510", "is not an InfraGraph", 0),
         ("devices: &a [*a]", "FL510", "aliases", 0),
         (broken(lambda d: d["edges"][0].update(scheme="ring")), "FL510", "scheme ring", 0),
+        (broken(lambda d: d["instances"][1].update(name="box")), "FL510", "have one name", 0),
+        (broken(lambda d: d["devices"][0]["components"][1].update(name="sw", choice="device")), "FL512", "xpu", 1),
         (broken(lambda d: d["edges"][0].update(link="x")), "FL512", "no link called x", 1),
         (broken(lambda d: d["edges"][0]["ep1"].update(component="nci")), "FL512", "did you mean 'nic'", 1),
         (broken(lambda d: d["edges"][0]["ep1"].update(instance="box[2]")), "FL512", "part of 2 called box[2]", 1),

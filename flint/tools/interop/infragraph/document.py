@@ -120,6 +120,12 @@ class _Expansion:
     def __init__(self, document: Document) -> None:
         self.document, self.graph, self.added = document, document.graph, 0
         self.devices = {d.name: d for d in document.said.devices}
+        for owner in (document.said, *document.said.devices):
+            parts = owner.components if owner is not document.said else owner.instances
+            if len(self._parts(owner)) < len(parts) or len(self.devices) < len(
+                document.said.devices
+            ):
+                raise ValueError(f"two devices, or two parts of '{owner.name}', have one name")
 
     def add(self, owner: Said, inside: str) -> None:
         """The components and edges of a device, or of the whole, whose names begin with `inside`."""
@@ -177,6 +183,8 @@ class _Expansion:
             which = self._picked(element, count)
             found = [f"{f}{name}.{i}." for f in found for i in which]
             owner = self.devices.get(device)
+        if owner:
+            raise ValueError(f"an edge ends at device '{owner.name}', not at a component of it")
         return [f[:-1] for f in found]
 
     def _picked(self, element: str, count: int) -> range:

@@ -63,8 +63,11 @@ class _Reader:
         if len(self.chips) < 2:
             self._unreached(f"accelerators (components with choice: xpu): {len(self.chips)}")
         ranks = [self.graph.nodes[c].get("rank") for c in self.chips]
-        self.is_ranked = None not in ranks
+        self.is_ranked = set(ranks) != {None}
         if self.is_ranked:
+            if set(ranks) != set(map(str, range(len(ranks)))):
+                said = f"annotations 'rank' of accelerators are not 0 to {len(ranks) - 1}"
+                document.refuse("FL514", said, "number all of them, or none", "rank")
             self.chips.sort(key=lambda chip: int(self.graph.nodes[chip]["rank"]))
         self.hosts = {self.graph.nodes[c]["inside"] for c in self.chips}
         self.domain: dict[str, str] = {}
@@ -129,24 +132,22 @@ class _Reader:
         away = networkx.multi_source_dijkstra_path_length(ways, near, weight=None) if near else {}
         bus = ""
         for a, b, data in self.graph.edges(data=True):
-            ends, name, inside = (
-                (self._places[a], self._places[b]),
-                data["link"],
-                self._host(a) == self._host(b),
-            )
+            ends, name = (self._places[a], self._places[b]), data["link"]
+            inside = self._host(a) == self._host(b)
             if inside and name not in self._own:
                 name = bus = bus or name  # one for all, and only of accelerators
             if ends[0] != ends[1] and (
                 name != bus or not inside or self.is_chip.intersection(ends)
             ):
-                key = (name not in self._direct, -1 if inside else max(away[e] for e in ends), name)
+                direct = self._own if inside else self._direct
+                key = (name not in direct, -1 if inside else max(away[e] for e in ends), name)
                 found[key].append(_Link(ends, (a, b), data["bandwidth"]))
         return found
 
     @cached_property
     def _direct(self) -> set[str]:
-        """Names of links that end at accelerators, or at their own switches and ports, but no bus."""
-        return self._own | {
+        """Names of links between devices that end at accelerators, or at their own switches and ports."""
+        return {
             name
             for a, b, name in self.graph.edges(data="link")
             if self._host(a) != self._host(b) and {a, b} & {self._places[a], self._places[b]}
@@ -225,11 +226,8 @@ class _Reader:
             wrong = f"'{name}' connects {' or '.join(map(str, sizes))} accelerators"
         elif self.is_ranked:
             turns = sum(self._root(a) != self._root(b) for a, b in pairwise(self.chips))
-            wrong = (
-                f"ranks of one domain of '{name}' do not follow each other"
-                if turns >= len(domains)
-                else ""
-            )
+            if turns >= len(domains):
+                wrong = f"ranks of one domain of '{name}' do not follow each other"
         if wrong:
             help_ = "all domains of a tier have as many accelerators, numbered one after the other"
             self.document.refuse("FL514", wrong, help_, name)

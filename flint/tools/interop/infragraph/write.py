@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from flint.cluster.formats import ClusterFormat
 from flint.cluster.load import PRESETS, find_cluster_file
 from flint.cluster.models import Cluster, Network, NetworkKind
 from flint.cluster.named import is_astrasim
@@ -148,3 +150,10 @@ def _ring(size: int, stride: int, count: int) -> Iterator[tuple[str, str]]:
         end = start + size * stride
         yield f"{start}:{end - stride}", f"{start + stride}:{end}"
         yield f"{end - stride}:{end}", f"{start}:{start + stride}"
+
+
+#: Keys that only InfraGraph's documents have.
+_KEYS = re.compile(
+    rb'^[\s{]*"?(infragraph|infrastructure|devices|instances|components)"?\s*:', re.MULTILINE
+)
+FORMAT = ClusterFormat(lambda data: bool(_KEYS.search(data)), read_cluster, write_cluster)
