@@ -85,8 +85,8 @@ def _network(document: Document, at: int, tiers: list[Tier], base: Cluster) -> N
         links = sum(min(2, size - 1) for size in shape)
         wrap = lender.torus_wrap_multiple if lender else max(shape)
         own |= {"torus_shape": shape, "torus_dimensions": len(shape), "torus_wrap_multiple": wrap}
-    if kind is not NetworkKind.SWITCH:
-        own["links"] = links
+    if kind is not NetworkKind.SWITCH and not (lender and lender.size == tier.size):
+        own["links"] = max(1, links)
     source = f"{document.path.name}: link {tier.name}"
     if tier.bandwidth is not None:
         speed = tier.bandwidth / (links if kind is NetworkKind.TORUS else 1)
@@ -97,7 +97,8 @@ def _network(document: Document, at: int, tiers: list[Tier], base: Cluster) -> N
     elif lender:
         own["bandwidth_bytes_per_s"] = _as(lender.bandwidth_bytes_per_s, lender, base)
         if kind is NetworkKind.MESH:  # of as many links as there are others
-            own["bandwidth_bytes_per_s"]["value"] *= links / lender.links
+            others = base.members[base.network.index(lender)] - 1
+            own["bandwidth_bytes_per_s"]["value"] *= max(1, links) / max(1, others)
     else:
         said = f"link '{tier.name}' states no bandwidth, and {base.name} has no such tier"
         document.refuse(
