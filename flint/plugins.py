@@ -7,6 +7,7 @@ A package names its objects in its pyproject.toml, under `[project.entry-points.
 - `flint.stand_ins`: modules that stand in for packages of CUDA while a PyTorch script is recorded;
 - `flint.readers`: formats of `flint import`;
 - `flint.chip_families`: tables of chips in cluster files, with their prices;
+- `flint.cluster_formats`: files of other programs that are read as clusters;
 - `flint.sharding_rules`: rules for custom calls, by `custom_call:NAME`;
 - `flint.documents`: types of what these commands print with `--json`: `flint schema` has their schemas;
 - `flint.api`: names of the package `flint` (`explore`) and methods of its classes (`Trace.diff`).
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 COMMANDS, STAND_INS, READERS = "flint.commands", "flint.stand_ins", "flint.readers"
 CHIP_FAMILIES, SHARDING_RULES = "flint.chip_families", "flint.sharding_rules"
-API, DOCUMENTS = "flint.api", "flint.documents"
+API, DOCUMENTS, CLUSTER_FORMATS = "flint.api", "flint.documents", "flint.cluster_formats"
 _DISTRIBUTION = "flint-ir"
 #: Packages of which a warning was printed, for the processes that this one starts.
 _WARNED = "FLINT_WARNED_OF"
@@ -66,8 +67,7 @@ def _points(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
 def load(group: str, name: str, kind: type = object) -> Any:
     """The object of type `kind` that an entry point names.
 
-    Raises FlintError FL880 if two packages add that name, FL881 if none does, FL882 if it cannot be
-    imported, or is of another type.
+    Raises FlintError FL880 if two packages add it, FL881 if none does, FL882 if it cannot be imported or is of another type.
     """
     points = _points(group).get(name, ())
     if not points:

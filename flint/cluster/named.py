@@ -1,4 +1,4 @@
-"""The cluster that a user names: a preset, a TOML file, or ASTRA-sim's files."""
+"""The cluster that a user names: a preset, a TOML file, or another program's file."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ def is_astrasim(cluster: str | os.PathLike[str]) -> bool:
 def load_cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
     """The cluster that a user names: "h100-dgx", "ours.toml", "network.yml" or a Cluster.
 
-    ASTRA-sim's network file is read with the system.json beside it. Raises FlintError FL701 for a
-    file or a changed Cluster that cannot be used, FL702 for a name that no preset has, or something that is not a name, and
-    FL706 for ASTRA-sim's files.
+    What a YAML file holds decides what reads it. Raises FlintError FL701 for a file or a changed Cluster that
+    cannot be used, FL702 for a name that no preset has, or something that is not a name, and FL706 for ASTRA-sim's files.
     """
     if isinstance(cluster, Cluster):
         return cluster.checked()
@@ -35,7 +34,6 @@ def load_cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
         )
     if not is_astrasim(cluster):
         return Cluster.load(cluster if isinstance(cluster, str) else Path(cluster))
-    from flint.cluster.astrasim.files import read_astrasim
+    from flint.cluster.formats import read_other
 
-    path = Path(cluster)
-    return read_astrasim(path, path.with_name("system.json"))
+    return read_other(Path(cluster))

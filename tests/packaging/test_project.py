@@ -80,6 +80,7 @@ def test_every_dependency_is_imported_and_every_import_is_declared() -> None:
     # The last ones are found where they are installed.
     optional = {"accelerate", "jax", "jaxlib", "torch", "scalesim", "zstandard"}
     # What exploration needs beyond its search and workers is asked for where it is used.
+    optional |= {"infragraph", "yaml"}  # the extra names both
     optional |= {"mcp", "anyio"}  # the second comes with the first
     optional |= {"dask", "distributed", "optuna", "pyarrow", "pandas", "polars"}
     declared = {IMPORT_NAMES.get(r, r) for r in required} | optional | {"flint"}

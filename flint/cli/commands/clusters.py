@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from flint.cli.console import print_json, print_result, print_text
+from flint.cli.console import print_json, print_note, print_result, print_text
 from flint.cli.exits import guarded
-from flint.cli.options import READS, Json, Quiet, Verbose
+from flint.cli.options import READS, Force, Json, Quiet, Verbose, Writes
 from flint.cluster.constants import numbers
+from flint.io.outputs import OutputKind, write_output
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,7 +52,9 @@ def list_(json_: Json = False, quiet: Quiet = False, verbose: Verbose = 0) -> No
 def show(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="A cluster, a TOML file, or ASTRA-sim's .yml."),
+        typer.Argument(
+            metavar="NAME", help="A cluster, a TOML file, a graph, or ASTRA-sim's .yml."
+        ),
         READS,
     ],
     json_: Json = False,
@@ -75,6 +79,44 @@ def show(
         print_text(cluster.notes)
     print_text(f"{trust} (stack {usual.name})")
     _print_table(_SHOW, numbers(cluster.model_dump(mode="json", exclude_defaults=True)))
+
+
+@clusters.command("export")
+@guarded
+def export(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A preset, or a TOML file."), READS],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="File to write (default: stdout)."),
+        Writes(OutputKind.CLUSTER),
+    ] = None,
+    infragraph: Annotated[
+        bool, typer.Option("--infragraph", help="As an InfraGraph document, in YAML.")
+    ] = False,
+    force: Force = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Write a cluster as a file of another program, which -c reads again."""
+    from flint.cluster.formats import write_other
+    from flint.cluster.models import Cluster
+    from flint.errors import FlintError
+
+    if not infragraph:
+        raise FlintError("FL218", "clusters export needs a format", help="add --infragraph")
+    if json_ and output is None:
+        raise FlintError("FL218", "--json prints on stdout as well", help="add -o FILE")
+    text = write_other("infragraph", name, output and output.parent)
+    if output is None:
+        print_text(text, end="")
+        return
+    write_output(output, text.encode(), OutputKind.CLUSTER, force=force)
+    if json_:
+        document: ClustersDocument = {"schema": SCHEMA, "cluster": Cluster.load(name)}
+        print_json(document)
+    else:
+        print_note(f"{output}: {name}", quiet=quiet)
 
 
 @clusters.command("stacks")

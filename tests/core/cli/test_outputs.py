@@ -117,7 +117,7 @@ def test_no_option_of_any_command_replaces_a_foreign_file(
     files = ["train.csv", "given.flint", "link"] if role.kind else ["folder"]
     arguments = arguments_of(name, option)
     for file in files:
-        done = CliRunner().invoke(app, [name, *arguments, option, file])
+        done = CliRunner().invoke(app, [*name.split(), *arguments, option, file])
         assert done.exit_code == 2 and "error[FL50" in done.stderr, done.stderr
     assert {p.name for p in tmp_path.rglob("*")} - {"__pycache__"} == {
         *("given", "train.csv", "given.flint", "folder", "notes", "link")

@@ -1,0 +1,1 @@
+"""Clusters as InfraGraph documents (Keysight's `infragraph`, which belongs to Chakra's working group)."""
