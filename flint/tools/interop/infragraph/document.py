@@ -74,20 +74,25 @@ def read_document(path: Path, data: bytes) -> Document:
         body, notes = _parts(text)
         said.deserialize(body)
         annotation.deserialize(notes)
-        found = Document(path, text, said, _attributes(annotation.graph), networkx.Graph())
-        _Expansion(found).add(said, "")
-        for node in annotation.nodes or ():
-            name = re.sub(r"\[(\d+)\]", r".\1.", node.name).strip(".")
-            if name in found.graph:
-                found.graph.nodes[name].update(_attributes(node.attributes))
-        return found
-    except FlintError:
-        raise
     except Exception as error:  # the package raises whatever it meets
-        what = " ".join(str(error).split())[:300] or type(error).__name__
-        help_ = "give what Infrastructure.serialize() of the package infragraph writes"
-        said = f"{path.name} is not an InfraGraph: {what}"
-        raise FlintError("FL510", said, place=str(path), help=help_) from error
+        raise _no_graph(path, error) from error
+    found = Document(path, text, said, _attributes(annotation.graph), networkx.Graph())
+    try:
+        _Expansion(found).add(said, "")
+    except ValueError as error:
+        raise _no_graph(path, error) from error
+    for node in annotation.nodes or ():
+        name = re.sub(r"\[(\d+)\]", r".\1.", node.name).strip(".")
+        if name in found.graph:
+            found.graph.nodes[name].update(_attributes(node.attributes))
+    return found
+
+
+def _no_graph(path: Path, error: Exception) -> FlintError:
+    what = " ".join(str(error).split())[:300] or type(error).__name__
+    help_ = "give what Infrastructure.serialize() of the package infragraph writes"
+    said = f"{path.name} is not an InfraGraph: {what}"
+    return FlintError("FL510", said, place=str(path), help=help_)
 
 
 def _new(*names: str) -> list[Said]:
