@@ -144,6 +144,7 @@ class _Builder:
     def _leaves(self, ranks: Sequence[int], tier: int) -> list[list[int]]:
         """The ranks on each leaf: at most `LEAF_PORTS`, all of one domain of the tier."""
         apart: list[Hashable] = []
+        ranks = sorted(ranks, key=lambda rank: self.place[rank][::-1].tolist())  # node by node
         for rank in ranks:
             place = self.place[rank].tolist()
             rail = tuple(place[:tier]) if self.topology is Cabling.RAIL else ()

@@ -95,6 +95,12 @@ def test_rails_join_chips_with_the_same_place_in_their_nodes() -> None:
     near = physical_network(placed("data=16,model=8"), Cabling.FAT_TREE)
     leaf_of = {k.one: k.other for k in near.links if k.one < 128 and k.bytes_per_s < 100e9}
     assert len({leaf_of[d] for d in range(LEAF_PORTS)}) == 1
+    turned = placed(
+        "data=8,model=16", mapping="data=nvlink,model=ib"
+    )  # the slower axis is in nodes
+    near = physical_network(turned, Cabling.FAT_TREE)
+    leaf_of = {k.one: k.other for k in near.links if k.one < 128 and k.bytes_per_s < 100e9}
+    assert all(leaf_of[d] == leaf_of[d % 16] for d in range(128))
 
 
 def test_a_slice_of_a_torus_has_its_rings() -> None:
