@@ -147,10 +147,11 @@ class TensorSize(StrEnum):
 
 
 class GroupForm(StrEnum):
-    """How a node says who takes part in its collective."""
+    """How a node says who takes part in its collective; p2p: collectives are messages."""
 
     NAMES = "names"
     DIMS = "dims"
+    P2P = "p2p"
 
 
 MeshText = Annotated[
@@ -181,7 +182,11 @@ TensorSizeChoice = Annotated[
     TensorSize, typer.Option("--tensor-size", help="Bytes of operands and results, or of results.")
 ]
 GroupsChoice = Annotated[
-    GroupForm, typer.Option("--groups", help="Name communicator groups, or flag mesh dimensions.")
+    GroupForm,
+    typer.Option(
+        "--groups",
+        help="Name communicator groups, flag mesh dimensions, or write collectives as sends and receives (p2p).",
+    ),
 ]
 Link = Annotated[bool, typer.Option("--link", help="Hard-link ranks with equal bytes.")]
 

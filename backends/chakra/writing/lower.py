@@ -62,6 +62,7 @@ class Names:
 
     groups: GroupNumbers
     use_dimensions: bool = False
+    as_messages: bool = False  #: collectives are sends and receives
     producers_only: bool = False  #: data_deps name what is read, and order is in ctrl_deps
     tags: dict[Hashable, int] = field(default_factory=dict)
 
@@ -108,21 +109,25 @@ def lower(program: Program, names: Names, duration_ns: Float64s | None = None) -
     `duration_ns` has one entry a row.
     """
     nodes = expand(program)
-    split = program.collective[nodes.row] == Collective.PERMUTE
-    copies = 1 + split.astype(np.int64)
+    exchanges = _exchanges(program, names)
+    copies = np.maximum(2 * exchanges[nodes.row], 1)
     origin = np.repeat(np.arange(len(nodes)), copies)
-    is_second = np.zeros(len(origin), dtype=np.bool_)
-    is_second[1:] = origin[1:] == origin[:-1]
+    within = np.arange(len(origin)) - np.repeat(np.cumsum(copies) - copies, copies)
     row = nodes.row[origin]
-    types = _node_types(program, row, is_second)
+    types = _node_types(program, row, exchanges, within)
     dep_start, deps = _copy_dependencies(nodes, origin, np.cumsum(copies) - 1)
+    if names.as_messages:
+        from flint.backends.chakra.writing.messages import waits_of_steps
+
+        waits = waits_of_steps(program, row, within)
+        dep_start, deps = with_pairs(dep_start, deps, *waits)
     stream = _streams(program, row, types)
     after = _before(dep_start, deps, stream)
     if not names.producers_only:
         later = np.flatnonzero(after >= 0)
         dep_start, deps = with_pairs(dep_start, deps, later, after[later])
         after = np.full(len(row), -1, dtype=np.int64)
-    slots, slot, flags, dimensions = _ends(program, names, row, types)
+    slots, slot, flags, dimensions = _ends(program, names, row, types, within)
     return LoweredNodes(
         type=types,
         row=row,
@@ -130,7 +135,7 @@ def lower(program: Program, names: Names, duration_ns: Float64s | None = None) -
         deps=deps,
         after=after,
         comm_type=_comm_types(program)[program.collective[row]],
-        comm_bytes=_comm_bytes(program)[row],
+        comm_bytes=_comm_bytes(program, names)[row],
         tag=_tags(program, names, row, types),
         slot=slot,
         slots=slots,
@@ -199,16 +204,28 @@ def _last_of(mine: Int64s, owner: Int64s, deps: Int64s, count: int) -> Int64s:
     return found
 
 
-def _node_types(program: Program, row: Int32s, is_second: NDArray[np.bool_]) -> NDArray[np.uint8]:
+def _exchanges(program: Program, names: Names) -> Int64s:
+    """For each row, as how many pairs of a send and a receive it is written; 0 for what is one node."""
+    found: Int64s = (program.collective == Collective.PERMUTE).astype(np.int64)
+    if names.as_messages:
+        from flint.backends.chakra.writing.messages import messages_of
+
+        found += messages_of(program).steps
+    return found
+
+
+def _node_types(
+    program: Program, row: Int32s, exchanges: Int64s, within: Int64s
+) -> NDArray[np.uint8]:
     table = np.zeros(len(Kind), dtype=np.uint8)
     table[Kind.COMPUTE] = NodeType.COMP
     table[Kind.COLLECTIVE] = NodeType.COMM_COLL
     table[Kind.SEND] = NodeType.COMM_SEND
     table[Kind.RECV] = NodeType.COMM_RECV
     types: NDArray[np.uint8] = table[program.kind[row]]
-    permutes = program.collective[row] == Collective.PERMUTE
-    types[permutes] = NodeType.COMM_SEND
-    types[permutes & is_second] = NodeType.COMM_RECV
+    exchanged = exchanges[row] > 0
+    types[exchanged] = NodeType.COMM_SEND
+    types[exchanged & (within % 2 == 1)] = NodeType.COMM_RECV
     for (
         op,
         node_type,
@@ -243,9 +260,13 @@ def _comm_types(program: Program) -> NDArray[np.uint8]:
     return table
 
 
-def _comm_bytes(program: Program) -> Int64s:
-    """For each row, comm_size: the bytes of the rank's input, or its part of a broadcast."""
+def _comm_bytes(program: Program, names: Names) -> Int64s:
+    """For each row, comm_size: the bytes of the rank's input, its part of a broadcast, or a message's."""
     sizes = program.comm_bytes.copy()
+    if names.as_messages:
+        from flint.backends.chakra.writing.messages import messages_of
+
+        sizes = messages_of(program).num_bytes
     for row in np.flatnonzero(program.collective == Collective.BROADCAST):
         members = program.groups[program.group[row]].size(program.mesh)
         sizes[row] = -(-sizes[row] // members)
@@ -253,7 +274,7 @@ def _comm_bytes(program: Program) -> Int64s:
 
 
 def _ends(
-    program: Program, names: Names, row: Int32s, types: NDArray[np.uint8]
+    program: Program, names: Names, row: Int32s, types: NDArray[np.uint8], within: Int64s
 ) -> tuple[tuple[Slot, ...], Int32s, tuple[tuple[bool, ...], ...], Int32s]:
     """Slots and dimension flags, and which of them each node has."""
     slots: list[Slot] = []
@@ -273,9 +294,16 @@ def _ends(
             slots.append(Slot(names.groups.of_ranks(group), is_group=True))
     for node_type in (NodeType.COMM_SEND, NodeType.COMM_RECV):
         in_route = types == node_type
-        for index in _in_order_of_use(program.route[row[in_route]]):
+        for index in _in_order_of_use(program.route[row[in_route & (program.route[row] >= 0)]]):
             slot[in_route & (program.route[row] == index)] = len(slots)
             slots.append(Slot(_peers(program, index, node_type), is_group=False))
+    if names.as_messages:
+        from flint.backends.chakra.writing.messages import ends_of
+
+        parts = communicates(types) & (slot < 0)
+        for where, values in ends_of(program, row, within, parts):
+            slot[where] = len(slots)
+            slots.append(Slot(values, is_group=False))
     return tuple(slots), slot, tuple(flags), dimensions
 
 

@@ -107,7 +107,7 @@ def write(
     `tensor_size`: `total` bytes read and written (ASTRA-sim master), or `output` bytes written
     (its branch chakra_main_paper). `groups`: `names` numbers every group (pg_name), `dims` says
     which network dimensions a collective over whole axes spans (involved_dim), and numbers the
-    rest. `link`: ranks of equal bytes become hard links where the file system has them. `keep`: what
+    rest, `p2p` writes collectives as sends and receives. `link`: ranks of equal bytes become hard links where the file system has them. `keep`: what
     workload.flint holds, where `workload` is a coarser form of it made for writing.
     `timing`: what a cluster says; without it durations are 0 and the hardware made up.
 
@@ -117,13 +117,13 @@ def write(
     (ASTRA-sim ignores group files under this path), FL506 (another process writes there).
     """
     _check_option("tensor_size", tensor_size, ("total", "output"))
-    _check_option("groups", groups, ("names", "dims"))
+    _check_option("groups", groups, ("names", "dims", "p2p"))
     _check_prefix(prefix)
     target = Path(directory)
     refuse_ignored_path(target)
     selected = select_ranks(ranks, workload)
     only = tensor_size == "output"  # who adds up what producers write
-    names = Names(GroupNumbers(workload.mesh), groups == "dims", producers_only=only)
+    names = Names(GroupNumbers(workload.mesh), groups == "dims", groups == "p2p", only)
     metadata = {"mesh": str(workload.mesh), "producer": "flint", "schema": SCHEMA}
     header = metadata_record({**metadata, "tensor_size": tensor_size})
     classes = _classes(workload, selected, names, header, tensor_size, timing)
