@@ -9,12 +9,12 @@ from flint.cluster.models import Cluster
 from flint.errors import FlintError
 
 #: Endings of ASTRA-sim's network files.
-_ASTRASIM = (".yml", ".yaml")
+_YAML = (".yml", ".yaml")
 
 
-def is_astrasim(cluster: str | os.PathLike[str]) -> bool:
-    """Whether a name is that of ASTRA-sim's network file."""
-    return str(cluster).lower().endswith(_ASTRASIM)
+def is_yaml(cluster: str | os.PathLike[str]) -> bool:
+    """Whether a name is that of another program's file: ASTRA-sim's network, or a graph."""
+    return str(cluster).lower().endswith(_YAML)
 
 
 def load_cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
@@ -32,7 +32,7 @@ def load_cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
             help='give the name of a preset ("h100-dgx"), the path of a TOML file, or a '
             "flint.Cluster",
         )
-    if not is_astrasim(cluster):
+    if not is_yaml(cluster):
         return Cluster.load(cluster if isinstance(cluster, str) else Path(cluster))
     from flint.cluster.formats import read_other
 

@@ -18,7 +18,7 @@ from flint.backends.chakra.checking.findings import MAX_PER_CODE, CheckReport, F
 from flint.backends.chakra.checking.listed_files import FileNumber, ListedFiles
 from flint.backends.chakra.checking.liveness import Deadlock, Situation, examine, examine_unbuffered
 from flint.backends.chakra.checking.messages import AllMessages, find_exchange, report_overtaking
-from flint.backends.chakra.reading.kinds import GroupCodes, Remark
+from flint.backends.chakra.reading.kinds import ROOFLINE, GroupCodes, Remark
 from flint.backends.chakra.reading.parser import TraceParser
 from flint.backends.chakra.reading.reader import is_compressed, read_bytes, unpack
 from flint.backends.chakra.reading.trace_class import AT, TraceClass
@@ -278,9 +278,8 @@ def _note(remark: Remark, count: int) -> str:
     nodes = plural(count, "node")
     if remark.stored:
         return f"{remark.attribute} is stored {remark.text} ({nodes}); it is 0, as all feeders read"
-    if remark.attribute in ("is_cpu_op", "remote memory"):
-        return f"{remark.attribute} {remark.text} ({nodes})"
-    return f"{remark.attribute} {remark.text} ({nodes}), which matters only with the roofline on"
+    matters = ", which matters only with the roofline on" if remark.attribute in ROOFLINE else ""
+    return f"{remark.attribute} {remark.text} ({nodes}){matters}"
 
 
 # Whether traces end at the times that they have: a run by the rules of ASTRA-sim, with the network.yml and

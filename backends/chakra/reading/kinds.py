@@ -53,7 +53,7 @@ _REQUIRED = {
 _MEMORY = (NodeType.MEM_LOAD, NodeType.MEM_STORE)
 _REMOTE = "is loaded or stored: ASTRA-sim stops unless its memory file has some"
 #: What the roofline divides by each other, and the finding where it is below 1.
-_ROOFLINE = {"num_ops": "zero-num-ops", "tensor_size": "zero-tensor-size"}
+ROOFLINE = {"num_ops": "zero-num-ops", "tensor_size": "zero-tensor-size"}
 #: How nodes begin that are what a host was measured to do.
 _HOST_NODE = "COMP_NODE host."
 _OF_HOST = (
@@ -200,7 +200,7 @@ def _examine_work(
     remarks: list[Remark],
 ) -> None:
     """Work of a computation, which only the roofline reads."""
-    for name, zero in _ROOFLINE.items():
+    for name, zero in ROOFLINE.items():
         value = _number(node, name)
         if name not in node.attributes:
             if has_roofline:

@@ -244,7 +244,7 @@ class Encoder:
             parts.append(integer_attribute("num_ops", "int64_val", max(flops, 1)))
             parts.append(integer_attribute("tensor_size", "uint64_val", max(moved, least_bytes)))
         elif nodes.type[node] < NodeType.COMP:
-            moved = int(remote_bytes(self._program)[row])
+            moved = remote_bytes(self._program, row)
             parts.append(integer_attribute("tensor_size", "uint64_val", moved))
         else:
             if nodes.type[node] == NodeType.COMM_COLL:

@@ -17,6 +17,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,9 @@ from flint.backends.chakra.writing.simulator_files import (
 from flint.ir.arrays import Float64s
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Int32s, Int64s, Kind, Program
+
+if TYPE_CHECKING:
+    from flint.backends.chakra.writing.messages import RingMessages
 
 _COMM_TYPES = {
     Collective.ALL_REDUCE: CommType.ALL_REDUCE,
@@ -109,25 +113,25 @@ def lower(program: Program, names: Names, duration_ns: Float64s | None = None) -
     `duration_ns` has one entry a row.
     """
     nodes = expand(program)
-    exchanges = _exchanges(program, names)
+    rings = _rings(program) if names.as_messages else None
+    exchanges = (program.collective == Collective.PERMUTE) + (rings.steps if rings else 0)
     copies = np.maximum(2 * exchanges[nodes.row], 1)
     origin = np.repeat(np.arange(len(nodes)), copies)
     within = np.arange(len(origin)) - np.repeat(np.cumsum(copies) - copies, copies)
     row = nodes.row[origin]
     types = _node_types(program, row, exchanges, within)
     dep_start, deps = _copy_dependencies(nodes, origin, np.cumsum(copies) - 1)
-    if names.as_messages:
-        from flint.backends.chakra.writing.messages import waits_of_steps
-
-        waits = waits_of_steps(program, row, within)
-        dep_start, deps = with_pairs(dep_start, deps, *waits)
+    if rings is not None:
+        dep_start, deps = with_pairs(dep_start, deps, *rings.waits(row, within))
     stream = _streams(program, row, types)
     after = _before(dep_start, deps, stream)
     if not names.producers_only:
         later = np.flatnonzero(after >= 0)
         dep_start, deps = with_pairs(dep_start, deps, later, after[later])
         after = np.full(len(row), -1, dtype=np.int64)
-    slots, slot, flags, dimensions = _ends(program, names, row, types, within)
+    slots, slot, flags, dimensions = _ends(program, names, row, types)
+    if rings is not None:
+        slots += _ring_ends(rings, row, within, types, slot, len(slots))
     return LoweredNodes(
         type=types,
         row=row,
@@ -135,7 +139,7 @@ def lower(program: Program, names: Names, duration_ns: Float64s | None = None) -
         deps=deps,
         after=after,
         comm_type=_comm_types(program)[program.collective[row]],
-        comm_bytes=_comm_bytes(program, names)[row],
+        comm_bytes=_comm_bytes(program, rings)[row],
         tag=_tags(program, names, row, types),
         slot=slot,
         slots=slots,
@@ -204,14 +208,26 @@ def _last_of(mine: Int64s, owner: Int64s, deps: Int64s, count: int) -> Int64s:
     return found
 
 
-def _exchanges(program: Program, names: Names) -> Int64s:
-    """For each row, as how many pairs of a send and a receive it is written; 0 for what is one node."""
-    found: Int64s = (program.collective == Collective.PERMUTE).astype(np.int64)
-    if names.as_messages:
-        from flint.backends.chakra.writing.messages import messages_of
+def _rings(program: Program) -> RingMessages:
+    from flint.backends.chakra.writing.messages import messages_of  # few traces need it
 
-        found += messages_of(program).steps
-    return found
+    return messages_of(program)
+
+
+def _ring_ends(
+    rings: RingMessages,
+    row: Int32s,
+    within: Int64s,
+    types: NDArray[np.uint8],
+    slot: Int32s,
+    first: int,
+) -> tuple[Slot, ...]:
+    """Slots of messages of rings, from number `first` on; those of the nodes are set."""
+    found: list[Slot] = []
+    for where, values in rings.ends(row, within, communicates(types) & (slot < 0)):
+        slot[where] = first + len(found)
+        found.append(Slot(values, is_group=False))
+    return tuple(found)
 
 
 def _node_types(
@@ -239,9 +255,14 @@ def communicates(types: NDArray[np.uint8]) -> NDArray[np.bool_]:
     return np.asarray(types >= NodeType.COMM_SEND)
 
 
-def remote_bytes(program: Program) -> Int64s:
-    """The bytes that each row moves over the link to the host, if it is a copy."""
-    return np.maximum(program.operand_bytes, 1)
+def moves_memory(types: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Which nodes of these types load or store remote memory."""
+    return np.asarray(types < NodeType.COMP)
+
+
+def remote_bytes(program: Program, row: int) -> int:
+    """The bytes that a row moves over the link to the host, if it is a copy."""
+    return max(int(program.operand_bytes[row]), 1)
 
 
 def _copy_dependencies(nodes: Nodes, origin: Int64s, result: Int64s) -> tuple[Int64s, Int64s]:
@@ -260,13 +281,9 @@ def _comm_types(program: Program) -> NDArray[np.uint8]:
     return table
 
 
-def _comm_bytes(program: Program, names: Names) -> Int64s:
+def _comm_bytes(program: Program, rings: RingMessages | None) -> Int64s:
     """For each row, comm_size: the bytes of the rank's input, its part of a broadcast, or a message's."""
-    sizes = program.comm_bytes.copy()
-    if names.as_messages:
-        from flint.backends.chakra.writing.messages import messages_of
-
-        sizes = messages_of(program).num_bytes
+    sizes = program.comm_bytes.copy() if rings is None else rings.num_bytes.copy()
     for row in np.flatnonzero(program.collective == Collective.BROADCAST):
         members = program.groups[program.group[row]].size(program.mesh)
         sizes[row] = -(-sizes[row] // members)
@@ -274,7 +291,7 @@ def _comm_bytes(program: Program, names: Names) -> Int64s:
 
 
 def _ends(
-    program: Program, names: Names, row: Int32s, types: NDArray[np.uint8], within: Int64s
+    program: Program, names: Names, row: Int32s, types: NDArray[np.uint8]
 ) -> tuple[tuple[Slot, ...], Int32s, tuple[tuple[bool, ...], ...], Int32s]:
     """Slots and dimension flags, and which of them each node has."""
     slots: list[Slot] = []
@@ -297,13 +314,6 @@ def _ends(
         for index in _in_order_of_use(program.route[row[in_route & (program.route[row] >= 0)]]):
             slot[in_route & (program.route[row] == index)] = len(slots)
             slots.append(Slot(_peers(program, index, node_type), is_group=False))
-    if names.as_messages:
-        from flint.backends.chakra.writing.messages import ends_of
-
-        parts = communicates(types) & (slot < 0)
-        for where, values in ends_of(program, row, within, parts):
-            slot[where] = len(slots)
-            slots.append(Slot(values, is_group=False))
     return tuple(slots), slot, tuple(flags), dimensions
 
 

@@ -27,6 +27,7 @@ from flint.backends.chakra.writing.lower import (
     LoweredNodes,
     Names,
     communicates,
+    moves_memory,
     remote_bytes,
     with_pairs,
 )
@@ -168,8 +169,8 @@ class _Times:
             by_peak = flops / (self._hardware.peak_tflops * 1e12)
             ns = (np.maximum(by_memory, by_peak) * 1e9).astype(np.int64)
         memory = host_memory(self._hardware.remote_gb_per_s)
-        for node in np.flatnonzero(nodes.type < NodeType.COMP).tolist():
-            ns[node] = memory.takes_ns(int(remote_bytes(program)[nodes.row[node]]))
+        for node in np.flatnonzero(moves_memory(nodes.type)).tolist():
+            ns[node] = memory.takes_ns(remote_bytes(program, nodes.row[node]))
         found: list[int] = np.where(communicates(nodes.type), 0, np.maximum(ns, 1)).tolist()
         return found
 

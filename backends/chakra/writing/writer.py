@@ -21,7 +21,6 @@ from flint.backends.chakra.manifest import (
     digest,
     ranks_text,
 )
-from flint.backends.chakra.schema import NodeType
 from flint.backends.chakra.writing.encode import Encoder, metadata_record
 from flint.backends.chakra.writing.lower import (
     LoweredNodes,
@@ -29,6 +28,7 @@ from flint.backends.chakra.writing.lower import (
     communicates,
     lower,
     micros_of,
+    moves_memory,
 )
 from flint.backends.chakra.writing.order import in_one_order
 from flint.backends.chakra.writing.output import refuse_ignored_path, replaced_directory
@@ -155,7 +155,7 @@ def _simulator_files(
         prefix,
         timing.hardware if timing else None,
         names_dimensions=names.use_dimensions,
-        moves_memory=any((c.nodes.type < NodeType.COMP).any() for c in classes),
+        moves_memory=any(moves_memory(c.nodes.type).any() for c in classes),
     )
 
 

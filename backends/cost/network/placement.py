@@ -207,7 +207,7 @@ class NetworkPlacement:
         return {}
 
     @cached_property
-    def digits(self) -> list[NDArray[np.int64]]:
+    def _digits(self) -> list[NDArray[np.int64]]:
         """For each part, the position of every rank in it."""
         ranks = np.arange(self.mesh.size, dtype=np.int64)
         coordinates = dict(
@@ -225,7 +225,7 @@ class NetworkPlacement:
         found = []
         for tier in range(len(self.cluster.network)):
             domain = np.zeros(self.mesh.size, dtype=np.int64)
-            for part, digit in zip(self.parts, self.digits, strict=True):
+            for part, digit in zip(self.parts, self._digits, strict=True):
                 if part.tier > tier:
                     domain = domain * part.size + digit
             found.append(domain)
@@ -264,16 +264,22 @@ class NetworkPlacement:
         found = [self._spans_of_ranks(ranks) for ranks in kinds]
         return max(found, key=lambda spans: [(s.tier, s.size) for s in reversed(spans)])
 
+    def on_torus(self, tier: int) -> NDArray[np.int64]:
+        """For each rank its place in each dimension of the torus of a tier."""
+        place = np.zeros((self.mesh.size, len(self.shapes[tier])), dtype=np.int64)
+        for part, digit in zip(self.parts, self._digits, strict=True):
+            if part.tier == tier and part.line:
+                place[:, part.line.dimension] += digit * part.line.stride
+        return place
+
     def _load(self, tier: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> Load:
         """What messages from ranks `a` to ranks `b` ask of the links of a torus, all at once."""
         shape = self.shapes[tier]
-        place = np.zeros((self.mesh.size, len(shape)), dtype=np.int64)
+        place = self.on_torus(tier)
         torus = np.zeros(self.mesh.size, dtype=np.int64)
-        for part, digit in zip(self.parts, self.digits, strict=True):
+        for part, digit in zip(self.parts, self._digits, strict=True):
             if part.tier != tier:  # chips inside a member have links of their own
                 torus = torus * part.size + digit
-            elif part.line:
-                place[:, part.line.dimension] += digit * part.line.stride
         inside = self._tiers_between(a, b) == tier
         a, b = a[inside], b[inside]
         rings = [self._wraps(tier, dimension) for dimension in range(len(shape))]

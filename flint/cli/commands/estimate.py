@@ -201,9 +201,9 @@ def _simulated(path: Path, network: str, *, as_json: bool, quiet: bool) -> None:
     from flint.backends.chakra.checking.listed_files import changed_files
     from flint.backends.chakra.reading.trace_files import find_traces
     from flint.backends.cost.astrasim.run import simulate_traces
-    from flint.cluster.named import is_astrasim
+    from flint.cluster.named import is_yaml
 
-    if not is_astrasim(network):
+    if not is_yaml(network):
         raise FlintError(
             "FL218",
             f"--overlap {ASTRA_SIM} needs ASTRA-sim's own files",

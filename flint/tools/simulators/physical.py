@@ -11,13 +11,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-import numpy as np
-
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.network.torus import is_torus, wraps
 from flint.cluster.models import Network, NetworkKind
 from flint.errors import FlintError
-from flint.ir.program import Int64s
 from flint.tools.simulators.backends import Cabling
 
 #: Chips on one leaf: half of the 64 ports of 400 Gb/s of NVIDIA's Quantum-2 and Spectrum-4 switches,
@@ -72,13 +69,12 @@ class _Builder:
         self.placement = placement
         self.topology = topology
         self.tiers = placement.cluster.network
-        self.place = _places(placement)
-        self.on_torus = _on_torus(placement)
+        self.domains = [d.tolist() for d in placement.domains]
         self.links: list[Link] = []
         self.switches = 0
 
     def build(self) -> None:
-        used = [t for t in range(len(self.tiers)) if self.place[:, t].any()] or [0]
+        used = sorted({p.tier for p in self.placement.parts if p.size > 1}) or [0]
         outer = [t for t in used if t > 0]
         if len(outer) > 2 or any(self.tiers[t].kind is not NetworkKind.SWITCH for t in outer):
             raise FlintError(
@@ -96,11 +92,11 @@ class _Builder:
     def _switch(self) -> int:
         """The number of one more switch: they come after the devices."""
         self.switches += 1
-        return len(self.place) + self.switches - 1
+        return self.placement.mesh.size + self.switches - 1
 
     def _domains(self, tier: int) -> list[list[int]]:
         """The ranks of each domain of a tier."""
-        return _grouped(range(len(self.place)), [tuple(p[tier + 1 :]) for p in self.place.tolist()])
+        return _grouped(range(self.placement.mesh.size), self.domains[tier])
 
     def _inner(self, network: Network, ranks: Sequence[int]) -> None:
         speed, latency = network.bandwidth_bytes_per_s.value, network.latency_ns.value
@@ -118,7 +114,8 @@ class _Builder:
 
     def _torus(self, network: Network, ranks: Sequence[int]) -> None:
         shape = self.placement.shapes[0]
-        at = {tuple(self.on_torus[r].tolist()): r for r in ranks}
+        places = self.placement.on_torus(0).tolist()
+        at = {tuple(places[r]): r for r in ranks}
         rings = 2 if network.kind is NetworkKind.RING else 1
         speed = network.bandwidth_bytes_per_s.value / rings
         for place, rank in at.items():
@@ -143,12 +140,11 @@ class _Builder:
 
     def _leaves(self, ranks: Sequence[int], tier: int) -> list[list[int]]:
         """The ranks on each leaf: at most `LEAF_PORTS`, all of one domain of the tier."""
-        apart: list[Hashable] = []
-        ranks = sorted(ranks, key=lambda rank: self.place[rank][::-1].tolist())  # node by node
-        for rank in ranks:
-            place = self.place[rank].tolist()
-            rail = tuple(place[:tier]) if self.topology is Cabling.RAIL else ()
-            apart.append((tuple(place[tier + 1 :]), rail))
+        inner = self.domains[tier - 1]
+        rail = {r: i for ranks in self._domains(tier - 1) for i, r in enumerate(ranks)}
+        ranks = sorted(ranks, key=lambda rank: (inner[rank], rank))  # node by node
+        is_rail = self.topology is Cabling.RAIL
+        apart = [(self.domains[tier][r], rail[r] if is_rail else 0) for r in ranks]
         found: list[list[int]] = []
         for group in _grouped(ranks, apart):
             found += [group[i : i + LEAF_PORTS] for i in range(0, len(group), LEAF_PORTS)]
@@ -173,20 +169,3 @@ def _grouped(ranks: Sequence[int], keys: Sequence[Hashable]) -> list[list[int]]:
     for rank, key in zip(ranks, keys, strict=True):
         found[key].append(rank)
     return list(found.values())
-
-
-def _places(placement: NetworkPlacement) -> Int64s:
-    """For each rank its place in the domain of each tier, the inner one first."""
-    found = np.zeros((placement.mesh.size, len(placement.cluster.network)), dtype=np.int64)
-    for part, digit in zip(placement.parts, placement.digits, strict=True):
-        found[:, part.tier] = found[:, part.tier] * part.size + digit
-    return found
-
-
-def _on_torus(placement: NetworkPlacement) -> Int64s:
-    """For each rank its place in each dimension of the torus of the inner tier."""
-    found = np.zeros((placement.mesh.size, len(placement.shapes[0])), dtype=np.int64)
-    for part, digit in zip(placement.parts, placement.digits, strict=True):
-        if part.tier == 0 and part.line is not None:
-            found[:, part.line.dimension] += digit * part.line.stride
-    return found

@@ -10,7 +10,7 @@ from typing import Any
 
 from flint.cluster.load import PRESETS, find_cluster_file, lent, merged, without_replaced
 from flint.cluster.models import Cluster
-from flint.cluster.named import is_astrasim, load_cluster
+from flint.cluster.named import is_yaml, load_cluster
 from flint.tools.explore.machine.cluster_changes import changed
 from flint.tools.explore.point import Pairs
 
@@ -31,7 +31,7 @@ def cluster_text(base: str, changes: Pairs, name: str, folder: Path | None = Non
     head = {"name": name, "title": f"{before.title}; {said}"}
     own = _differences(was, now)
     read = merged(without_replaced(lent({**was, "name": before.name}, own), own), own)
-    if is_astrasim(base) or _values(read) != {"name": before.name, **_values(now)}:
+    if is_yaml(base) or _values(read) != {"name": before.name, **_values(now)}:
         return _toml({**head, **_priced(after), **now})
     return _toml({**head, "base": _seen_from(folder, base), **_priced(after), **own})
 

@@ -12,11 +12,12 @@ from functools import lru_cache
 from itertools import product
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
-
-import networkx
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from flint.errors import FlintError, nearest
+
+if TYPE_CHECKING:
+    import networkx
 
 #: Components and edges of a graph, expanded: more takes minutes to read.
 MOST = 250_000
@@ -69,6 +70,8 @@ def read_document(path: Path, data: bytes) -> Document:
     Raises FlintError FL510 for what is none, FL511 without the package, FL512 for an edge between what is
     not there, FL518 for a graph that is too large.
     """
+    import networkx  # not where other YAML files are read
+
     text, said, annotation = data.decode("utf-8", "replace"), *_new("Infrastructure", "Annotation")
     try:
         body, notes = _parts(text)
@@ -125,11 +128,10 @@ class _Expansion:
     def __init__(self, document: Document) -> None:
         self.document, self.graph, self.added = document, document.graph, 0
         self.devices = {d.name: d for d in document.said.devices}
-        for owner in (document.said, *document.said.devices):
+        devices = document.said.devices
+        for owner in (document.said, *devices):
             parts = owner.components if owner is not document.said else owner.instances
-            if len(self._parts(owner)) < len(parts) or len(self.devices) < len(
-                document.said.devices
-            ):
+            if len(self._parts(owner)) < len(parts) or len(self.devices) < len(devices):
                 raise ValueError(f"two devices, or two parts of '{owner.name}', have one name")
 
     def add(self, owner: Said, inside: str) -> None:

@@ -6,6 +6,7 @@ import re
 from functools import cache
 from math import isclose
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -13,7 +14,9 @@ from flint.cluster.load import find_cluster_file, lent, lent_source, merged, pre
 from flint.cluster.models import Cluster, Network, NetworkKind, Quantity
 from flint.errors import FlintError
 from flint.tools.interop.infragraph.document import Document, Said, read_document
-from flint.tools.interop.infragraph.tiers import Tier, tiers_of
+
+if TYPE_CHECKING:
+    from flint.tools.interop.infragraph.tiers import Tier
 
 #: Annotations of a whole graph: the cluster whose chip and constants it has; whether there may be more of the same.
 CLUSTER, SIZE, UNLIMITED = "flint_cluster", "flint_size", "unlimited"
@@ -25,6 +28,8 @@ def read_cluster(path: Path, data: bytes) -> Cluster:
 
     Raises FlintError FL510 to FL518, and what `Cluster.load` raises for the cluster that it names.
     """
+    from flint.tools.interop.infragraph.tiers import tiers_of
+
     document = read_document(path, data)
     tiers, base = tiers_of(document), _base(document)
     if (size := document.notes.get(SIZE, "")) == UNLIMITED:
@@ -160,13 +165,8 @@ def _preset_of(document: Document, device: Said, part: Said) -> str:
     """The preset whose name, or whose chip's, stands nearest to an accelerator."""
     left: set[str] = set()
     said = document.said
-    for text in (
-        f"{part.name} {part.description}",
-        device.name,
-        device.description,
-        said.name,
-        said.description,
-    ):
+    own = f"{part.name} {part.description}"
+    for text in (own, device.name, device.description, said.name, said.description):
         found = _presets_in(text or "")
         left = left & found or left or found
         if len(left) == 1:

@@ -10,7 +10,7 @@ from pathlib import Path
 from flint.cluster.formats import ClusterFormat
 from flint.cluster.load import PRESETS, find_cluster_file
 from flint.cluster.models import Cluster, Network, NetworkKind
-from flint.cluster.named import is_astrasim
+from flint.cluster.named import is_yaml
 from flint.errors import FlintError
 from flint.tools.interop.infragraph.document import Said, package
 from flint.tools.interop.infragraph.read import CLUSTER, SIZE, UNLIMITED, read_cluster
@@ -22,7 +22,7 @@ def write_cluster(name: str, folder: Path | None = None) -> str:
     Raises FlintError FL511 without the package, FL519 for a cluster that no graph says.
     """
     package()
-    if is_astrasim(name):
+    if is_yaml(name):
         raise _unwritable(name, "it is a file of another program", "give a preset or a TOML file")
     file, where = find_cluster_file(name), folder or Path()
     cluster = Cluster.load(file)
