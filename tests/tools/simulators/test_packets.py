@@ -9,8 +9,7 @@ from pathlib import Path
 
 import networkx
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from flint.backends.chakra import write
 from flint.backends.cost.network.placement import NetworkPlacement
