@@ -159,13 +159,15 @@ def _fat_tree(placement: NetworkPlacement) -> str:
         )
     one_switch = tiers in ([], [0]) or devices <= LEAF_PORTS
     down = devices if one_switch else LEAF_PORTS
-    share = 1 if one_switch else round(network.oversubscription)
-    if devices % down or down % share:
+    oversubscription = 1.0 if one_switch else network.oversubscription
+    if devices % down or down % oversubscription or oversubscription % 1:
         raise FlintError(
             "FL733",
-            f"htsim wants leaves that are full: {devices} devices are not a multiple of {down}",
+            f"htsim wants full leaves with whole links up, but {devices} devices have {down} ports on "
+            f"a leaf, and an oversubscription of {oversubscription:g}",
             help="use --network ns3 or congestion-unaware",
         )
+    share = int(oversubscription)
     speed = max(1, round(network.bandwidth_bytes_per_s.value * 8 / 1e9))
     latency = max(1, round(network.latency_ns.value / 2))
     return f"""Nodes {devices}

@@ -163,6 +163,13 @@ def test_networks_that_cannot_be_told(backend: Backend, mesh: str, cluster: str,
     assert error.value.code == "FL733"
 
 
+@pytest.mark.parametrize(("mesh", "share"), [("data=64", 1.5), ("data=64", 3.0), ("data=40", 1.0)])
+def test_leaves_of_a_fat_tree_are_full_and_have_whole_links(mesh: str, share: float) -> None:
+    cluster = replace_network(Cluster.load("h100-dgx"), 1, oversubscription=share)
+    with pytest.raises(FlintError, match="full leaves with whole links up"):
+        packet_files(Backend.HTSIM, placed(mesh, cluster, "data=ib"))
+
+
 def test_outer_tiers_that_are_no_switches_cannot_be_told() -> None:
     cluster = replace_network(Cluster.load("h100-dgx"), 1, kind=NetworkKind.MESH)
     with pytest.raises(FlintError, match="outer tiers must be"):
