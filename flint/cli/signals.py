@@ -97,9 +97,10 @@ class Signals:
         signal.setitimer(signal.ITIMER_REAL, _IMPORT_SECONDS)
 
     def _end_now(self, number: int) -> None:
-        processes = sys.modules.get("flint.io.processes")
-        if processes is not None:
-            processes.family().end()
+        # Its import may be under way: then it has no `family` yet, and no child was started.
+        family = getattr(sys.modules.get("flint.io.processes"), "family", None)
+        if family is not None:
+            family().end()
         endings().end()
         with contextlib.suppress(OSError):
             os.write(2, _CLEAR_LINE if self.drawing else b"")

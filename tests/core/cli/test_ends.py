@@ -148,6 +148,25 @@ def test_a_signal_at_any_moment_is_one_line(tmp_path, number):
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.parametrize("imported", ["flint.io.processes", "flint.io.process_tree", "ctypes"])
+def test_a_signal_within_an_import_that_the_handler_uses_is_one_line(tmp_path, imported):
+    """The module is in `sys.modules` then, and half of it is missing."""
+    hook = (
+        "import signal, sys\n"
+        "class Hook:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name == {imported!r} and signal.getsignal(15) is not signal.SIG_DFL:\n"
+        "            sys.meta_path.remove(self); print('in it', file=sys.stderr)\n"
+        "            signal.raise_signal(signal.SIGTERM)\n"
+        "sys.meta_path.insert(0, Hook())\n"
+        "from flint.cli import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", hook, "capture", str(_model(tmp_path)), "--mesh", "4x2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr, done.stdout) == (143, "in it\nterminated\n", "")
+
+
 def _wait_until_taken(process):
     """Until the process answers SIGINT itself: before, Python starts, and does as Python does."""
     caught, deadline = 0, time.monotonic() + 60
