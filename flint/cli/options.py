@@ -33,12 +33,14 @@ class Writes:
     `or_traces`: a name without .flint is a directory of traces, which is replaced as a whole; where
     graphs are written, the name of a directory.
     `or_workload`: a name with .flint is a workload. `adds`: what is there is added to, not replaced.
+    `unless`: a parameter with which the command itself looks at what is there.
     """
 
     kind: OutputKind | None = None
     or_traces: bool = False
     or_workload: bool = False
     adds: bool = False
+    unless: str = ""
 
     def kind_of(self, path: Path) -> OutputKind | None:
         """The kind of the file at `path`; None for a directory."""
@@ -91,6 +93,8 @@ def refuse_outputs(command: Callable[..., None], given: Mapping[str, Any]) -> No
     refuse_same_place([(f"--{name}", path) for name, path, _ in replaced], inputs)
     for _, path, role in replaced:
         kind = role.kind_of(path)
+        if given.get(role.unless) is not None:
+            continue
         if kind is not None:
             refuse_to_replace(path, kind, force=bool(given.get("force")))
         else:

@@ -110,7 +110,10 @@ class OutputKind(Enum):
     RESULTS = ("results of flint propose", _begins(rb'\{"key": "[0-9a-f]{64}", "result": \{'))
     BENCHMARK = (
         "a part of a benchmark of flint export",
-        _begins(rb'\{"schema": "flint\.benchmark/|"""A recorded or captured step as a benchmark:'),
+        _begins(
+            rb'\{"(schema|flint)": "flint\.benchmark/|"""A recorded or captured step as a benchmark:'
+            rb"|#!/bin/sh\n# The collectives of a step for nccl-tests"
+        ),
     )
     CLUSTER = ("a cluster file",)
     KERNEL_TIMES = ("a table of measured kernels",)

@@ -31,13 +31,15 @@ class RunnerName(StrEnum):
     """What runs a benchmark."""
 
     TORCH = "torch"
+    NCCL_TESTS = "nccl-tests"
+    PARAM = "param"
 
 
 Runner = Annotated[
     RunnerName | None,
     typer.Option(
         "--benchmark",
-        help="Write a script that runs the step's kernels and collectives without Flint.",
+        help="Write what runs the step's kernels and collectives (torch), or its collectives, without Flint.",
     ),
 ]
 
@@ -64,7 +66,7 @@ Output = Annotated[
         metavar="FILE|DIR",
         help="File to write (default: stdout), or directory.",
     ),
-    Writes(OutputKind.GRAPH, or_traces=True),
+    Writes(OutputKind.GRAPH, or_traces=True, unless="benchmark"),
 ]
 
 
@@ -84,7 +86,8 @@ def export(
 
     Formats are json, graphml (networkx, Gephi, yEd) and dot (Graphviz). chakra writes traces of all
     ranks into a directory, as flint capture does: it replaces only traces that Flint wrote. With
-    --benchmark a directory gets a script for torchrun, on GPUs or CPUs, which measures itself;
+    --benchmark a directory gets a script for torchrun, on GPUs or CPUs, which measures itself, or
+    the communication alone as a script for nccl-tests or as traces for PARAM's comm_replay;
     with --custom-collective one trace for each rank of a collective that somebody wrote.
     """
     from flint.backends.summary.graph import FORMATS
@@ -100,8 +103,10 @@ def export(
         return
     if benchmark is not None:
         folder = _folder(output, "--benchmark", given)
-        for name, steps in load(API, "export.benchmark")(load_workload(path), folder).items():
-            print_note(f"{output}: {steps:,} kernels and messages of {name}", quiet=quiet)
+        write = load(API, "export.benchmark")
+        for name, steps in write(load_workload(path), folder, benchmark.value).items():
+            said = "kernels and messages" if benchmark is RunnerName.TORCH else "messages"
+            print_note(f"{output}: {steps:,} {said} of {name}", quiet=quiet)
         return
     _refuse(output, format_, json_=json_, force=force)
     workload = load_workload(path)

@@ -1,9 +1,12 @@
-"""A step as a benchmark that runs without Flint: what each rank class does, and the script that does it."""
+"""A step as a benchmark that runs without Flint: what each rank class does, and the script that does it.
+
+`nccl_tests` and `param` write the communication of the same plans for programs of others.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +21,22 @@ from flint.io.outputs import OutputKind, refuse_to_replace, write_output
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind, Program
 from flint.ir.workload import Workload
-from flint.tools.interop import torch_benchmark
+from flint.tools.interop import nccl_tests, param, torch_benchmark
 
-#: What a folder of a benchmark holds, beside `class_N.json`.
-_SCRIPT, _WORLD = "benchmark.py", "world.json"
+#: What a folder of a benchmark may hold, beside `class_N.json` and `rank-N.json`.
+_SCRIPT, _WORLD, _RUN = "benchmark.py", "world.json", "run.sh"
 #: The first entry of each of its documents, by which Flint knows them again.
 _SCHEMA = {"schema": "flint.benchmark/1"}
+#: Names and texts.
+_Files = Iterator[tuple[str, str]]
 #: Steps of one rank above which nobody waits for the file to be read.
 MOST_STEPS = 2_000_000
 
 
-def write_benchmark(workload: Workload, folder: Path) -> Mapping[str, int]:
+def write_benchmark(workload: Workload, folder: Path, runner: str = "torch") -> Mapping[str, int]:
     """Write a benchmark of a step to a folder; by name the numbers of what a rank of each class runs.
 
+    `runner` runs it: `torch` kernels and communication, `nccl-tests` and `param` communication alone.
     Raises FlintError FL958 (the folder holds something else), FL508 (somebody else's file of the name of a
     part), FL959 (a step without kernels, or one too long to be run) and FL502 (cannot write).
     """
@@ -47,33 +53,46 @@ def write_benchmark(workload: Workload, folder: Path) -> Mapping[str, int]:
         "class_of_rank": nodes.class_of_ranks().tolist(),
         "groups": list(groups),
     }
-    files = {f"class_{n}.json": json.dumps(plan) for n, plan in enumerate(plans)}
-    files |= {_WORLD: json.dumps(world), _SCRIPT: Path(torch_benchmark.__file__).read_text()}
     _refuse_folder(folder)
-    for name in files:
-        refuse_to_replace(folder / name, OutputKind.BENCHMARK)
-    for name, text in files.items():
+    for name, text in _RUNNERS[runner](plans, world):
         write_output(folder / name, text.encode(), OutputKind.BENCHMARK)
-    return {c.name: len(p["steps"]) for c, p in zip(nodes.classes, plans, strict=True)}
+    told = ("kernel", "message") if runner == "torch" else ("message",)
+    counts = [sum(what in told for what, *_ in plan["steps"]) for plan in plans]
+    return {c.name: count for c, count in zip(nodes.classes, counts, strict=True)}
+
+
+def _torch_files(plans: list[dict[str, Any]], world: dict[str, Any]) -> _Files:
+    for number, plan in enumerate(plans):
+        yield f"class_{number}.json", json.dumps(plan)
+    yield _WORLD, json.dumps(world)
+    yield _SCRIPT, Path(torch_benchmark.__file__).read_text()
+
+
+def _nccl_files(plans: list[dict[str, Any]], world: dict[str, Any]) -> _Files:
+    yield _RUN, nccl_tests.script(plans, world)
+
+
+_RUNNERS: Mapping[str, Callable[[list[dict[str, Any]], dict[str, Any]], _Files]] = {
+    "torch": _torch_files,
+    "nccl-tests": _nccl_files,
+    "param": param.traces,
+}
 
 
 def _refuse_folder(folder: Path) -> None:
-    """Raise FlintError FL958 unless a folder is new, empty or holds a benchmark."""
-    if folder.is_dir():
-        others = sorted(
-            p.name
-            for p in folder.iterdir()
-            if p.name not in (_SCRIPT, _WORLD, "measured", "__pycache__")
-            and not p.name.startswith("class_")
-        )
-    else:
-        others = [folder.name] if folder.exists() else []
-    if others:
-        raise FlintError(
-            "FL958",
-            f"{folder} holds {others[0]}, which is no part of a benchmark",
-            help="name a new folder, or one that holds a benchmark",
-        )
+    """Raise FlintError FL958 unless a folder is new, empty or holds a benchmark; FL508 for others' files."""
+    there = sorted(folder.iterdir()) if folder.is_dir() else [folder] if folder.exists() else []
+    for path in there:
+        is_part = path.name in (_SCRIPT, _WORLD, _RUN) or path.name.startswith(("class_", "rank-"))
+        if path == folder or not (is_part or path.name in ("measured", "__pycache__")):
+            raise FlintError(
+                "FL958",
+                f"{folder} holds {path.name}, which is no part of a benchmark",
+                help="name a new folder, or one that holds a benchmark",
+            )
+    for path in there:
+        if path.is_file():
+            refuse_to_replace(path, OutputKind.BENCHMARK)
 
 
 def _plan(workload: Workload, number: int) -> dict[str, Any]:
@@ -133,6 +152,7 @@ def _messages(program: Program) -> tuple[list[dict[str, Any]], dict[int, int]]:
     for row in _communication(program):
         message: dict[str, Any] = {"what": _what(program, row), "groups": []}
         message["bytes"] = int(program.comm_bytes[row])
+        message["dtype"] = program.dtypes[int(program.dtype[row])]
         if message["what"] in ("permute", "send", "recv"):
             route = program.routes[int(program.route[row])]
             message["targets"] = route.targets(program.mesh).tolist()

@@ -154,8 +154,9 @@ def written(folder: Path) -> dict[OutputKind, list[Path]]:
     file(OutputKind.SCHEDULE, "schedule.json", schedule)
     file(OutputKind.LOCK, "flint.lock", Lock().to_bytes())
     file(OutputKind.REQUESTS, "requests.csv", ",".join(REQUEST_COLUMNS) + "\n")
-    write_benchmark(estimate.workload, folder / "b")
-    found[OutputKind.BENCHMARK] = sorted((folder / "b").iterdir())
+    for runner in ("torch", "nccl-tests", "param"):
+        write_benchmark(estimate.workload, folder / runner, runner)
+        found.setdefault(OutputKind.BENCHMARK, []).extend(sorted((folder / runner).iterdir())[:3])
     file(OutputKind.MODEL, "proposed.py", '"""m.py on 8 devices (written by flint propose).\n"""\n')
     key = "0" * 64
     file(OutputKind.RESULTS, "results.jsonl", f'{{"key": "{key}", "result": {{}}}}\n')
