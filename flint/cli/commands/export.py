@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """Graph formats (the keys of `flint.backends.summary.graph.FORMATS`), and traces."""
+    """Graph formats (the keys of `flint.backends.summary.graph.FORMATS`), traces, and GOAL."""
 
     JSON = "json"
     GRAPHML = "graphml"
     DOT = "dot"
     CHAKRA = "chakra"
+    GOAL = "goal"
 
 
 class RunnerName(StrEnum):
@@ -85,7 +86,8 @@ def export(
     """Export the program of a rank as a graph.
 
     Formats are json, graphml (networkx, Gephi, yEd) and dot (Graphviz). chakra writes traces of all
-    ranks into a directory, as flint capture does: it replaces only traces that Flint wrote. With
+    ranks into a directory, as flint capture does: it replaces only traces that Flint wrote. goal
+    writes traces of sends and receives (--groups p2p) as one text for LogGOPSim and ATLAHS. With
     --benchmark a directory gets a script for torchrun, on GPUs or CPUs, which measures itself, or
     the communication alone as a script for nccl-tests or as traces for PARAM's comm_replay;
     with --custom-collective one trace for each rank of a collective that somebody wrote.
@@ -109,6 +111,9 @@ def export(
             print_note(f"{output}: {steps:,} {said} of {name}", quiet=quiet)
         return
     _refuse(output, format_, json_=json_, force=force)
+    if format_ is Format.GOAL:
+        _write_goal(path, output, {"--rank": rank, "--json": json_}, force=force, quiet=quiet)
+        return
     workload = load_workload(path)
     if output is None:
         print_text(FORMATS[format_.value](program_of_rank(workload, rank)), end="")
@@ -150,15 +155,35 @@ def _refuse(output: Path | None, format_: Format, *, json_: bool, force: bool) -
         )
 
 
+def _write_goal(
+    path: Path, output: Path | None, others: Mapping[str, object], *, force: bool, quiet: bool
+) -> None:
+    from flint.plugins import API, load
+
+    _refuse_others("--format goal", others)
+    text, nodes = load(API, "export.goal")(path)
+    if output is None:
+        print_text(text, end="")
+        return
+    write_output(output, text.encode(), OutputKind.GRAPH, force=force)
+    print_note(f"{output}: {nodes:,} nodes of all ranks", quiet=quiet)
+
+
 def _folder(output: Path | None, flag: str, others: Mapping[str, object]) -> Path:
     """Where an option writes. Raises FlintError FL218 without a place, and for options that it does not have."""
     from flint.errors import FlintError
 
     if output is None:
         raise FlintError("FL218", f"{flag} needs a directory", help="add -o DIR")
+    _refuse_others(flag, others)
+    return output
+
+
+def _refuse_others(flag: str, others: Mapping[str, object]) -> None:
+    from flint.errors import FlintError
+
     for other in (other for other, is_given in others.items() if is_given):
         raise FlintError("FL218", f"{other} does not apply to {flag}", help=f"omit {other}")
-    return output
 
 
 def _write_traces(workload: Workload, rank: int, folder: Path) -> tuple[int, int]:
