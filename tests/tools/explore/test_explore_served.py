@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,9 +121,28 @@ def test_a_point_is_of_the_files_in_its_texts(
     between = Fingerprints().of(point)
     base.write_text(f'base = "h100-dgx"\nname = "base"\ntitle = "base"\nderate = {_number(0.4)}\n')
     assert len({before, between, Fingerprints().of(point)}) == 3
-    subject = Subject("m.py", estimate=(("replace", ("gemm=log.csv",)),))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"replace": ["gemm=log.csv"]},
+        {"collective_algorithm": ["all-gather=none.xml", "all-reduce=log.csv"]},
+        {"measured": "log.csv"},
+    ],
+)
+def test_all_points_are_of_the_files_of_options(
+    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log, model = tmp_path / "log.csv", tmp_path / "m.py"
+    log.write_text("1")
+    model.write_text(MODEL)
+    request = EstimateRequest.of({"cluster": "h100-dgx", **given})
+    subject = Subject.of(CaptureRequest(model=str(model)), request)
     told = shared_by_points(subject)
-    log.write_text("input_tokens,output_tokens\n1,4\n")
+    assert shared_by_points(subject) == told
+    log.write_text("2")
     assert shared_by_points(subject) != told
 
 

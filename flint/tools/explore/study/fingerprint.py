@@ -93,7 +93,7 @@ def identity_of(subject: Subject) -> dict[str, Any]:
 def shared_by_points(subject: Subject) -> dict[str, str]:
     """What a generation of a study depends on, beside files: by name as a text."""
     how = {"--tokens": subject.tokens, "--keep-infeasible": str(subject.keep_infeasible)}
-    files = "".join(_file(text) for _, texts in subject.estimate for text in texts)
+    files = "".join(_file(text) for _, text in subject.estimate)
     how |= {"files of options": files} if files else {}
     return {**environment_of(()), **how}
 
