@@ -13,8 +13,9 @@ from flint.backends.chakra.reading.trace_files import TraceSet, find_traces
 from flint.backends.cost.astrasim.files import read_fabric, settings_beside
 from flint.backends.cost.astrasim.ring import Fabric
 from flint.cluster.astrasim.files import read_system
-from flint.errors import FlintError
+from flint.errors import FlintError, nearest
 from flint.io.bounded import FileKind, is_file, read_bounded
+from flint.tools.simulators.backends import Backend
 from flint.tools.simulators.packets import PacketFiles
 
 #: Files that it has open besides the traces.
@@ -99,9 +100,10 @@ def _require_file(path: Path, option: str) -> None:
 
 
 def _missing(path: Path, option: str) -> FlintError:
+    near = nearest(str(path), list(Backend)) if option == "network" else ""
     return FlintError(
         "FL711",
-        f"there is no file {path.name}, which ASTRA-sim needs",
+        f"there is no file {path.name}, which ASTRA-sim needs{near}",
         place=str(path),
         help=_WRITTEN.format(option),
     )

@@ -380,6 +380,8 @@ def test_traces_that_a_simulator_cannot_be_given(written, simulator, tmp_path):
     _one_error(
         _simulate(bare, binary), "FL711", "there is no file network.yml, which ASTRA-sim needs"
     )
+    misspelled = _simulate(written, binary, "--network", "ns4")
+    _one_error(misspelled, "FL711", "which ASTRA-sim needs; did you mean 'ns3'?")
     text = (written / "network.yml").read_text()
     (bare / "network.yml").write_text(text.replace("npus_count: [ 2, 4 ]", "npus_count: [ 2, 8 ]"))
     _one_error(_simulate(bare, binary), "FL711", "8 of 16 ranks have no trace, the first is 8")
