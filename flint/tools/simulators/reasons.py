@@ -19,7 +19,7 @@ from flint.cluster.astrasim.system import SystemFile
 from flint.errors import FlintError
 from flint.io.documents import Thousandths, Unpublished
 from flint.ir.mesh import Mesh
-from flint.text import Column, format_duration, text_table
+from flint.text import format_duration, headings, text_table
 from flint.tools.simulators.inputs import Case, Inputs
 from flint.tools.simulators.rank_end import RankEnd
 
@@ -91,10 +91,7 @@ class Comparison:
         rows = [(f"estimate on {self.cluster}", format_duration(self.estimated_ns), "", "")]
         rows += [(t.name, signed(t.ns), self._share(t.ns), t.because) for t in self.terms]
         rows.append(("simulated", format_duration(self.simulated_ns), self._share(whole), ""))
-        titles = (
-            *(Column("from the estimate"), Column("time", right=True)),
-            *(Column("of it", right=True), Column("because")),
-        )
+        titles = headings("from the estimate | >time | >of it | because")
         return text_table(titles, rows)
 
     def _share(self, ns: float) -> str:

@@ -162,7 +162,7 @@ def _print(
 
 
 def _table(captured: Mapping[str, Captured], states: Mapping[str, str]) -> str:
-    from flint.text import Column, format_bytes, format_count, format_duration, text_table
+    from flint.text import format_bytes, format_count, format_duration, headings, text_table
 
     rows = []
     for name, one in captured.items():
@@ -185,12 +185,5 @@ def _table(captured: Mapping[str, Captured], states: Mapping[str, str]) -> str:
                 states[name],
             )
         )
-    columns = (
-        Column("capture"),
-        Column("devices", right=True),
-        Column("step time"),
-        Column("memory", right=True),
-        Column(""),
-        Column("flint.lock"),
-    )
+    columns = headings("capture | >devices | step time | >memory |  | flint.lock")
     return text_table(columns, rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from flint.text import Column, text_table
+from flint.text import Column, headings, text_table
 from flint.tools.change.diff.metrics import Unit
 from flint.tools.explore.answers.objectives import Objective
 from flint.tools.explore.point import choices
@@ -89,18 +89,14 @@ def explanation_text(found: RowExplanation, goals: Sequence[Objective] = ()) -> 
     rows = [(name, a or "-", b or "-") for name, a, b in found.choices]
     parts = ["\n".join(lines)]
     if rows:
-        parts.append(text_table((Column("choice"), Column("first"), Column("second")), rows))
+        parts.append(text_table(headings("choice | first | second"), rows))
     for title, of in (("time of the step", found.time), ("memory at the peak", found.memory)):
         if of:
             parts.append(text_table((Column(title), *_NUMBERS), [_cells(p) for p in of]))
     return "\n\n".join(parts)
 
 
-_NUMBERS = (
-    Column("first", right=True),
-    Column("second", right=True),
-    Column("difference", right=True),
-)
+_NUMBERS = headings(">first | >second | >difference")
 
 
 def _cells(part: ExplainedPart) -> tuple[str, str, str, str]:

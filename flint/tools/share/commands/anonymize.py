@@ -140,15 +140,14 @@ def _document(
 
 def _changes(found: Anonymized) -> str:
     """How far sizes moved, and a table of totals before and after."""
-    from flint.text import Column, text_table
+    from flint.text import headings, text_table
 
     if found.moves is None:
         return ""
     m = found.moves
     rows = [(c.name, c.text(c.before), c.text(c.after), f"{c.share:+.2%}") for c in found.changes]
-    right = (Column(word, right=True) for word in ("before", "after", "change"))
     head = f"sizes   {m.changed} of {m.variables} changed, by {m.least:.1%} or more, {m.median:.1%} in the median"
-    table = text_table([Column("total"), *right], rows)
+    table = text_table(headings("total | >before | >after | >change"), rows)
     return f"{head}; {m.dimensions:.0%} of all dimensions\n\n{table}\n"
 
 
