@@ -9,7 +9,7 @@ from flint.backends.cost.replay.facts import COLUMNS, attribution_cells
 from flint.cluster.constants import numbers
 from flint.cluster.models import UNKNOWN_MEMORY_BYTES
 from flint.text import format_bytes, format_count, format_duration
-from flint.tools.report.page.markup import Heading, Markup, join, table, tag
+from flint.tools.report.page.markup import Heading, Markup, heads, join, table, tag
 from flint.tools.report.page.section import Section, share
 
 if TYPE_CHECKING:
@@ -140,12 +140,7 @@ def hints(found: StepHints | None) -> Section | None:
 
 def constants(cluster: Cluster) -> Section:
     """Every number of the cluster, its kind and where it is from."""
-    headings = (
-        Heading("constant"),
-        Heading("value", right=True),
-        Heading("kind"),
-        Heading("source", wide=True),
-    )
+    headings = heads("constant | >value | kind | +source")
     rows = numbers(cluster.model_dump(mode="json", exclude_defaults=True))
     counted = Counter(kind for _, _, kind, _ in rows if kind)
     said = ", ".join(f"{n} {kind}" for kind, n in sorted(counted.items()))
