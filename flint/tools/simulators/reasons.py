@@ -167,7 +167,8 @@ def _terms(
     yield Term("durations", compute - kernels, _durations(system, *counts))
     yield Term("prices of communication", simulated - estimated, _dearer(table))
     yield Term("copies to and from hosts", copies[0] - copies[1], _both(copies[1], copies[0]))
-    yield Term("under computation", hidden[0] - hidden[1], _hidden(*hidden))
+    each = f"{_amount(hidden[0])} in the estimate, {_amount(hidden[1])} there, each with all slots"
+    yield Term("under computation", hidden[0] - hidden[1], each)
     yield Term("one communication at a time", slot, _slot(rules))
 
 
@@ -209,10 +210,6 @@ def _dearer(table: Sequence[CommunicationTimes]) -> str:
         if c.difference_ns
     ]
     return "rings of single messages: " + "; ".join(named) if named else ""
-
-
-def _hidden(estimated: float, simulated: float) -> str:
-    return f"{_amount(estimated)} in the estimate, {_amount(simulated)} there, each with all slots"
 
 
 def _amount(hidden_ns: float) -> str:

@@ -92,15 +92,12 @@ def explanation_text(found: RowExplanation, goals: Sequence[Objective] = ()) -> 
         parts.append(text_table(headings("choice | first | second"), rows))
     for title, of in (("time of the step", found.time), ("memory at the peak", found.memory)):
         if of:
-            parts.append(text_table((Column(title), *_NUMBERS), [_cells(p) for p in of]))
+            cells = [(p.title, *map(p.unit.text, (p.before, p.after)), p.change_text()) for p in of]
+            parts.append(text_table((Column(title), *_NUMBERS), cells))
     return "\n\n".join(parts)
 
 
 _NUMBERS = headings(">first | >second | >difference")
-
-
-def _cells(part: ExplainedPart) -> tuple[str, str, str, str]:
-    return (part.title, part.unit.text(part.before), part.unit.text(part.after), part.change_text())
 
 
 def _choices(first: Result, second: Result) -> Iterator[tuple[str, str, str]]:

@@ -175,7 +175,10 @@ def coordinates(ranked: Sequence[Result], goal: Objective, chosen: Chosen) -> Se
         return None
     measures = (*((goal,) if goal is not TIME else ()), TIME, MEMORY, MFU)
     drawn = _spread(ranked, THREADS)
-    uprights = [_choice_upright(name, values) for name, values in chosen.items()]
+    uprights = [
+        Upright(name, [(_place(n, len(values)), v or "-") for n, v in enumerate(values)])
+        for name, values in chosen.items()
+    ]
     uprights += [_measure_upright(m, ranked) for m in measures]
     places = {r.point: n / len(ranked) for n, r in enumerate(ranked)}
     ranges = [(m, *_range(m, ranked)) for m in measures]
@@ -189,10 +192,6 @@ def coordinates(ranked: Sequence[Result], goal: Objective, chosen: Chosen) -> Se
         "coordinates", "Choices and their results",
         join((said, picture, legend(entries), *hidden)),
     )  # fmt: skip
-
-
-def _choice_upright(name: str, values: Sequence[str]) -> Upright:
-    return Upright(name, [(_place(n, len(values)), v or "-") for n, v in enumerate(values)])
 
 
 def _place(number: int, count: int) -> float:
