@@ -211,13 +211,8 @@ _FIT: dict[str, Callable[[tuple[_Shape, ...]], bool]] = {
     "aten::baddbmm": lambda s: _batched(s[1], s[2]),
     "aten::matmul": lambda s: _multiply(s[0], s[1]),
     "aten::linear": lambda s: _linear(s[0], s[1]),
-    "aten::conv1d": lambda s: _convolve(s[0], s[1]),
-    "aten::conv2d": lambda s: _convolve(s[0], s[1]),
-    "aten::conv3d": lambda s: _convolve(s[0], s[1]),
-    "aten::add": lambda s: _broadcast(s[0], s[1]),
-    "aten::sub": lambda s: _broadcast(s[0], s[1]),
-    "aten::mul": lambda s: _broadcast(s[0], s[1]),
-    "aten::div": lambda s: _broadcast(s[0], s[1]),
+    **{f"aten::conv{n}d": lambda s: _convolve(s[0], s[1]) for n in (1, 2, 3)},
+    **{f"aten::{op}": lambda s: _broadcast(s[0], s[1]) for op in ("add", "sub", "mul", "div")},
     "aten::scaled_dot_product_attention": lambda s: _attend(s[0], s[1], s[2]),
 }
 
