@@ -11,6 +11,7 @@ from flint.cli.console import print_json, print_note, print_text
 from flint.cli.options import READS, Force, Json, Quiet, Verbose, Writes
 from flint.cli.progress import stages_shown
 from flint.cli.requests import takes_requests
+from flint.errors import FlintError
 from flint.io.outputs import OutputKind
 from flint.text import format_count, headings, text_table
 from flint.tools.share.requests import GrowRequest
@@ -78,8 +79,6 @@ def grow(
 
 def _require_change(changes: bool, output: Path | None) -> None:
     """Raise FlintError FL920 for a place to write to, and nothing to write."""
-    from flint.errors import FlintError
-
     if output is not None and not changes:
         raise FlintError(
             "FL920",

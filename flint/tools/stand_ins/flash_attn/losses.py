@@ -19,11 +19,7 @@ def _cost(call: KernelCall) -> Work:
     return calculation(4 * elements, functions=elements)
 
 
-@kernel(
-    "flash_attn::cross_entropy",
-    "(Tensor logits, Tensor labels) -> (Tensor, Tensor)",
-    _cost,
-)
+@kernel("flash_attn::cross_entropy", "(Tensor logits, Tensor labels) -> (Tensor, Tensor)", _cost)
 def _forward(logits: Any, labels: Any) -> Any:
     rows = logits.shape[:-1]
     return (
