@@ -23,8 +23,9 @@ from flint.io.scratch import scratch_folder
 from flint.text import format_bytes, plural
 from flint.tools.simulators.backends import Backend
 from flint.tools.simulators.inputs import Case, Inputs, lay_out
-from flint.tools.simulators.outcome import RankEnd, SimulatedRun
+from flint.tools.simulators.outcome import SimulatedRun
 from flint.tools.simulators.process import Ended, Limits, run_program
+from flint.tools.simulators.rank_end import RankEnd
 
 #: The environment variable that names the binary.
 BINARY: Final = "FLINT_ASTRA_SIM"

@@ -10,6 +10,7 @@ from flint.backends.chakra.manifest import ranks_text
 from flint.backends.cost.astrasim.ring import Fabric
 from flint.errors import FlintError
 from flint.text import format_duration, headings, plural, text_table
+from flint.tools.simulators.rank_end import RankEnd
 
 if TYPE_CHECKING:
     from flint.backends.cost.astrasim.step import Waiting
@@ -18,20 +19,6 @@ if TYPE_CHECKING:
 
 #: How many rows of ranks are printed unless all are asked for.
 _SHOWN = 8
-
-
-@dataclass(frozen=True, slots=True)
-class RankEnd:
-    """When a rank finished, in cycles of 1 ns; the other figures are None where they were not said.
-
-    `compute_ns` and `comm_ns` are how long it computed and communicated, `exposed_ns` how long it did
-    not compute.
-    """
-
-    end_ns: int
-    exposed_ns: int | None = None
-    compute_ns: int | None = None
-    comm_ns: int | None = None
 
 
 @dataclass(frozen=True)

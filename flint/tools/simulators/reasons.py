@@ -21,7 +21,7 @@ from flint.io.documents import Thousandths, Unpublished
 from flint.ir.mesh import Mesh
 from flint.text import format_duration, headings, text_table
 from flint.tools.simulators.inputs import Case, Inputs
-from flint.tools.simulators.outcome import RankEnd
+from flint.tools.simulators.rank_end import RankEnd
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate

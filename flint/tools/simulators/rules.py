@@ -17,7 +17,8 @@ from flint.errors import FlintError
 from flint.io.scratch import scratch_folder
 from flint.tools.simulators.astra_sim import Progress
 from flint.tools.simulators.inputs import Case, Inputs
-from flint.tools.simulators.outcome import RankEnd, SimulatedRun
+from flint.tools.simulators.outcome import SimulatedRun
+from flint.tools.simulators.rank_end import RankEnd
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from flint.io.processes import Patience
 from flint.tools.simulators import reasons
 from flint.tools.simulators.fidelities import Fidelities, Fidelity, FidelityMeasures
 from flint.tools.simulators.inputs import Case
-from flint.tools.simulators.outcome import RankEnd, SimulatedRun
+from flint.tools.simulators.outcome import SimulatedRun
 from flint.tools.simulators.process import Limits
+from flint.tools.simulators.rank_end import RankEnd
 from flint.tools.simulators.reasons import CommunicationTimes, Comparison, RuleTimes, Term
 from flint.tools.simulators.scale_sim import Array, ScaleSim, ScaleSimulation, SimulatedProduct
 
