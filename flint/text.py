@@ -113,6 +113,12 @@ class Column(NamedTuple):
     right: bool = False
 
 
+def headings(titles: str) -> tuple[Column, ...]:
+    """Columns by their titles with `|` between them; `>` before a title says that its cells are numbers."""
+    told = [title.strip() for title in titles.split("|")]
+    return tuple(Column(title.removeprefix(">"), title.startswith(">")) for title in told)
+
+
 def text_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
     """Cells in columns that are as wide as they need to be, two spaces apart, each on one line."""
     cells = [[c.title for c in columns], *([one_line(str(c)) for c in r] for r in rows)]

@@ -10,7 +10,7 @@ from flint.backends.cost.chips.model import model_of
 from flint.backends.cost.routing import BALANCED
 from flint.backends.cost.uncertainty import PROBABILITY, Interval
 from flint.cluster.models import UNKNOWN_MEMORY_BYTES
-from flint.text import Column, format_bytes, format_duration, short_scope, text_table
+from flint.text import format_bytes, format_duration, headings, short_scope, text_table
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate_numbers import ClassEstimate, EstimateNumbers
@@ -18,30 +18,15 @@ if TYPE_CHECKING:
     from flint.backends.cost.simulate.exposure import Serving
     from flint.ir.workload import Workload
 
-_SHARES = (
-    Column("work"),
-    Column("over"),
-    Column("count", right=True),
-    Column("busy", right=True),
-    Column("exposed", right=True),
-    Column("of step", right=True),
-)
-_PATH = (
-    Column("critical path"),
-    Column("over"),
-    Column("count", right=True),
-    Column("time", right=True),
-    Column("of step", right=True),
-    Column("scope"),
-    Column("source"),
-)
+_SHARES = headings("work | over | >count | >busy | >exposed | >of step")
+_PATH = headings("critical path | over | >count | >time | >of step | scope | source")
 #: A component of a scope that is a number: which of several layers.
 _NUMBER = re.compile(r"(?<![^/])\d+(?![^/])")
 #: Segments of the critical path that are shown.
 PATH_ROWS = 8
 #: Rank classes whose memory is shown: with more, those with the highest peaks.
 MEMORY_ROWS = 16
-_MAPPING = (Column("axis"), Column("size", right=True), Column("network"))
+_MAPPING = headings("axis | >size | network")
 
 
 def estimate_text(e: EstimateNumbers, interval: Interval | None, *, verbose: bool = False) -> str:
@@ -210,7 +195,7 @@ def _path(e: EstimateNumbers) -> str:
 def _breakdown(c: ClassEstimate) -> str:
     """What the memory of a class holds at its peak, largest first, and where that is."""
     memory, at = c.memory, c.memory.at
-    titles = (Column("memory"), Column("at the peak", right=True), Column("of it", right=True))
+    titles = headings("memory | >at the peak | >of it")
     rows = [
         (kind.replace("_", " "), format_bytes(size), f"{size / memory.peak_bytes:.1%}")
         for kind, size in memory.breakdown.items()

@@ -16,7 +16,7 @@ from flint.errors import FlintError, nearest
 from flint.io.documents import Thousandths
 from flint.ir.program import Program
 from flint.ir.workload import Workload
-from flint.text import Column, format_duration, plural, text_table
+from flint.text import format_duration, headings, plural, text_table
 
 if TYPE_CHECKING:
     from flint.backends.cost.price import Priced
@@ -31,13 +31,7 @@ MEASURED: Final = "measured"
 TIMINGS: Final = (MODEL, COMPILER, MEASURED)
 WITH_CYCLES: Final = "xla-tpu-cycles"
 _HELP = "flint capture ... --compiler xla-tpu-cycles --chip {chip} captures them"
-_COLUMNS = (
-    Column("kernels"),
-    Column("count", right=True),
-    Column("by compiler", right=True),
-    Column("by Flint", right=True),
-    Column("Flint / compiler", right=True),
-)
+_COLUMNS = headings("kernels | >count | >by compiler | >by Flint | >Flint / compiler")
 
 
 @dataclass(frozen=True, slots=True)

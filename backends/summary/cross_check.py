@@ -20,7 +20,7 @@ from flint.passes.compilers.sides import Side, relative, side
 from flint.passes.profiles import rewrite
 from flint.passes.work.totals import matmul_flops
 from flint.requests.estimate import EstimateRequest
-from flint.text import Column, format_bytes, format_duration, format_flops, text_table
+from flint.text import format_bytes, format_duration, format_flops, headings, text_table
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
@@ -35,13 +35,7 @@ _ALIKE: Final = 0.01
 _SHOWN: Final = 5
 #: Where memory is laid out if no cluster is given.
 _USUAL: Final = {"xla-gpu": "h100-dgx", "xla-tpu": "v5p"}
-_COLUMNS = (
-    Column("cross-check"),
-    Column("captured", right=True),
-    Column("compiled", right=True),
-    Column("differs", right=True),
-    Column("believe, or source"),
-)
+_COLUMNS = headings("cross-check | >captured | >compiled | >differs | believe, or source")
 
 
 class Quantity(StrEnum):

@@ -18,10 +18,10 @@ from flint.ir.workload import Workload
 from flint.passes.work.totals import CommunicationTotal, totals
 from flint.plugins import drawn
 from flint.text import (
-    Column,
     format_bytes,
     format_count,
     format_flops,
+    headings,
     plural,
     text_table,
     warning_lines,
@@ -32,13 +32,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN_ARGUMENTS = 3
-COLLECTIVE_COLUMNS = (
-    Column("collective"),
-    Column("over"),
-    Column("ranks", right=True),
-    Column("count", right=True),
-    Column("bytes", right=True),
-)
+COLLECTIVE_COLUMNS = headings("collective | over | >ranks | >count | >bytes")
 
 
 @dataclass(frozen=True)

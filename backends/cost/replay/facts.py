@@ -17,23 +17,15 @@ from flint.io.documents import Millionths, Thousandths, Unpublished
 from flint.ir.made_by import MeasuredBy
 from flint.ir.op_class import OpClass
 from flint.ir.workload import Workload
-from flint.text import Column, format_duration, plural, text_table
+from flint.text import format_duration, headings, plural, text_table
 
 #: Times of a step that differ by no more than this part are one.
 _SAME = 0.005
 #: What each basis is to people.
 _WORDS = {Basis.MEASURED: "measured", Basis.SCALED: "scaled", Basis.MODEL: "by models"}
 #: Of a table of recorded ranks.
-COLUMNS = (
-    Column("rank"),
-    Column("measured", right=True),
-    Column("estimated", right=True),
-    Column("", right=True),
-    Column("compute", right=True),
-    Column("wire", right=True),
-    Column("waiting", right=True),
-    Column("launch", right=True),
-    Column("unknown", right=True),
+COLUMNS = headings(
+    "rank | >measured | >estimated | > | >compute | >wire | >waiting | >launch | >unknown"
 )
 
 

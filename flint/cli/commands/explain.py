@@ -67,7 +67,7 @@ def _print(document: ExplainDocument, text: str, *, as_json: bool) -> None:
 
 
 def _listing(rows: list[Explanation]) -> str:
-    from flint.text import Column, format_bytes, plural, text_table
+    from flint.text import format_bytes, headings, plural, text_table
 
     if not rows:
         return "no collectives"
@@ -83,13 +83,5 @@ def _listing(rows: list[Explanation]) -> str:
         )
         for r in rows
     ]
-    columns = (
-        Column("", right=True),
-        Column("collective"),
-        Column("over"),
-        Column("count", right=True),
-        Column("payload", right=True),
-        Column("scope"),
-        Column("source"),
-    )
+    columns = headings("> | collective | over | >count | >payload | scope | source")
     return f"{text_table(columns, table)}\n{plural(len(rows), 'communication op')}"

@@ -95,13 +95,13 @@ def _timed(
 
 def _list(found: dict[str, TimedSchedule | FlintError], *, json_: bool) -> None:
     from flint.passes.pipeline.schedule.schedules import SCHEDULES
-    from flint.text import Column, text_table
+    from flint.text import headings, text_table
 
     if json_:
         document: SchedulesDocument = {"schema": SCHEMA, "schedules": list(_listed(found))}
         print_json(document)
         return
-    columns = [Column("name"), Column("chunks", True), Column("waits", True), Column("holds")]
+    columns = headings("name | >chunks | >waits | holds | ")
     rows = []
     for name, timed in found.items():
         if isinstance(timed, FlintError):
@@ -109,7 +109,7 @@ def _list(found: dict[str, TimedSchedule | FlintError], *, json_: bool) -> None:
         else:
             cells = (name, str(timed.chunks), f"{float(timed.idle):.1%}", _held(timed))
             rows.append((*cells, SCHEDULES[name].summary))
-    print_text(text_table([*columns, Column("")], rows))
+    print_text(text_table(columns, rows))
 
 
 def _listed(

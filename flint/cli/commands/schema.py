@@ -61,6 +61,6 @@ def _of_other(name: str) -> dict[str, Any]:
 
 
 def _table(summaries: dict[str, str]) -> str:
-    from flint.text import Column, text_table
+    from flint.text import headings, text_table
 
-    return text_table([Column("schema"), Column("says")], list(summaries.items()))
+    return text_table(headings("schema | says"), list(summaries.items()))

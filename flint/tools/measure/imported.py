@@ -16,7 +16,7 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.workload import Workload
 from flint.log import stage
-from flint.text import Column, format_bytes, format_count, format_duration, text_table
+from flint.text import format_bytes, format_count, format_duration, headings, text_table
 from flint.tracing import Trace
 
 
@@ -106,14 +106,8 @@ class Imported:
         return f"{_facts(facts)}\n\n{text_table(_COLUMNS, list(map(_cells, self.classes)))}"
 
 
-_COLUMNS = (
-    Column("rank", right=True),
-    Column("step", right=True),
-    Column("kernels", right=True),
-    Column("kernel time", right=True),
-    Column("communication", right=True),
-    Column("work known", right=True),
-    Column("peak memory", right=True),
+_COLUMNS = headings(
+    ">rank | >step | >kernels | >kernel time | >communication | >work known | >peak memory"
 )
 
 

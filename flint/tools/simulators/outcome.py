@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from flint.backends.chakra.manifest import ranks_text
 from flint.backends.cost.astrasim.ring import Fabric
 from flint.errors import FlintError
-from flint.text import Column, format_duration, plural, text_table
+from flint.text import format_duration, headings, plural, text_table
 from flint.tools.simulators.rank_end import RankEnd
 
 if TYPE_CHECKING:
@@ -151,8 +151,7 @@ def _ends_table(ends: dict[int, RankEnd], *, verbose: bool) -> str:
     kept = rows if verbose else rows[:_SHOWN]
     if len(rows) > len(kept):
         kept.append((f"... {len(rows) - len(kept)} more rows (-v)", "", "", "", ""))
-    titles = ("cycles", "computes", "communicates", "exposed")
-    return text_table([Column("ranks"), *(Column(t, right=True) for t in titles)], kept)
+    return text_table(headings("ranks | >cycles | >computes | >communicates | >exposed"), kept)
 
 
 def _cells(end: RankEnd) -> tuple[str, str, str]:

@@ -19,7 +19,7 @@ from flint.cluster.astrasim.system import SystemFile
 from flint.errors import FlintError
 from flint.io.documents import Thousandths, Unpublished
 from flint.ir.mesh import Mesh
-from flint.text import Column, format_duration, text_table
+from flint.text import format_duration, headings, text_table
 from flint.tools.simulators.inputs import Case, Inputs
 from flint.tools.simulators.rank_end import RankEnd
 
@@ -91,10 +91,7 @@ class Comparison:
         rows = [(f"estimate on {self.cluster}", format_duration(self.estimated_ns), "", "")]
         rows += [(t.name, signed(t.ns), self._share(t.ns), t.because) for t in self.terms]
         rows.append(("simulated", format_duration(self.simulated_ns), self._share(whole), ""))
-        titles = (
-            *(Column("from the estimate"), Column("time", right=True)),
-            *(Column("of it", right=True), Column("because")),
-        )
+        titles = headings("from the estimate | >time | >of it | because")
         return text_table(titles, rows)
 
     def _share(self, ns: float) -> str:
@@ -170,7 +167,8 @@ def _terms(
     yield Term("durations", compute - kernels, _durations(system, *counts))
     yield Term("prices of communication", simulated - estimated, _dearer(table))
     yield Term("copies to and from hosts", copies[0] - copies[1], _both(copies[1], copies[0]))
-    yield Term("under computation", hidden[0] - hidden[1], _hidden(*hidden))
+    each = f"{_amount(hidden[0])} in the estimate, {_amount(hidden[1])} there, each with all slots"
+    yield Term("under computation", hidden[0] - hidden[1], each)
     yield Term("one communication at a time", slot, _slot(rules))
 
 
@@ -212,10 +210,6 @@ def _dearer(table: Sequence[CommunicationTimes]) -> str:
         if c.difference_ns
     ]
     return "rings of single messages: " + "; ".join(named) if named else ""
-
-
-def _hidden(estimated: float, simulated: float) -> str:
-    return f"{_amount(estimated)} in the estimate, {_amount(simulated)} there, each with all slots"
 
 
 def _amount(hidden_ns: float) -> str:

@@ -74,13 +74,10 @@ def disturbed_inputs(inputs: Inputs, disturbance: Disturbance) -> Iterator[Input
             paths[rank] = folder / path.name
             data = read_bytes(path)
             if disturbance.touches(rank):
-                data = _with_times(path, data, disturbance.nodes(rank, _by_id(path)))
+                nodes = sorted(read(path).nodes, key=lambda n: n.id)
+                data = _with_times(path, data, disturbance.nodes(rank, nodes))
             paths[rank].write_bytes(data)
         yield replace(inputs, traces=replace(inputs.traces, folder=folder, paths=paths))
-
-
-def _by_id(path: Path) -> list[TraceNode]:
-    return sorted(read(path).nodes, key=lambda n: n.id)
 
 
 def _with_times(path: Path, data: bytes, nodes: list[TraceNode]) -> bytes:

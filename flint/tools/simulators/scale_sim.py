@@ -25,7 +25,7 @@ from flint.cluster.models import Chip
 from flint.errors import FlintError
 from flint.io.scratch import scratch_folder
 from flint.ir.workload import Workload
-from flint.text import Column, format_seconds, plural, text_table
+from flint.text import format_seconds, headings, plural, text_table
 from flint.tools.simulators import scale_sim_runner as runner
 from flint.tools.simulators.outcome import failure_json
 from flint.tools.simulators.process import Ended, Limits, run_program
@@ -182,8 +182,8 @@ class ScaleSimulation:
         rows = [self._row(i, p) for i, p in enumerate(kept)]
         if len(kept) < len(self.products):
             rows.append((f"... {len(self.products) - len(kept)} more (-v)", *[""] * 6))
-        titles = ("m", "n", "k", "executions", "cycles of one", "SCALE-Sim", "differ")
-        table = text_table([Column(t, right=True) for t in titles], rows)
+        titles = headings(">m | >n | >k | >executions | >cycles of one | >SCALE-Sim | >differ")
+        table = text_table(titles, rows)
         return "\n".join(
             [head, shape, "", table, "", *self._sums(), *(f"note: {n}" for n in self.notes)]
         )

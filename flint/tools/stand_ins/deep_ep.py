@@ -85,12 +85,10 @@ class Config:
         self.num_sms = num_sms
 
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """Bytes of a buffer within a node: they are not allocated."""
+        """Bytes of a buffer within a node, or between nodes: they are not allocated."""
         return 0
 
-    def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """Bytes of a buffer between nodes: they are not allocated."""
-        return 0
+    get_rdma_buffer_size_hint = get_nvl_buffer_size_hint
 
 
 @dataclass(frozen=True)
@@ -130,10 +128,7 @@ class Buffer:
         """The usual one."""
         return Config()
 
-    @staticmethod
-    def get_combine_config(num_ranks: int) -> Config:
-        """The usual one."""
-        return Config()
+    get_combine_config = get_dispatch_config
 
     @staticmethod
     def capture() -> EventOverlap:
@@ -179,17 +174,12 @@ class Buffer:
         parts = list(x) if isinstance(x, tuple) else [x]
         if handle is None:
             handle = self._routed(topk_idx, int(num_tokens_per_expert.shape[0]), expert_alignment)
-        found, works = [], []
         given = [*parts, *(t for t in (topk_idx, topk_weights) if t is not None)]
-        for part in given:
-            out, work = self._exchange(_send_rows(part, handle.rows), async_finish)
-            found.append(out)
-            works.append(work)
-        event = EventOverlap(EventHandle(), works=[w for w in works if w is not None])
+        sent = [self._exchange(_send_rows(part, handle.rows), async_finish) for part in given]
+        found = [out for out, _ in sent]
+        event = EventOverlap(EventHandle(), works=[w for _, w in sent if w is not None])
         received = tuple(found[: len(parts)]) if isinstance(x, tuple) else found[0]
-        rest = [*found[len(parts) :], None, None]
-        if topk_idx is None:
-            rest = [None, None]
+        rest = [*(found[len(parts) :] if topk_idx is not None else ()), None, None]
         return received, rest[0], rest[1], list(handle.of_experts), handle, event
 
     def combine(

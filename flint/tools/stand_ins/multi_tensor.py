@@ -36,11 +36,11 @@ def _elements(call: KernelCall, lists: int) -> int:
     return sum(o.num_elements for o in call.operands) // lists
 
 
-def _scale_cost(call: KernelCall) -> Work:
-    return calculation(_elements(call, 2))
-
-
-@kernel("amp_C::scale.out", "(Tensor[] x, Tensor(a!)[] out) -> ()", _scale_cost)
+@kernel(
+    "amp_C::scale.out",
+    "(Tensor[] x, Tensor(a!)[] out) -> ()",
+    lambda call: calculation(_elements(call, 2)),
+)
 def _scale(x: Any, out: Any) -> None:
     """Each tensor times a number, into another."""
 

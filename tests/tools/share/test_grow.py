@@ -24,7 +24,7 @@ from flint.requests.capture import CaptureRequest
 from flint.tools.share.anonymize import anonymize
 from flint.tools.share.growing.alignment import LayerSegment, layers_of
 from flint.tools.share.growing.grow import _SAME_CHOICES, Grown, grow
-from flint.tools.share.growing.splits import sharding_of
+from flint.tools.share.growing.structure import sharding_of
 from tests.program_rows import ProgramBuilder
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

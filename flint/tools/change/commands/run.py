@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,8 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_text, progress_bar
 from flint.cli.options import CaptureNames, Jobs, Json, Quiet, Verbose
+from flint.errors import FlintError
+from flint.text import format_bytes, format_count, format_duration, headings, text_table
 
 if TYPE_CHECKING:
     from flint.tools.change.project.captures import Captured
@@ -65,7 +68,6 @@ def _lock_to_replace(project: Project, names: list[str] | None) -> Lock | None:
 
     One that cannot be read is written anew, but not for some captures: others would be lost.
     """
-    from flint.errors import FlintError
     from flint.tools.change.project.lock import load_lock
 
     try:
@@ -162,14 +164,10 @@ def _print(
 
 
 def _table(captured: Mapping[str, Captured], states: Mapping[str, str]) -> str:
-    from flint.text import Column, format_bytes, format_count, format_duration, text_table
-
     rows = []
     for name, one in captured.items():
         facts = one.entry.snapshot.program
-        devices = 1
-        for size in facts.mesh.values() if facts is not None else ():
-            devices *= size
+        devices = math.prod(facts.mesh.values()) if facts is not None else 1
         times = [
             f"{format_duration(e.step_time_ns)} on {c}"
             for c, e in one.entry.snapshot.estimates.items()
@@ -185,12 +183,5 @@ def _table(captured: Mapping[str, Captured], states: Mapping[str, str]) -> str:
                 states[name],
             )
         )
-    columns = (
-        Column("capture"),
-        Column("devices", right=True),
-        Column("step time"),
-        Column("memory", right=True),
-        Column(""),
-        Column("flint.lock"),
-    )
+    columns = headings("capture | >devices | step time | >memory |  | flint.lock")
     return text_table(columns, rows)

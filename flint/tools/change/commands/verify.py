@@ -11,7 +11,8 @@ import typer
 from flint.cli.console import print_json, print_note, print_text
 from flint.cli.exits import FOUND
 from flint.cli.options import CaptureNames, Force, Jobs, Json, Quiet, Verbose, Writes
-from flint.io.outputs import OutputKind
+from flint.errors import FlintError
+from flint.io.outputs import OutputKind, refuse_same_place, write_output
 
 if TYPE_CHECKING:
     from flint.tools.change.project.captures import Captured
@@ -56,7 +57,6 @@ def verify(
     Captures again what changed, says what differs and why, and exits with 1 if a budget is
     exceeded. A capture without budgets may not change at all; flint run --update accepts a change.
     """
-    from flint.io.outputs import refuse_same_place
     from flint.tools.change.commands.run import captured_with_progress
     from flint.tools.change.project.config import find_project, load_project
     from flint.tools.change.project.verify import require_accepted
@@ -89,7 +89,6 @@ def verify(
 
 def _accepted(project: Project) -> Lock:
     """The lock file. Raises FlintError FL723 if there is none, or it cannot be read."""
-    from flint.errors import FlintError
     from flint.tools.change.project.lock import load_lock
 
     lock = load_lock(project.lock_path)
@@ -106,7 +105,6 @@ def _accepted(project: Project) -> Lock:
 def _write(
     verdicts: Sequence[Verdict], junit: Path | None, comment: Path | None, *, force: bool
 ) -> None:
-    from flint.io.outputs import write_output
     from flint.tools.change.project import ci
 
     if junit is not None:

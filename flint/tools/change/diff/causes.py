@@ -142,17 +142,17 @@ def _precision(a: ProgramFacts, b: ProgramFacts, arguments: Arguments) -> list[C
             for (old, new), names in found.items()
         ]
     moved = _moved_types(a, b)
-    products = {p: kept for p, ops in moved.items() if (kept := [o for o in ops if _multiplies(o)])}
+    products = {
+        p: kept
+        for p, ops in moved.items()
+        if (kept := [o for o in ops if o.split()[0] in _PRODUCTS])
+    }
     if not products and _classes(a) != _classes(b):
         return []  # other operations: their types are their own
     return [
         Cause(CauseKind.PRECISION, f"{old} -> {new} in {_listed(ops)}")
         for (old, new), ops in (products or moved).items()
     ]
-
-
-def _multiplies(operation: str) -> bool:
-    return operation.split()[0] in _PRODUCTS
 
 
 def _listed(names: Sequence[str]) -> str:

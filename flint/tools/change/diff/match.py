@@ -120,7 +120,8 @@ def _changes(
 ) -> Iterator[Change]:
     for i, j, aspects in pairs:
         if aspects:
-            yield _changed(a, b, i, j, _cause_of_change(aspects, kinds))
+            order = (kind for aspect in aspects for kind in _OF_ASPECT[aspect])
+            yield _changed(a, b, i, j, _first(order, kinds))
     old, new = {i for i, _, _ in pairs}, {j for _, j, _ in pairs}
     yield from (_single(a, i, Action.REMOVED, kinds) for i in a.rows if i not in old)
     yield from (_single(b, j, Action.ADDED, kinds) for j in b.rows if j not in new)
@@ -205,10 +206,6 @@ _OF_COLLECTIVE = (
 
 def _first(order: Iterable[CauseKind], kinds: frozenset[CauseKind]) -> CauseKind | None:
     return next((kind for kind in order if kind in kinds), None)
-
-
-def _cause_of_change(aspects: Iterable[Aspect], kinds: frozenset[CauseKind]) -> CauseKind | None:
-    return _first((kind for aspect in aspects for kind in _OF_ASPECT[aspect]), kinds)
 
 
 def _cause_of_single(side: ClassRows, row: int, kinds: frozenset[CauseKind]) -> CauseKind | None:

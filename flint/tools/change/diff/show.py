@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
-from flint.text import Column, format_bytes, plural, text_table
+from flint.text import Column, format_bytes, headings, plural, text_table
 from flint.tools.change.diff.budgets import Broken
 from flint.tools.change.diff.cause import Cause
 from flint.tools.change.diff.difference_numbers import DifferenceNumbers
@@ -23,21 +23,8 @@ _SHARES = "the earlier program is not available: what each line adds is its shar
 _NUMBERS_IN_MARKDOWN = 14
 #: Reasons of collectives that text shows.
 _REASONS = 3
-_NUMBERS = (
-    Column(""),
-    Column("before", right=True),
-    Column("after", right=True),
-    Column("change", right=True),
-)
-_CHANGES = (
-    Column("what"),
-    Column("over"),
-    Column("phase"),
-    Column("change"),
-    Column("difference", right=True),
-    Column("scope"),
-    Column("source"),
-)
+_NUMBERS = headings(" | >before | >after | >change")
+_CHANGES = headings("what | over | phase | change | >difference | scope | source")
 
 
 def verdict(difference: DifferenceNumbers) -> str:

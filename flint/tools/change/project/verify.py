@@ -172,7 +172,8 @@ def require_accepted(project: Project, lock: Lock, name: str, clusters: Iterable
 
 def _verdicts(project: Project, lock: Lock, found: Captured, capture: Capture) -> Iterator[Verdict]:
     accepted, budgets = lock.captures[found.name], capture.parsed_budgets()
-    versions = _other_versions(lock.made_with.get(found.name, {}), found.entry.made_with)
+    old, new = lock.made_with.get(found.name, {}), found.entry.made_with
+    versions = {n: (old[n], new[n]) for n in new if old.get(n, new[n]) != new[n]}
     if not causes(accepted, found.entry.snapshot).found:
         keep_accepted(project, found)
     for cluster in capture.clusters or ("",):
@@ -183,12 +184,6 @@ def _verdicts(project: Project, lock: Lock, found: Captured, capture: Capture) -
             difference = compare(Side(before), Side(after))
         told = broken(difference, budgets)
         yield Verdict(found.name, cluster, difference, tuple(told), bool(budgets), versions)
-
-
-def _other_versions(
-    before: Mapping[str, str], now: Mapping[str, str]
-) -> dict[str, tuple[str, str]]:
-    return {n: (before[n], now[n]) for n in now if before.get(n, now[n]) != now[n]}
 
 
 def _on(snapshot: Snapshot, cluster: str) -> Snapshot:

@@ -19,7 +19,8 @@ def commands(subject: Subject, point: Point) -> tuple[str, ...]:
     Where the point changes its cluster, an exploration of this one point comes first, which writes
     that as a file.
     """
-    found = [_capture(subject, point), _estimate(subject, point)]
+    on, options = _cluster(point), estimated(subject, point).words()
+    found = [_capture(subject, point), iter(("estimate", FOLDER, "-c", on, *options))]
     if subject.serves:
         found = [_serve(subject, point)]
     if point.changes:
@@ -40,10 +41,6 @@ def _script(request: CaptureRequest) -> Iterator[str]:
 
 def _cluster(p: Point) -> str:
     return MACHINE if p.changes else p.cluster
-
-
-def _estimate(s: Subject, p: Point) -> Iterator[str]:
-    yield from ("estimate", FOLDER, "-c", _cluster(p), *estimated(s, p).words())
 
 
 def _serve(s: Subject, p: Point) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from flint.text import Column, text_table
+from flint.text import Column, headings, text_table
 from flint.tools.change.diff.metrics import Unit
 from flint.tools.explore.answers.objectives import Objective
 from flint.tools.explore.point import choices
@@ -89,22 +89,15 @@ def explanation_text(found: RowExplanation, goals: Sequence[Objective] = ()) -> 
     rows = [(name, a or "-", b or "-") for name, a, b in found.choices]
     parts = ["\n".join(lines)]
     if rows:
-        parts.append(text_table((Column("choice"), Column("first"), Column("second")), rows))
+        parts.append(text_table(headings("choice | first | second"), rows))
     for title, of in (("time of the step", found.time), ("memory at the peak", found.memory)):
         if of:
-            parts.append(text_table((Column(title), *_NUMBERS), [_cells(p) for p in of]))
+            cells = [(p.title, *map(p.unit.text, (p.before, p.after)), p.change_text()) for p in of]
+            parts.append(text_table((Column(title), *_NUMBERS), cells))
     return "\n\n".join(parts)
 
 
-_NUMBERS = (
-    Column("first", right=True),
-    Column("second", right=True),
-    Column("difference", right=True),
-)
-
-
-def _cells(part: ExplainedPart) -> tuple[str, str, str, str]:
-    return (part.title, part.unit.text(part.before), part.unit.text(part.after), part.change_text())
+_NUMBERS = headings(">first | >second | >difference")
 
 
 def _choices(first: Result, second: Result) -> Iterator[tuple[str, str, str]]:

@@ -96,23 +96,17 @@ def columns_of(results: Sequence[Result]) -> tuple[ResultColumn, ...]:
     found += [_choice_column(name, cells) for name, cells in choice.items()]
     found += [_column(n, kind, of, results) for n, (kind, of) in _QUANTITIES.items()]
     for axes in sorted({a for r in results for a in r.exposed_ns}):
-        found.append(_column(f"exposed_ns[{axes}]", NUMBER, _exposed(axes), results))
+        exposed = [_of_estimate(r, r.exposed_ns.get(axes, 0.0)) for r in results]
+        found.append(ResultColumn(f"exposed_ns[{axes}]", NUMBER, tuple(exposed)))
     for kind in sorted({k for r in results for k in r.memory}):
-        found.append(_column(f"memory_bytes[{kind}]", WHOLE, _memory(kind), results))
+        held = [r.memory.get(kind, 0) if r.memory else None for r in results]
+        found.append(ResultColumn(f"memory_bytes[{kind}]", WHOLE, tuple(held)))
     found += [_column(n, kind, of, results) for n, (kind, of) in _LAST.items()]
     return tuple(found)
 
 
 def _of_estimate(result: Result, value: float) -> float | None:
     return value if result.step_time_ns else None
-
-
-def _exposed(axes: str) -> _Found:
-    return lambda r: _of_estimate(r, r.exposed_ns.get(axes, 0.0))
-
-
-def _memory(kind: str) -> _Found:
-    return lambda r: r.memory.get(kind, 0) if r.memory else None
 
 
 def _column(name: str, kind: ColumnKind, of: _Found, results: Sequence[Result]) -> ResultColumn:

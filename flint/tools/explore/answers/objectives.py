@@ -185,81 +185,46 @@ def _headroom(r: Result) -> float | None:
     return float(r.capacity_bytes - r.memory_bytes) if known else None
 
 
-_TIME = Objective("time", "step time", QuantityUnit.NS, False, lambda r: r.step_time_ns or None)
-_TOKENS = Objective("tokens_per_s", "tokens/s", QuantityUnit.PER_S, True, _tokens_per_s)
+_NS, _PER_S, _REQUESTS = QuantityUnit.NS, QuantityUnit.PER_S, QuantityUnit.REQUESTS
+_COST = "cost is time x devices x the price in the cluster's file"
+_ENERGY = "energy is an upper bound: chips at their power limit all the time, without hosts, network and cooling"
+_TIME = Objective("time", "step time", _NS, False, lambda r: r.step_time_ns or None)
+_TOKENS = Objective("tokens_per_s", "tokens/s", _PER_S, True, _tokens_per_s)
+_ALL = (
+    _TIME,
+    _TOKENS,
+    Objective("tokens_per_s_per_device", "tokens/s/device", _PER_S, True, _tokens_per_s_per_device),
+    Objective("mfu", "MFU", QuantityUnit.SHARE, True, lambda r: r.mfu if r.step_time_ns else None),
+    Objective(
+        "cost_per_mtoken", "cost of 1M tokens", QuantityUnit.USD, False, _cost_per_mtoken, _COST
+    ),
+    Objective("cost_per_step", "cost of a step", QuantityUnit.USD, False, _cost_per_step, _COST),
+    Objective(
+        "energy_per_mtoken",
+        "energy of 1M tokens",
+        QuantityUnit.KWH,
+        False,
+        _kwh_per_mtoken,
+        _ENERGY,
+    ),
+    Objective(
+        "memory", "memory", QuantityUnit.BYTES, False, lambda r: float(r.memory_bytes) or None
+    ),
+    Objective("headroom", "headroom", QuantityUnit.BYTES, True, _headroom),
+    Objective("devices", "devices", QuantityUnit.COUNT, False, lambda r: float(r.devices)),
+    Objective("ttft", "time to first token", _NS, False, lambda r: ttft_ns(r) or None),
+    Objective("tpot", "time per token", _NS, False, lambda r: tpot_ns(r) or None),
+    Objective("goodput", "goodput", _REQUESTS, True, _of_served("goodput")),
+    Objective("goodput_per_device", "goodput/device", _REQUESTS, True, _goodput_per_device),
+    Objective("requests_per_s", "requests/s", _REQUESTS, True, _of_served("requests_per_s")),
+    *(
+        Objective(f"{q}_p{p}", f"{q.upper()} p{p}", _NS, False, _of_served(f"{q}_p{p}"))
+        for q in SERVED
+        for p in PERCENTILES
+    ),
+)
 #: All objectives by name.
-OBJECTIVES: Mapping[str, Objective] = {
-    o.name: o
-    for o in (
-        _TIME,
-        _TOKENS,
-        Objective(
-            "tokens_per_s_per_device",
-            "tokens/s/device",
-            QuantityUnit.PER_S,
-            True,
-            _tokens_per_s_per_device,
-        ),
-        Objective(
-            "mfu", "MFU", QuantityUnit.SHARE, True, lambda r: r.mfu if r.step_time_ns else None
-        ),
-        Objective(
-            "cost_per_mtoken",
-            "cost of 1M tokens",
-            QuantityUnit.USD,
-            False,
-            _cost_per_mtoken,
-            "cost is time x devices x the price in the cluster's file",
-        ),
-        Objective(
-            "cost_per_step",
-            "cost of a step",
-            QuantityUnit.USD,
-            False,
-            _cost_per_step,
-            "cost is time x devices x the price in the cluster's file",
-        ),
-        Objective(
-            "energy_per_mtoken",
-            "energy of 1M tokens",
-            QuantityUnit.KWH,
-            False,
-            _kwh_per_mtoken,
-            "energy is an upper bound: chips at their power limit all the time, without hosts, network and cooling",
-        ),
-        Objective(
-            "memory", "memory", QuantityUnit.BYTES, False, lambda r: float(r.memory_bytes) or None
-        ),
-        Objective("headroom", "headroom", QuantityUnit.BYTES, True, _headroom),
-        Objective("devices", "devices", QuantityUnit.COUNT, False, lambda r: float(r.devices)),
-        Objective(
-            "ttft", "time to first token", QuantityUnit.NS, False, lambda r: ttft_ns(r) or None
-        ),
-        Objective("tpot", "time per token", QuantityUnit.NS, False, lambda r: tpot_ns(r) or None),
-        Objective("goodput", "goodput", QuantityUnit.REQUESTS, True, _of_served("goodput")),
-        Objective(
-            "goodput_per_device",
-            "goodput/device",
-            QuantityUnit.REQUESTS,
-            True,
-            _goodput_per_device,
-        ),
-        Objective(
-            "requests_per_s",
-            "requests/s",
-            QuantityUnit.REQUESTS,
-            True,
-            _of_served("requests_per_s"),
-        ),
-        *(
-            Objective(
-                f"{q}_p{p}", f"{q.upper()} p{p}", QuantityUnit.NS, False, _of_served(f"{q}_p{p}")
-            )
-            for q in SERVED
-            for p in PERCENTILES
-        ),
-    )
-}
+OBJECTIVES: Mapping[str, Objective] = {o.name: o for o in _ALL}
 
 
 def objectives_of(names: Sequence[str]) -> tuple[Objective, ...]:

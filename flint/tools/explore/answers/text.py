@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flint.text import Column, format_bytes, format_count, plural, text_table
+from flint.text import Column, format_bytes, format_count, headings, plural, text_table
 from flint.tools.explore.answers.command import commands
 from flint.tools.explore.answers.objectives import OBJECTIVES, Objective
 from flint.tools.explore.answers.rank import Ranking
@@ -87,9 +87,7 @@ def ranking_table(ranking: Ranking, top: int) -> str:
         if any(o.value(r) is not None for r in ranking.results)
     ]
     columns = [
-        Column("", right=True),
-        Column("devices", right=True),
-        Column("mesh"),
+        *headings("> | >devices | mesh"),
         *(Column(n) for n in names),
         *(Column(o.title, right=True) for o in shown if o.name != "devices"),
     ]

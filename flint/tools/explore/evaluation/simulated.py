@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
-from flint.text import Column, format_duration, text_table
+from flint.text import format_duration, headings, text_table
 from flint.tools.explore.evaluation.evaluate import Evaluator
 from flint.tools.explore.machine.cluster_changes import machine_of
 from flint.tools.explore.point import Point
@@ -121,8 +121,7 @@ def _simulated(result: Result, place: Path, simulator: AstraSim | None) -> Simul
 
 def simulated_table(points: Sequence[SimulatedPoint]) -> str:
     """A row for each point: its estimate, what the simulator says, and where its traces are."""
-    columns = [Column("#", right=True), Column("mesh"), Column("estimate", right=True)]
-    columns += [Column("simulated", right=True), Column("ratio", right=True), Column("traces")]
+    columns = headings("># | mesh | >estimate | >simulated | >ratio | traces")
     rows = []
     for number, point in enumerate(points, 1):
         said = point.simulator_ns or point.rules_ns

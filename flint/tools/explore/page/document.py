@@ -21,7 +21,7 @@ from flint.tools.report.page.colours import series
 from flint.tools.report.page.document import document
 from flint.tools.report.page.facts import hints as hints_section
 from flint.tools.report.page.facts import summary_card
-from flint.tools.report.page.markup import Heading, Markup, join, table, tag
+from flint.tools.report.page.markup import Heading, Markup, heads, join, table, tag
 from flint.tools.report.page.section import Section
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ def best(ranking: Ranking, chosen: Mapping[str, Sequence[str]]) -> Section | Non
         return None
     measures = list({m.name: m for m in (*ranking.objectives, TIME, MFU, MEMORY)}.values())
     headings = [
-        Heading("", right=True),
-        Heading("devices", right=True),
+        *heads("> | >devices"),
         *(Heading(name) for name in chosen),
         *(Heading(m.title, right=True) for m in measures),
     ]
@@ -73,10 +72,7 @@ def rejected(ranking: Ranking, chosen: Mapping[str, Sequence[str]]) -> Section |
         (status, format_count(len(found)), why, place or "-", named(found[0], chosen))
         for (status, why, place), found in ordered[:ROWS]
     ]
-    headings = (
-        Heading("status"), Heading("points", right=True), Heading("why", wide=True),
-        Heading("decided by", wide=True), Heading("for one", wide=True),
-    )  # fmt: skip
+    headings = heads("status | >points | +why | +decided by | +for one")
     count = format_count(sum(map(len, groups.values())))
     left = len(groups) - len(rows)
     caption = f"{count} points that were rejected" + (f"; {left} more reasons" if left else "")
@@ -212,10 +208,7 @@ def scaling(ranked: Sequence[Result], goal: Objective) -> Section | None:
             for d, r in sorted(sizes.items())
         ]  # fmt: skip
     label = f"{rate.title} of the best point by devices"
-    headings = (
-        Heading("cluster"), Heading("devices", right=True), Heading(goal.title, right=True),
-        Heading("of proportion", right=True), Heading("mesh"), Heading("MFU", right=True),
-    )  # fmt: skip
+    headings = heads(f"cluster | >devices | >{goal.title} | >of proportion | mesh | >MFU")
     names = legend([(c.name, c.colour) for c in curves if not c.guide])
     parts = (curves_chart(curves, ("devices", rate.title), rate.unit.text, label), names)
     numbers = table(headings, rows, "the best point of each number of devices")
@@ -246,7 +239,7 @@ def bottlenecks(ranked: Sequence[Result], chosen: Chosen) -> Section | None:
     label = f"Breakdown of the step of the best {len(shown)} points"
     entries = {s.name: s.colour for stack in stacks for s in stack.segments if s.value}
     names = list(entries)
-    headings = (Heading("", right=True), Heading("point", wide=True),
+    headings = (*heads("> | +point"),
                 *(Heading(name, right=True) for name in names))  # fmt: skip
     rows = [
         (stack.name, named(r, chosen), *_part_cells(stack, names))

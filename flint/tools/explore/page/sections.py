@@ -14,7 +14,7 @@ from flint.tools.report.page.charts.bars import fitting, legend, percent
 from flint.tools.report.page.charts.parallel import Thread, Upright, parallel_chart
 from flint.tools.report.page.charts.picture import picture
 from flint.tools.report.page.charts.scatter import Axis, ScatterDot, scatter_chart
-from flint.tools.report.page.markup import Heading, Markup, folded, join, table, tag
+from flint.tools.report.page.markup import Markup, folded, heads, join, table, tag
 from flint.tools.report.page.section import Section
 
 # Heat map: what comes of two choices at once, the better the stronger the color.
@@ -43,14 +43,14 @@ def heat_map(
 ) -> Markup:
     """`cells` by (row, column); places without one stay empty. `names`: of the rows, the columns."""
     wide = (1 - _NAMES) / max(1, len(columns))
-    heads = (
+    titles = (
         tag("text", name, x=percent(_NAMES + wide * (n + 0.5)), y=_TOP - 8, cls="strong middle")
         for n, name in enumerate(columns)
     )
     bottom = _TOP + _ROW * len(rows)
     return picture(label, bottom + _FOOT,
         tag("text", names[0], x="0", y=_TOP - 8, cls="tick"),
-        *heads,
+        *titles,
         *(_row(n, row, columns, cells, wide) for n, row in enumerate(rows)),
         tag("text", names[1], x=percent(_NAMES + (1 - _NAMES) / 2), y=bottom + 15, cls="tick middle"),
             )  # fmt: skip
@@ -139,14 +139,9 @@ def front(
         label,
     )
     rows = [(named(r, chosen), goal.text(r), beside.text(r), f"{r.mfu:.1%}") for r in best]
-    headings = (
-        Heading("point", wide=True),
-        Heading(goal.title, right=True),
-        Heading(beside.title, right=True),
-        Heading("MFU", right=True),
-    )
+    headings = heads(f"+point | >{goal.title} | >{beside.title} | >MFU")
     numbers = table(headings, rows[:VALUES], f"points on the front of {goal.title}, {beside.title}")
-    hidden = _not_drawn(len(ranked) - len(drawn) - len(best), "points are not drawn")
+    hidden = _not_drawn(len(ranked) - len(drawn) - len(best))
     return Section("front", "Trade-offs", join((picture, *hidden, numbers)))
 
 
@@ -169,8 +164,9 @@ def _spread(ranked: Sequence[Result], most: int) -> list[Result]:
     return [*ranked[: most // 2], *rest[::step]]
 
 
-def _not_drawn(count: int, what: str) -> list[Markup]:
-    return [tag("p", f"{format_count(count)} {what}.", cls="small")] if count > 0 else []
+def _not_drawn(count: int) -> list[Markup]:
+    said = f"{format_count(count)} points are not drawn."
+    return [tag("p", said, cls="small")] if count > 0 else []
 
 
 def coordinates(ranked: Sequence[Result], goal: Objective, chosen: Chosen) -> Section | None:
@@ -179,7 +175,10 @@ def coordinates(ranked: Sequence[Result], goal: Objective, chosen: Chosen) -> Se
         return None
     measures = (*((goal,) if goal is not TIME else ()), TIME, MEMORY, MFU)
     drawn = _spread(ranked, THREADS)
-    uprights = [_choice_upright(name, values) for name, values in chosen.items()]
+    uprights = [
+        Upright(name, [(_place(n, len(values)), v or "-") for n, v in enumerate(values)])
+        for name, values in chosen.items()
+    ]
     uprights += [_measure_upright(m, ranked) for m in measures]
     places = {r.point: n / len(ranked) for n, r in enumerate(ranked)}
     ranges = [(m, *_range(m, ranked)) for m in measures]
@@ -187,16 +186,12 @@ def coordinates(ranked: Sequence[Result], goal: Objective, chosen: Chosen) -> Se
     label = f"Choices and quantities of {len(drawn)} points"
     picture = parallel_chart(uprights, threads, label)
     entries = [("best tenth", _TENTH), ("better half", _HALF), ("others", _REST)]
-    hidden = _not_drawn(len(ranked) - len(drawn), "points are not drawn")
+    hidden = _not_drawn(len(ranked) - len(drawn))
     said = tag("p", "Each line is a point; hover over it to see which.")
     return Section(
         "coordinates", "Choices and their results",
         join((said, picture, legend(entries), *hidden)),
     )  # fmt: skip
-
-
-def _choice_upright(name: str, values: Sequence[str]) -> Upright:
-    return Upright(name, [(_place(n, len(values)), v or "-") for n, v in enumerate(values)])
 
 
 def _place(number: int, count: int) -> float:

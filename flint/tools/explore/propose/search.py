@@ -86,18 +86,15 @@ def search(
     fit = [p for p in priced if p.cost.argument_bytes <= capacity]
     least = min(p.cost.argument_bytes for p in priced)
     if not fit:
+        enough = devices << max(math.ceil(math.log2(least / max(capacity, 1))), 0)
         raise FlintError(
             "FL933",
             f"no sharding fits: arguments alone take {format_bytes(least)} of each device, "
             f"{format_bytes(least - capacity)} more than it has for them",
-            help=f"take about {_enough(devices, least, capacity)} devices, or a chip with more memory",
+            help=f"take about {enough} devices, or a chip with more memory",
         )
     fit.sort(key=lambda p: (_order(p.cost, capacity), p.plan))
     return Found(tuple(_chosen(fit, tries)), len(priced), len(priced) - len(fit), least)
-
-
-def _enough(devices: int, least: int, capacity: int) -> int:
-    return devices << max(math.ceil(math.log2(least / max(capacity, 1))), 0)
 
 
 def _order(cost: PlanCost, capacity: int) -> float:

@@ -21,7 +21,7 @@ from flint.cluster.stack import Stack
 from flint.errors import FlintError
 from flint.io.documents import as_object
 from flint.io.outputs import OutputKind, refuse_to_replace, write_output
-from flint.text import Column, format_duration, plural, text_table
+from flint.text import format_duration, headings, plural, text_table
 from flint.tools.measure.calibration.data import CalibrationFile
 from flint.tools.measure.calibration.fitted import FEW, Changed, Error, Fitted
 from flint.tools.measure.fitting.kernels import CLASSES, MeasuredKernels
@@ -147,17 +147,8 @@ def _document(f: Fitted) -> FittedDocument:
     }
 
 
-_COLUMNS = (
-    Column("what"),
-    Column("rows", True),
-    Column("fitted on", True),
-    Column("held out", True),
-    Column("time", True),
-    Column("before", True),
-    Column("after", True),
-    Column("of the sum", True),
-    Column("one constant", True),
-    Column(""),
+_COLUMNS = headings(
+    "what | >rows | >fitted on | >held out | >time | >before | >after | >of the sum | >one constant | "
 )
 #: Errors above this say nothing more.
 _MOST = 999.0

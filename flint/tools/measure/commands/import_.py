@@ -13,6 +13,7 @@ from flint.cli.console import print_json, print_note, print_result, progress_bar
 from flint.cli.options import READS, Force, Json, Quiet, Verbose, Writes
 from flint.cli.progress import stages_shown
 from flint.io.outputs import OutputKind
+from flint.text import format_seconds, plural
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -108,8 +109,6 @@ def _write(
 
 
 def _tail(workload: str | None, written: FilesDocument | None, total_seconds: float) -> str:
-    from flint.text import format_seconds, plural
-
     lines = [f"{'time':<11} {format_seconds(total_seconds)}"]
     if workload is not None:
         lines.append(f"{'wrote':<11} {workload}")

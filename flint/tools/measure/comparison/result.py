@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from flint.backends.cost.replay.attribution import Attribution
 from flint.io.documents import Millionths, Thousandths, as_object
-from flint.text import Column, format_bytes, format_count, format_duration, format_flops, plural
+from flint.text import format_bytes, format_count, format_duration, format_flops, headings, plural
 from flint.text import text_table as table
 from flint.tools.measure.comparison.pairing import Pairing
 from flint.tools.measure.comparison.parts import DifferencePart
@@ -189,22 +189,10 @@ class CompareDocument(TypedDict):
     notes: list[str]  #: What to know of the two sides.
 
 
-_KINDS = (
-    Column("kind"),
-    Column("calls", right=True),
-    Column("captured", right=True),
-    Column("FLOPs", right=True),
-    Column("captured", right=True),
-    Column("bytes", right=True),
-    Column("captured", right=True),
-    Column("measured", right=True),
-    Column("estimated", right=True),
-    Column("ratio", right=True),
+_KINDS = headings(
+    "kind | >calls | >captured | >FLOPs | >captured | >bytes | >captured | >measured | >estimated | >ratio"
 )
-_PARTS = (
-    Column(""),
-    *(Column(t, right=True) for t in ("step", "compute", "wire", "waiting", "launch", "unknown")),
-)
+_PARTS = headings(" | >step | >compute | >wire | >waiting | >launch | >unknown")
 _MOST_ALONE = 6
 _MOST_CAUSES = 3
 

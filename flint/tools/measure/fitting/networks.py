@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from flint.backends.cost.collectives.algorithm import CollectiveCall, Speed
 from flint.backends.cost.collectives.choose import Leg, Plan, leg_of, plan_ns, plans, speeds_of
+from flint.backends.cost.collectives.choose import roofline_ns as of_call
 from flint.backends.cost.network.torus import Span
 from flint.cluster.models import Cluster
 from flint.ir.arrays import Float64s
@@ -159,6 +160,4 @@ def _changed(speed: Speed, values: Mapping[str, float]) -> Speed:
 
 def roofline_ns(data: MeasuredCalls, cluster: Cluster) -> Float64s:
     """Bytes on the wire by the bandwidth of the slowest tier: a lower bound."""
-    from flint.backends.cost.collectives.choose import roofline_ns as of
-
-    return np.maximum([of(call, cluster) for call in data.calls], 1e-3)
+    return np.maximum([of_call(call, cluster) for call in data.calls], 1e-3)

@@ -283,8 +283,8 @@ def _ranks_of(run: _Run, test: str, found: CollectedRows) -> int:
     if fastest.algbw >= _TELLING and math.isfinite(fastest.busbw) and test != "sendrecv":
         digit = 0.006 / fastest.algbw * 2
         share = fastest.busbw / fastest.algbw / rounds
-        low, high = (_members(share + d) for d in (-digit, digit))
-        low, high = (min(n, MOST_RANKS) for n in (low, high))
+        shares = share - digit, share + digit  # (n - 1) / n of n ranks
+        low, high = (min(1 / (1 - s), MOST_RANKS) if s < 1 else MOST_RANKS for s in shares)
         counts = range(math.ceil(low), math.floor(high) + 1)
         round_ones = [n for n in counts if n & (n - 1) == 0] or list(counts[:2])
         if len(round_ones) == 1 and round_ones[0] >= 2:
@@ -295,8 +295,3 @@ def _ranks_of(run: _Run, test: str, found: CollectedRows) -> int:
         f"{found.name}: it does not say how many ranks {test}_perf ran on",
         help="keep the lines '#  Rank  0 ... on HOST device 0', which it prints first",
     )
-
-
-def _members(share: float) -> float:
-    """n of a share (n - 1) / n."""
-    return 1 / (1 - share) if share < 1 else math.inf

@@ -41,7 +41,8 @@ _TIME = re.compile(
     r"(?P<what>[a-z]*_?(?:time|latency|duration|elapsed|median|mean|avg|average|runtime))?"
     r"_?\(?(?P<unit>ns|us|ms|s|sec)\)?"
 )
-_IN_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9, "sec": 1e9}
+#: Nanoseconds of the units of times.
+IN_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9, "sec": 1e9}
 #: Of several columns with times, the first of these is taken.
 _PREFERRED = ("median", "mean", "avg", "average", "latency", "time", "duration")
 _BY_ROWS = {
@@ -156,10 +157,10 @@ def _rows(body: str, names: Sequence[str], found: CollectedRows) -> list[Row]:
 
 def _time_of(names: Sequence[str], name: str) -> TimeOf:
     """What gives the time of a row in ns. Raises FlintError FL843 or FL845."""
-    columns = {c: m for c in names if (m := _TIME.fullmatch(c)) and (m["what"] or c in _IN_NS)}
+    columns = {c: m for c in names if (m := _TIME.fullmatch(c)) and (m["what"] or c in IN_NS)}
     if columns:
         column, unit = _one_of(columns, name)
-        return lambda row, _: _float(row, column) * _IN_NS[unit]
+        return lambda row, _: _float(row, column) * IN_NS[unit]
     if "tflops" in names:
         return lambda row, made: (made.flops if made else math.nan) / _float(row, "tflops") * 1e-3
     bare = [c for c in names if c in ("time", "latency", "duration", "median", "mean")]

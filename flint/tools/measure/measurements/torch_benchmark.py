@@ -19,7 +19,6 @@ from flint.tools.measure.measurements.rows import CollectedRows, Measurements, n
 FORMAT = "torch.utils.benchmark"
 _UNIT = re.compile(r"^Times are in (\w+) \((ns|us|ms|s)\)", re.MULTILINE)
 _PAIR = re.compile(r"(\w+)\s*=\s*([\w.+-]+)")
-_IN_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 
 def recognizes(text: str) -> bool:
@@ -36,7 +35,7 @@ def read(text: str, name: str) -> Measurements:
         cells = [c.strip() for c in line[:2000].split("|")]
         if unit := _UNIT.match(line):
             for label, column, number in table:
-                _take(label, column, number * _IN_NS[unit[2]], found)
+                _take(label, column, number * tables.IN_NS[unit[2]], found)
             table = []
         elif len(cells) > 1 and not cells[0]:
             columns = cells[1:]

@@ -16,7 +16,7 @@ from flint.tools.report.page.charts.memory import memory_chart
 from flint.tools.report.page.charts.timeline import timeline
 from flint.tools.report.page.colours import MEMORY, PHASES
 from flint.tools.report.page.document import document, one_class, report_html
-from flint.tools.report.page.markup import Heading, Markup, folded, join, table, tag
+from flint.tools.report.page.markup import Heading, Markup, folded, heads, join, table, tag
 from flint.tools.report.page.section import Section, kind_colours, layered
 from flint.tools.report.page.time_sections import AlikeCommunication, alike, axis_colours, pipeline
 from flint.tools.report.views.breakdown import TimePart, by_axes, by_kind, by_phase
@@ -187,15 +187,7 @@ def _causes(difference: Difference) -> Section:
     causes = tag(
         "ul", *(tag("li", cause_text(difference, c)) for c in difference.causes), cls="notes"
     )
-    headings = (
-        Heading("what"),
-        Heading("over"),
-        Heading("phase"),
-        Heading("difference", right=True),
-        Heading("change", wide=True),
-        Heading("scope", wide=True),
-        Heading("source", wide=True),
-    )
+    headings = heads("what | over | phase | >difference | +change | +scope | +source")
     rows = [
         (
             f"{c.kernels:,} x {c.kind}" if c.kernels > 1 else c.kind,
@@ -262,11 +254,11 @@ def _totals(sides: Sequence[PageSide]) -> Section:
         )
         for s in sides
     ]
-    headings = tuple(Heading(t) for t in ("side", "program", "cluster", "kernels", "communication"))
+    headings = heads("side | program | cluster | kernels | communication | +mesh")
     body = join(
         (
             both("totals", sides, [cells(row) for row in rows]),
-            table((*headings, Heading("mesh", wide=True)), about, "what is compared"),
+            table(headings, about, "what is compared"),
         )
     )
     return Section("totals", "Totals", body)
@@ -383,16 +375,7 @@ def _collectives(sides: Sequence[PageSide]) -> Section:
     )
     differs = [row for (rank, _), row in rows if rank]
     same = len(rows) - len(differs)
-    headings = (
-        Heading("collective"),
-        Heading("over"),
-        Heading("phase"),
-        Heading("scope", wide=True),
-        Heading("count", right=True),
-        Heading("bytes", right=True),
-        Heading("exposed", right=True),
-        Heading("source"),
-    )
+    headings = heads("collective | over | phase | +scope | >count | >bytes | >exposed | source")
     if not differs:
         return Section("collectives", "Collectives", tag("p", f"All {same:,} kinds are equal."))
     left_out = f"; {len(differs) - ROWS:,} more" if len(differs) > ROWS else ""

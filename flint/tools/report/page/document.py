@@ -15,7 +15,7 @@ from flint.tools.report.page.charts.bars import BarSegment, bar_and_table
 from flint.tools.report.page.charts.memory import memory_chart
 from flint.tools.report.page.colours import MEMORY
 from flint.tools.report.page.facts import known_capacity
-from flint.tools.report.page.markup import Heading, Markup, folded, join, table, tag, void
+from flint.tools.report.page.markup import Markup, folded, heads, join, table, tag, void
 from flint.tools.report.page.section import Section, layered, share
 from flint.tools.report.views.communication import communication
 
@@ -61,20 +61,12 @@ def breakdown_bar(memory: MemoryOverTime) -> Markup:
         BarSegment(kind.replace("_", " "), size, MEMORY[kind], (format_bytes(size),))
         for kind, size in memory.breakdown.items()
     ]
-    headings = (Heading("kind"), Heading("bytes", right=True))
+    headings = heads("kind | >bytes")
     return bar_and_table(segments, memory.peak_bytes, headings, "memory at the peak by kind")
 
 
 def _buffers(memory: MemoryOverTime) -> Markup:
-    headings = (
-        Heading("kind"),
-        Heading("bytes", right=True),
-        Heading("arrays", right=True),
-        Heading("of the peak", right=True),
-        Heading("what", wide=True),
-        Heading("type", wide=True),
-        Heading("source"),
-    )
+    headings = heads("kind | >bytes | >arrays | >of the peak | +what | +type | source")
     rows = [
         (
             b.kind.replace("_", " "),
@@ -97,12 +89,7 @@ def _buffers(memory: MemoryOverTime) -> Markup:
 def _classes(e: Estimate) -> Markup:
     if len(e.classes) == 1:
         return join(())
-    headings = (
-        Heading("rank class", wide=True),
-        Heading("ranks", right=True),
-        Heading("peak", right=True),
-        Heading("largest kind"),
-    )
+    headings = heads("+rank class | >ranks | >peak | largest kind")
     rows = [
         (
             c.name,

@@ -9,12 +9,11 @@ from flint.backends.cost.replay.facts import COLUMNS, attribution_cells
 from flint.cluster.constants import numbers
 from flint.cluster.models import UNKNOWN_MEMORY_BYTES
 from flint.text import format_bytes, format_count, format_duration
-from flint.tools.report.page.markup import Heading, Markup, join, table, tag
+from flint.tools.report.page.markup import Heading, Markup, heads, join, table, tag
 from flint.tools.report.page.section import Section, share
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
-    from flint.backends.cost.memory.memory import MemoryUse
     from flint.cluster.models import Cluster
     from flint.tools.hints.hint import StepHints
 
@@ -28,10 +27,11 @@ def cards(e: Estimate) -> Markup:
     capacity = known_capacity(memory.capacity_bytes)
     held = f"of {format_bytes(capacity)}, {memory.verdict}" if capacity else ""
     unknown = memory.recorded and not memory.peak_bytes
+    axes = e.workload.mesh.shape.items()
     does_not = (
         "memory",
         tag("span", memory.verdict, cls="bad"),
-        f"{fullest.name}: {_in_all(memory)}",
+        f"{fullest.name}: {format_bytes(memory.total_bytes)} of {format_bytes(memory.capacity_bytes)}",
     )
     shown = (
         *(() if all(c.memory.fits for c in e.classes) else (does_not,)),
@@ -48,13 +48,9 @@ def cards(e: Estimate) -> Markup:
             "not recorded" if unknown else format_bytes(memory.peak_bytes),
             "" if unknown else "as recorded" if memory.recorded else held,
         ),
-        ("devices", format_count(ranks), _mesh(e)),
+        ("devices", format_count(ranks), " x ".join(f"{n}={s}" for n, s in axes)),
     )
     return tag("dl", *(summary_card(*card) for card in shown), cls="cards")
-
-
-def _in_all(memory: MemoryUse) -> str:
-    return f"{format_bytes(memory.total_bytes)} of {format_bytes(memory.capacity_bytes)}"
 
 
 def _sure(e: Estimate) -> str:
@@ -67,10 +63,6 @@ def _sure(e: Estimate) -> str:
 def known_capacity(capacity_bytes: int) -> int:
     """A chip's memory; 0 where a simulator's file does not say it."""
     return capacity_bytes if capacity_bytes < UNKNOWN_MEMORY_BYTES else 0
-
-
-def _mesh(e: Estimate) -> str:
-    return " x ".join(f"{n}={s}" for n, s in e.workload.mesh.shape.items())
 
 
 def summary_card(name: str, value: str | Markup, small: str) -> Markup:
@@ -96,17 +88,15 @@ def measured(e: Estimate) -> Section | None:
 
 def about(e: Estimate) -> Markup:
     """What was estimated, and how the mesh lies on the networks."""
+    count = len(e.classes)
+    alike = "All ranks run the same program" if count == 1 else f"{count:,} classes of ranks"
     said = (
         f"Kernels as {e.profile} launches them, communication: {e.policy.name} ({e.policy.summary}). "
-        f"{_classes(len(e.classes))}."
+        f"{alike}."
     )
     return tag(
         "p", said, *(f" {axis}={size} lies on {network}." for axis, size, network in e.mapping)
     )
-
-
-def _classes(count: int) -> str:
-    return "All ranks run the same program" if count == 1 else f"{count:,} classes of ranks"
 
 
 def notes(e: Estimate) -> Section:
@@ -140,12 +130,7 @@ def hints(found: StepHints | None) -> Section | None:
 
 def constants(cluster: Cluster) -> Section:
     """Every number of the cluster, its kind and where it is from."""
-    headings = (
-        Heading("constant"),
-        Heading("value", right=True),
-        Heading("kind"),
-        Heading("source", wide=True),
-    )
+    headings = heads("constant | >value | kind | +source")
     rows = numbers(cluster.model_dump(mode="json", exclude_defaults=True))
     counted = Counter(kind for _, _, kind, _ in rows if kind)
     said = ", ".join(f"{n} {kind}" for kind, n in sorted(counted.items()))

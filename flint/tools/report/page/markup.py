@@ -69,6 +69,12 @@ class Heading(NamedTuple):
     wide: bool = False
 
 
+def heads(titles: str) -> tuple[Heading, ...]:
+    """Headings with `|` between them; `>` stands before those of numbers, `+` before wide ones."""
+    told = [title.strip() for title in titles.split("|")]
+    return tuple(Heading(t.lstrip(">+"), t[:1] == ">", t[:1] == "+") for t in told)
+
+
 def table(headings: Sequence[Heading], rows: Iterable[Sequence[object]], caption: str) -> Markup:
     """A table with a caption, which may scroll by itself where it is too wide."""
     head = tag("tr", *(tag("th", h.title, scope="col", cls=_cell(h)) for h in headings))

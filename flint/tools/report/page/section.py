@@ -8,15 +8,11 @@ from typing import NamedTuple
 from flint.text import format_count, format_duration, short_scope
 from flint.tools.report.page.charts.bars import BarSegment, bar_and_table
 from flint.tools.report.page.colours import TITLES, families, family, series
-from flint.tools.report.page.markup import Heading, Markup, tag
+from flint.tools.report.page.markup import Heading, Markup, heads, tag
 from flint.tools.report.views.breakdown import TimePart, of_all_layers
 
 NAME = Heading("what")
-TIMES = (
-    Heading("of the step", right=True),
-    Heading("busy", right=True),
-    Heading("count", right=True),
-)
+TIMES = heads(">of the step | >busy | >count")
 
 
 class Section(NamedTuple):

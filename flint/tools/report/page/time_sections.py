@@ -13,7 +13,7 @@ from flint.tools.report.page.charts.roofline import drawn_points, roofline_chart
 from flint.tools.report.page.charts.timeline import timeline
 from flint.tools.report.page.charts.treemap import treemap
 from flint.tools.report.page.colours import PHASES, series
-from flint.tools.report.page.markup import Heading, Markup, folded, join, table, tag
+from flint.tools.report.page.markup import Markup, folded, heads, join, table, tag
 from flint.tools.report.page.section import (
     Section,
     kind_colours,
@@ -158,12 +158,7 @@ def _scope_table(tree: ScopeTime, whole: float) -> Markup:
             visit(part)
 
     visit(tree)
-    headings = (
-        Heading("scope", wide=True),
-        Heading("busy", right=True),
-        Heading("of the step", right=True),
-        Heading("share", right=True),
-    )
+    headings = heads("+scope | >busy | >of the step | >share")
     left_out = f"; {len(rows) - SCOPES:,} more" if len(rows) > SCOPES else ""
     return table(headings, rows[:SCOPES], f"time by scope, including inner scopes{left_out}")
 
@@ -238,19 +233,9 @@ def _causes(rows: Sequence[AlikeCommunication], whole: float) -> Markup:
         for a in rows
         if a.exposed_ns > 0
     ]
-    headings = (
-        *_COLLECTIVE,
-        Heading("phase"),
-        Heading("exposed", right=True),
-        Heading("of step", right=True),
-        Heading("source"),
-        Heading("cause", wide=True),
-    )
+    headings = heads("collective | over | phase | >exposed | >of step | source | +cause")
     left_out = f"; {len(causes) - PATH:,} smaller ones are omitted" if len(causes) > PATH else ""
     return table(headings, causes[:PATH], f"exposed communication by cause{left_out}")
-
-
-_COLLECTIVE = (Heading("collective"), Heading("over"))
 
 
 def _collective_cells(a: AlikeCommunication) -> tuple[object, ...]:
@@ -269,19 +254,9 @@ def _cause(c: CommunicationRow) -> Markup:
 
 def collectives(rows: Sequence[AlikeCommunication]) -> Section:
     """Every collective and message with its source line."""
-    headings = (
-        *_COLLECTIVE,
-        Heading("ranks", right=True),
-        Heading("payload", right=True),
-        Heading("count", right=True),
-        Heading("bytes", right=True),
-        Heading("each", right=True),
-        Heading("busy", right=True),
-        Heading("exposed", right=True),
-        Heading("tier"),
-        Heading("phase"),
-        Heading("scope", wide=True),
-        Heading("source"),
+    headings = heads(
+        "collective | over | >ranks | >payload | >count | >bytes | >each | >busy | >exposed"
+        " | tier | phase | +scope | source"
     )
     ordered = sorted(rows, key=lambda a: (-a.busy_ns, a.first.row))
     cells = [
@@ -332,15 +307,7 @@ def critical_path(e: Estimate) -> Section:
         )
         for (kind, over, scope, location), (count, ns) in ordered
     ]
-    headings = (
-        Heading("work"),
-        Heading("over"),
-        Heading("count", right=True),
-        Heading("time", right=True),
-        Heading("of step", right=True),
-        Heading("scope", wide=True),
-        Heading("source"),
-    )
+    headings = heads("work | over | >count | >time | >of step | +scope | source")
     rest = sum(ns for _, (_, ns) in ordered[PATH:])
     left_out = f"; {len(ordered) - PATH:,} more take {format_duration(rest)}" if rest else ""
     said = (
@@ -387,17 +354,8 @@ def _of(points: Sequence[RooflinePoint], whole: float) -> str:
 
 
 def _kernel_table(found: RooflineView, whole: float) -> Markup:
-    headings = (
-        Heading("kernel"),
-        Heading("type"),
-        Heading("count", right=True),
-        Heading("time", right=True),
-        Heading("of kernels", right=True),
-        Heading("flops each", right=True),
-        Heading("bytes each", right=True),
-        Heading("reaches", right=True),
-        Heading("scope", wide=True),
-        Heading("source"),
+    headings = heads(
+        "kernel | type | >count | >time | >of kernels | >flops each | >bytes each | >reaches | +scope | source"
     )
     rows = [
         (
@@ -449,12 +407,7 @@ def _schedule_text(found: PipelineTimeline) -> Markup:
 
 
 def _lane_table(found: PipelineTimeline) -> Markup:
-    headings = (
-        Heading("rank class", wide=True),
-        Heading("ranks", right=True),
-        Heading("computes nothing", right=True),
-        Heading("of step", right=True),
-    )
+    headings = heads("+rank class | >ranks | >computes nothing | >of step")
     rows = [
         (x.name, format_count(x.ranks), format_duration(x.idle_ns), share(x.idle_ns, found.end_ns))
         for x in found.lanes

@@ -66,7 +66,7 @@ class PipelineTimeline:
 def pipeline_schedule(estimate: Estimate) -> PipelineTimeline | None:
     """The schedule of a workload whose rank classes send to each other; None for any other."""
     timelines = estimate.timeline.classes
-    if len(timelines) < 2 or not any(_sends(t.work.program) for t in timelines):
+    if len(timelines) < 2 or not any((t.work.program.kind == Kind.SEND).any() for t in timelines):
         return None
     about: Mapping[str, Any] = estimate.workload.metadata.get("pipeline") or {}
     known = _orders(about, len(timelines))
@@ -85,10 +85,6 @@ def pipeline_schedule(estimate: Estimate) -> PipelineTimeline | None:
         round(estimate.step_time_ns, 3),
         tuple(lanes),
     )
-
-
-def _sends(program: Program) -> bool:
-    return bool((program.kind == Kind.SEND).any())
 
 
 def _orders(about: Mapping[str, Any], classes: int) -> tuple[Order, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flint.backends.cost.chips.kernel_table import kernels_of
-from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.model import tf32_kinds
 from flint.backends.cost.simulate.exposure import labels_of
 from flint.ir.program import Int64s
@@ -82,7 +82,8 @@ def _points(estimate: Estimate, timeline: ClassTimeline) -> tuple[RooflinePoint,
     labels, counts = labels_of(program), _counts(timeline)
     found: dict[tuple[str, str, str, str, str, int, int], list[float]] = {}
     moved = kernels.moved_bytes
-    for at in _on_chip(kernels):
+    on_chip = kernels.kind != KernelKind.HOST_COPY  # copies to the host are under another roof
+    for at in np.flatnonzero(on_chip).tolist():
         row = int(rows[at])
         if not counts[row]:
             continue
@@ -100,11 +101,6 @@ def _points(estimate: Estimate, timeline: ClassTimeline) -> tuple[RooflinePoint,
         entry[1] += int(counts[row]) * float(timeline.work.duration_ns[row])
     points = (RooflinePoint(*key, int(n), round(ns, 3)) for key, (n, ns) in found.items())
     return tuple(sorted(points, key=lambda p: (-p.total_ns, p.kind, p.scope, p.location, p.flops)))
-
-
-def _on_chip(kernels: Kernels) -> list[int]:
-    """Kernels that work on the chip's memory: copies to the host are under another roof."""
-    return np.flatnonzero(kernels.kind != KernelKind.HOST_COPY).tolist()
 
 
 def _counts(timeline: ClassTimeline) -> Int64s:

@@ -12,9 +12,10 @@ from flint.cli.exits import FOUND
 from flint.cli.options import READS, Force, Json, Quiet, Verbose, Writes
 from flint.cli.progress import stages_shown
 from flint.cli.requests import takes_requests
+from flint.errors import FlintError
 from flint.io.documents import as_json
 from flint.io.outputs import OutputKind, write_output
-from flint.text import format_bytes
+from flint.text import format_bytes, headings, text_table
 from flint.tools.share.requests import AnonymizeRequest
 
 if TYPE_CHECKING:
@@ -140,15 +141,12 @@ def _document(
 
 def _changes(found: Anonymized) -> str:
     """How far sizes moved, and a table of totals before and after."""
-    from flint.text import Column, text_table
-
     if found.moves is None:
         return ""
     m = found.moves
     rows = [(c.name, c.text(c.before), c.text(c.after), f"{c.share:+.2%}") for c in found.changes]
-    right = (Column(word, right=True) for word in ("before", "after", "change"))
     head = f"sizes   {m.changed} of {m.variables} changed, by {m.least:.1%} or more, {m.median:.1%} in the median"
-    table = text_table([Column("total"), *right], rows)
+    table = text_table(headings("total | >before | >after | >change"), rows)
     return f"{head}; {m.dimensions:.0%} of all dimensions\n\n{table}\n"
 
 
@@ -162,8 +160,6 @@ def _write_leaks(path: Path, report: dict[str, Any], *, force: bool) -> None:
 
 def _refuse_leaks_in(output: Path, leaks: Path | None) -> None:
     """Raise FlintError FL903 for a report beside what is shared."""
-    from flint.errors import FlintError
-
     if leaks is not None and leaks.resolve().is_relative_to(output.resolve()):
         raise FlintError(
             "FL903",

@@ -11,8 +11,9 @@ from flint.cli.console import print_json, print_note, print_text
 from flint.cli.options import READS, Force, Json, Quiet, Verbose, Writes
 from flint.cli.progress import stages_shown
 from flint.cli.requests import takes_requests
+from flint.errors import FlintError
 from flint.io.outputs import OutputKind
-from flint.text import Column, format_count, text_table
+from flint.text import format_count, headings, text_table
 from flint.tools.share.requests import GrowRequest
 
 if TYPE_CHECKING:
@@ -78,8 +79,6 @@ def grow(
 
 def _require_change(changes: bool, output: Path | None) -> None:
     """Raise FlintError FL920 for a place to write to, and nothing to write."""
-    from flint.errors import FlintError
-
     if output is not None and not changes:
         raise FlintError(
             "FL920",
@@ -115,15 +114,7 @@ def _document(found: Grown, output: Path | None, files: int, *, changes: bool) -
 
 def listing_text(grown: Grown) -> str:
     """The variables of a workload."""
-    columns = (
-        Column("variable"),
-        Column("whole", right=True),
-        Column("one device", right=True),
-        Column("role"),
-        Column("split over"),
-        Column("rows", right=True),
-        Column("FLOPs", right=True),
-    )
+    columns = headings("variable | >whole | >one device | role | split over | >rows | >FLOPs")
     rows = [
         (
             v.name,
@@ -147,7 +138,7 @@ def grown_text(grown: Grown) -> str:
         for v in moved
     ]
     before, after = grown.original.mesh, grown.workload.mesh
-    columns = (Column("variable"), Column("role"), Column("whole"), Column("one device"))
+    columns = headings("variable | role | whole | one device")
     mesh = f"mesh    {before}" + (f" -> {after}" if before != after else "")
     tables = [text_table(columns, sizes)] if sizes else []
     assumed = [f"assumed {text}" for text in grown.assumed]
@@ -169,7 +160,6 @@ def _arrow(before: int, after: int) -> str:
 
 
 def _changes(changes: tuple[Change, ...]) -> str:
-    right = (Column(word, right=True) for word in ("before", "after", "change"))
     rows = [
         (
             c.name.removesuffix("bytes").rstrip(", "),
@@ -179,7 +169,7 @@ def _changes(changes: tuple[Change, ...]) -> str:
         )
         for c in changes
     ]
-    return text_table([Column("on one device"), *right], rows)
+    return text_table(headings("on one device | >before | >after | >change"), rows)
 
 
 def _share(change: Change) -> str:

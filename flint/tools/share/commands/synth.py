@@ -12,7 +12,7 @@ from flint.cli.console import print_json, print_note, print_text
 from flint.cli.options import READS, Json, Quiet, Verbose, Writes
 from flint.cli.progress import stages_shown
 from flint.cli.requests import takes_requests
-from flint.text import Column, format_bytes, format_flops, text_table
+from flint.text import format_bytes, format_flops, headings, text_table
 from flint.tools.share.requests import SynthRequest
 
 if TYPE_CHECKING:
@@ -70,17 +70,8 @@ def synth(
         print_note(f"wrote   {len(found)} workloads: {output}", quiet=quiet)
 
 
-_COLUMNS = (
-    Column("sample"),
-    Column("mesh"),
-    Column("layers", right=True),
-    Column("rows", right=True),
-    Column("FLOPs", right=True),
-    Column("asked", right=True),
-    Column("sent", right=True),
-    Column("asked", right=True),
-    Column("memory", right=True),
-    Column("asked", right=True),
+_COLUMNS = headings(
+    "sample | mesh | >layers | >rows | >FLOPs | >asked | >sent | >asked | >memory | >asked"
 )
 
 

@@ -24,7 +24,6 @@ from flint.requests.keywords import refuse_unknown, takes_fields
 from flint.tools.share.growing.known import Known, SizeEntry, entries_of
 from flint.tools.share.growing.plan import Amount, AskedSizes, Plan, plan, require_variables
 from flint.tools.share.growing.repeat import unrolled_layers, with_layers
-from flint.tools.share.growing.splits import sharding_of
 from flint.tools.share.growing.structure import ring_axes, with_rings
 from flint.tools.share.inputs import ShareInput, ShareInputKind, read_source
 from flint.tools.share.output import save_shared
@@ -145,12 +144,9 @@ def require_shardings(known: Known, planned: Plan, found: Workload) -> None:
     _require_simple(known, new)
     p, after = known.structure.program, found.programs[0]
     for row in known.structure.parameters:
-        sharding = sharding_of(p.strings[int(p.cause[row])])
-        dims = known.structure.dims(row)
-        if sharding is None or len(sharding) != len(dims):
-            continue
+        sharded = known.structure.sharded_dims(row)
         shapes = p.shapes[int(p.shape[row])], after.shapes[int(after.shape[row])]
-        for axes, dim, before, size in zip(sharding, dims, *shapes, strict=True):
+        for (axes, dim), before, size in zip(sharded, *shapes, strict=False):
             if before == 1 or len(dim.terms) > 1:
                 continue
             wanted = before * _devices(axes, old) * _ratio(dim, planned)

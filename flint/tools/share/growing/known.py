@@ -14,7 +14,7 @@ from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
 from flint.tools.share.growing.repeat import unrolled_layers
 from flint.tools.share.growing.roles import SizeRole, roles_of
-from flint.tools.share.growing.splits import Splits, sharding_of, splits_of
+from flint.tools.share.growing.splits import Splits, splits_of
 from flint.tools.share.growing.structure import ProgramStructure, variables_of
 from flint.tools.share.sizes import Sizes
 
@@ -115,20 +115,15 @@ class Known:
             return False
         if row in self.structure.inputs:
             return True
-        p = self.structure.program
-        of_inputs = {
-            sharding[0]
-            for r in self.structure.inputs
-            if (sharding := sharding_of(p.strings[int(p.cause[r])]))
-        }
-        own = sharding_of(p.strings[int(p.cause[row])])
-        return bool(own and (not self.structure.inputs or own[0] in of_inputs))
+        sharding, inputs = self.structure.sharding, self.structure.inputs
+        of_inputs = {found[0] for r in inputs if (found := sharding(r))}
+        own = sharding(row)
+        return bool(own and (not inputs or own[0] in of_inputs))
 
     @cached_property
     def has_shardings(self) -> bool:
         """Whether arguments say their shardings."""
-        p = self.structure.program
-        return any(sharding_of(p.strings[int(p.cause[r])]) for r in self.structure.parameters)
+        return any(map(self.structure.sharding, self.structure.parameters))
 
     @cached_property
     def weight_variables(self) -> tuple[int, ...]:

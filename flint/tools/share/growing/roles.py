@@ -86,6 +86,10 @@ def _times(structure: ProgramStructure, role: SizeRole) -> int:
     return 1
 
 
+def _variables(role: SizeRole | None) -> frozenset[int]:
+    return frozenset(role.variables if role else ())
+
+
 class _Finder:
     def __init__(self, structure: ProgramStructure) -> None:
         self.structure = structure
@@ -178,7 +182,7 @@ class _Finder:
 
     @cached_property
     def _sequence(self) -> frozenset[int]:
-        return frozenset(self.sequence.variables if self.sequence else ())
+        return _variables(self.sequence)
 
     @cached_property
     def head_size(self) -> SizeRole | None:
@@ -255,7 +259,7 @@ class _Finder:
 
     @cached_property
     def _width(self) -> frozenset[int]:
-        return frozenset(self.width.variables if self.width else ())
+        return _variables(self.width)
 
     @cached_property
     def vocabulary(self) -> SizeRole | None:
@@ -284,7 +288,7 @@ class _Finder:
     @cached_property
     def experts(self) -> SizeRole | None:
         found: Counter[int] = Counter()
-        known = self._batch | self._sequence | self._width | frozenset(self._of_heads)
+        known = self._batch | self._sequence | self._width | _variables(self.heads)
         for one in self.structure.sums:
             if self._has_weight(one) and one.row not in self._attention_rows:
                 found.update(variables_of(one.batch) & self._weight_variables - known)
@@ -303,12 +307,8 @@ class _Finder:
         return frozenset(s.row for s in self._attention)
 
     @cached_property
-    def _of_heads(self) -> tuple[int, ...]:
-        return self.heads.variables if self.heads else ()
-
-    @cached_property
     def slots(self) -> SizeRole | None:
-        experts = frozenset(self.experts.variables if self.experts else ())
+        experts = _variables(self.experts)
         known = self._batch | self._sequence | self._loops | self._weight_variables
         found = {
             v
@@ -321,9 +321,8 @@ class _Finder:
 
     @cached_property
     def ffn(self) -> SizeRole | None:
-        known = set(self._width)
-        for role in (self.heads, self.head_size, self.vocabulary, self.experts):
-            known |= set(role.variables if role else ())
+        of_others = (self.heads, self.head_size, self.vocabulary, self.experts)
+        known = self._width.union(*map(_variables, of_others))
         found = Counter[frozenset[int]]()
         for variables, elements in self._dimensions.items():
             if not variables & known and self._is_beside_width(variables):

@@ -8,7 +8,6 @@ sums that are complete on one device.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -23,11 +22,6 @@ from flint.tools.share.growing.structure import (
     variables_of,
 )
 from flint.tools.share.sizes import Expression
-
-#: Flint's own form of a sharding: axes of each dimension, in quotes.
-_SHARDING = re.compile(r"\[(?:\{[^{}]*\}(?:, \{[^{}]*\})*)?\]")
-_DIMENSION = re.compile(r"\{([^{}]*)\}")
-_AXIS = re.compile(r'"([^"]+)"')
 
 
 class How(StrEnum):
@@ -76,13 +70,6 @@ class Splits:
         """Axes that split a variable."""
         found = self.of.get(variable)
         return found.axes if found else ()
-
-
-def sharding_of(text: str) -> tuple[tuple[str, ...], ...] | None:
-    """Axes by dimension; None for a text of any other form, and for parts of axes."""
-    if not _SHARDING.fullmatch(text) or ":(" in text:
-        return None
-    return tuple(tuple(_AXIS.findall(inner)) for inner in _DIMENSION.findall(text))
 
 
 def splits_of(
@@ -143,12 +130,8 @@ class _Finder:
     def by_sharding(self) -> None:
         p = self.structure.program
         for row in self.structure.parameters:
-            sharding = sharding_of(p.strings[int(p.cause[row])])
-            dims = self.structure.dims(row)
-            if sharding is None or len(sharding) != len(dims):
-                continue
             shape = p.shapes[int(p.shape[row])]
-            for place, (axes, dim) in enumerate(zip(sharding, dims, strict=True)):
+            for place, (axes, dim) in enumerate(self.structure.sharded_dims(row)):
                 self._of_dimension(row, place, axes, dim, shape[place])
 
     def _of_dimension(
@@ -239,14 +222,10 @@ def _whole_somewhere(structure: ProgramStructure) -> dict[int, set[str]]:
             _note(found, one.contracted, names - one.over)
     for factors in structure.within_kernels:
         _note(found, factors, names)
-    p = structure.program
     for row in structure.parameters:
-        sharding = sharding_of(p.strings[int(p.cause[row])])
-        dims = structure.dims(row)
-        if sharding is not None and len(sharding) == len(dims):
-            for axes, dim in zip(sharding, dims, strict=True):
-                if len(dim.terms) == 1 and not axes:
-                    _note(found, Counter(dim.terms[0][0]), names)
+        for axes, dim in structure.sharded_dims(row):
+            if len(dim.terms) == 1 and not axes:
+                _note(found, Counter(dim.terms[0][0]), names)
     return found
 
 

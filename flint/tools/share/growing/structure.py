@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,6 +19,10 @@ from flint.ir.workload import Workload
 from flint.tools.share.sizes import Expression, Sizes
 from flint.tools.share.sizes.expression import Factor
 
+#: Flint's own form of a sharding: axes of each dimension, in quotes.
+_SHARDING = re.compile(r"\[(?:\{[^{}]*\}(?:, \{[^{}]*\})*)?\]")
+_DIMENSION = re.compile(r"\{([^{}]*)\}")
+_AXIS = re.compile(r'"([^"]+)"')
 #: How often each variable, and each axis, is a factor of something.
 Powers: TypeAlias = Counter[Factor]
 #: Rows between what is summed and its collective, at most.
@@ -26,6 +31,13 @@ _FAR = 6
 _SUMS = frozenset({OpClass.MATMUL, OpClass.REDUCE, OpClass.GATHER})
 #: What may lie between a sum on one device and the sum over devices.
 _BETWEEN = LAYOUT | {OpClass.CONVERT, OpClass.VALUE, OpClass.ADD, OpClass.REDUCE_PRECISION}
+
+
+def sharding_of(text: str) -> tuple[tuple[str, ...], ...] | None:
+    """Axes by dimension; None for a text of any other form, and for parts of axes."""
+    if not _SHARDING.fullmatch(text) or ":(" in text:
+        return None
+    return tuple(tuple(_AXIS.findall(inner)) for inner in _DIMENSION.findall(text))
 
 
 def powers(expressions: tuple[Expression, ...]) -> Powers | None:
@@ -95,6 +107,15 @@ class ProgramStructure:
         if dims not in self._powers:
             self._powers[dims] = powers(dims)
         return self._powers[dims]
+
+    def sharding(self, row: int) -> tuple[tuple[str, ...], ...] | None:
+        """Axes of each dimension of an argument, where it says them."""
+        return sharding_of(self.program.strings[int(self.program.cause[row])])
+
+    def sharded_dims(self, row: int) -> list[tuple[tuple[str, ...], Expression]]:
+        """The dimensions of an argument with their axes; none where it does not say them."""
+        sharding, dims = self.sharding(row) or (), self.dims(row)
+        return list(zip(sharding, dims, strict=True)) if len(sharding) == len(dims) else []
 
     @cached_property
     def parameters(self) -> tuple[int, ...]:

@@ -204,7 +204,8 @@ def _strings(survivors: Sequence[Survivor]) -> Iterator[str]:
         yield "Strings: only public operators, types and generated names"
         return
     counts = Counter(s.place.value for s in survivors)
-    yield f"Strings that may identify: {len(survivors)} ({_listed(counts)})"
+    listed = ", ".join(f"{place} {count}" for place, count in counts.most_common())
+    yield f"Strings that may identify: {len(survivors)} ({listed})"
     for survivor in survivors[:_MOST_SHOWN]:
         words = f" [of the original: {', '.join(survivor.words[:3])}]" if survivor.words else ""
         yield f"  {survivor.place.value} ({survivor.where}): {_cut(survivor.text)}{words}"
@@ -271,10 +272,6 @@ def _distance(found: KnownMembership) -> str:
         f"distance {found.distance:.4f}, threshold {threshold.distance:.4f} "
         f"(wrong for {threshold.false_positive_rate:.1%} of known left out)"
     )
-
-
-def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{place} {count}" for place, count in counts.most_common())
 
 
 def _cut(text: str) -> str:

@@ -120,8 +120,11 @@ def part_of(rows: Rows, part: int, whole: int) -> Outcome:
     return ends_in(rows, part, whole)
 
 
-def ends_in(rows: Rows, part: int, whole: int) -> Outcome:
-    """A part has the last dimensions of a whole, each no longer; of the others it is one."""
+def ends_in(rows: Rows, part: int, whole: int, inside: int = -1) -> Outcome:
+    """A part has the last dimensions of a whole, each no longer; of the others it is one.
+
+    In the loop of the row `inside` it may be one of as many parts as the loop has iterations.
+    """
     tail = len(rows.shapes[whole]) - len(rows.shapes[part])
     if tail < 0:
         return Outcome.UNKNOWN
@@ -131,6 +134,8 @@ def ends_in(rows: Rows, part: int, whole: int) -> Outcome:
     for (p, w), a, b in zip(sizes, rows.dims[part], rows.dims[whole][tail:], strict=True):
         if p == w:
             rows.symbols.equate(a, b)
+        elif inside >= 0 and w % p == 0 and (loop := rows.loop_of(inside, w // p)) is not None:
+            rows.symbols.equate((loop[0] * a[0], loop[1] + a[1]), b)
         elif p != 1:
             rows.within.append((b, a))
     return Outcome.DONE
@@ -174,7 +179,7 @@ def dynamic_slice(rows: Rows, row: int) -> Outcome:
     reads = rows.reads[row]
     wholes = [r for r in reads if _may_hold(rows, r, row)]
     if len(wholes) == 1:
-        return _stacked(rows, row, row, wholes[0])
+        return ends_in(rows, row, wholes[0], row)
     if len(reads) == 1 and rows.shapes[reads[0]][1:] == rows.shapes[row]:
         return _one_of(rows, row, row, reads[0])
     return Outcome.UNKNOWN
@@ -207,7 +212,7 @@ def update_slice(rows: Rows, row: int) -> Outcome:
     rows.equate_rows(whole, row)
     if len(rows.shapes[parts[0]]) < len(rows.shapes[row]):
         return _one_of(rows, row, parts[0], row)
-    return _stacked(rows, row, parts[0], row)
+    return ends_in(rows, parts[0], row, row)
 
 
 def ranked(rows: Rows, row: int) -> Outcome:
@@ -247,22 +252,6 @@ def _may_hold(rows: Rows, whole: int, part: int) -> bool:
     a, b = rows.shapes[whole], rows.shapes[part]
     long = math.prod(a) > 1 or (len(a) > 0 and len(a) == len(b))
     return len(a) == len(b) and long and all(x >= y for x, y in zip(a, b, strict=True))
-
-
-def _stacked(rows: Rows, row: int, part: int, whole: int) -> Outcome:
-    """A part of a whole, in the loop of `row`: one of as many parts as the loop has iterations."""
-    sizes = zip(rows.shapes[part], rows.shapes[whole], strict=True)
-    for i, (p, w) in enumerate(sizes):
-        a, b = rows.dims[part][i], rows.dims[whole][i]
-        if p == w:
-            rows.symbols.equate(a, b)
-            continue
-        loop = rows.loop_of(row, w // p) if w % p == 0 else None
-        if loop is not None:
-            rows.symbols.equate((loop[0] * a[0], loop[1] + a[1]), b)
-        elif p != 1:
-            rows.within.append((b, a))
-    return Outcome.DONE
 
 
 # What other names of a value say of dimensions, as frameworks and loops make them.

@@ -34,7 +34,7 @@ class Expression:
     @classmethod
     def _of(cls, terms: Mapping[Monomial, int]) -> Expression:
         kept = [(monomial, c) for monomial, c in terms.items() if c]
-        return cls(tuple(sorted(kept, key=lambda term: _order(term[0]))))
+        return cls(tuple(sorted(kept, key=lambda term: (-len(term[0]), [*map(_key, term[0])]))))
 
     @classmethod
     def sum(cls, parts: Iterable[Expression]) -> Expression:
@@ -86,7 +86,3 @@ def _key(factor: Factor) -> tuple[bool, str, int]:
     if isinstance(factor, int):
         return False, "", factor
     return True, str(factor), 0
-
-
-def _order(monomial: Monomial) -> tuple[int, list[tuple[bool, str, int]]]:
-    return -len(monomial), [_key(f) for f in monomial]

@@ -119,16 +119,8 @@ def _relation(op: OpClass, kind: Kind) -> Relation:
     if kind is Kind.COLLECTIVE:
         return collective
     if kind is Kind.PARAMETER or op in _SOURCES:
-        return _own
-    return _OF_CLASS.get(op, _unknown)
-
-
-def _own(rows: Rows, row: int) -> Outcome:
-    return Outcome.DONE
-
-
-def _unknown(rows: Rows, row: int) -> Outcome:
-    return Outcome.UNKNOWN
+        return lambda rows, row: Outcome.DONE  # it has dimensions of its own
+    return _OF_CLASS.get(op, lambda rows, row: Outcome.UNKNOWN)
 
 
 def _equate_loops(rows: Rows) -> None:

@@ -66,15 +66,11 @@ def _is_laid_out(rows: Rows, row: int, left: _Side, right: _Side) -> bool:
     shapes = [rows.shapes[operand] for operand, *_ in (left, right)]
     if left[1] or right[1] or all(1 in shape for shape in shapes):
         return False
-    kept = [
-        _without(shape, [rows.long(operand)[p] for p in contracted])
-        for (operand, _, _, contracted), shape in zip((left, right), shapes, strict=True)
-    ]
-    return (*kept[0], *kept[1]) == rows.shapes[row]
-
-
-def _without(shape: Shape, places: list[int]) -> Shape:
-    return tuple(size for i, size in enumerate(shape) if i not in places)
+    kept: list[int] = []
+    for (operand, _, _, contracted), shape in zip((left, right), shapes, strict=True):
+        gone = [rows.long(operand)[p] for p in contracted]
+        kept += [size for i, size in enumerate(shape) if i not in gone]
+    return tuple(kept) == rows.shapes[row]
 
 
 def _reading(rows: Rows, row: int, left: _Side, right: _Side) -> tuple[_Pairs, list[Term]] | None:

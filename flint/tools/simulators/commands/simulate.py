@@ -208,7 +208,10 @@ def _print(found: Simulation, verbose: int, *, as_json: bool) -> None:
         print_json(found.to_json())
     else:
         print_text(found.to_text(verbose=verbose > 0))
-    _exit_if(found.failures)
+    for failure in found.failures:
+        print_error(failure)
+    if found.failures:
+        raise typer.Exit(FOUND)
 
 
 def _slowed(asked: _Asked, request: EstimateRequest) -> list[str]:
@@ -233,14 +236,6 @@ def _slowed(asked: _Asked, request: EstimateRequest) -> list[str]:
     unlike = unlike_of(EstimateRequest(slow=request.slow), workload, placement)
     assert unlike is not None
     return [f"{rank}:{factor:.9g}" for rank, factor in enumerate(unlike.slow) if factor != 1]
-
-
-def _exit_if(failures: Sequence[FlintError]) -> None:
-    """Print what is wrong, and exit with 1 if anything is."""
-    for failure in failures:
-        print_error(failure)
-    if failures:
-        raise typer.Exit(FOUND)
 
 
 #: What progress counts.

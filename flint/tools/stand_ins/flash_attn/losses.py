@@ -8,21 +8,18 @@ import torch
 from torch import nn
 
 from flint.frontends.torch_world.packages.kernels import calculation, kernel
+from flint.passes.work.declared import KernelCall
+from flint.passes.work.work import Work
 
 __all__ = ["CrossEntropyLoss", "cross_entropy_loss"]
 
 
-def _exponentials(flops: int) -> Any:
-    return lambda call: calculation(
-        flops * call.operands[0].num_elements, functions=call.operands[0].num_elements
-    )
+def _cost(call: KernelCall) -> Work:
+    elements = call.operands[0].num_elements
+    return calculation(4 * elements, functions=elements)
 
 
-@kernel(
-    "flash_attn::cross_entropy",
-    "(Tensor logits, Tensor labels) -> (Tensor, Tensor)",
-    _exponentials(4),
-)
+@kernel("flash_attn::cross_entropy", "(Tensor logits, Tensor labels) -> (Tensor, Tensor)", _cost)
 def _forward(logits: Any, labels: Any) -> Any:
     rows = logits.shape[:-1]
     return (

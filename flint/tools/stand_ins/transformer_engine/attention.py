@@ -95,7 +95,8 @@ class DotProductAttention(nn.Module):
         """Attention of queries, keys and values, heads side by side in the result."""
         layout = qkv_format or self.qkv_format
         kind = attn_mask_type or self.attn_mask_type
-        mask = causal_mask("causal" in kind, _left(window_size or self.window_size))
+        window = window_size or self.window_size  # keys before a query, and behind it
+        mask = causal_mask("causal" in kind, -1 if window is None else int(window[0]))
         bias = core_attention_bias
         if kind == "arbitrary":
             bias = attention_mask
@@ -137,11 +138,6 @@ def _recipe() -> Recipe | None:
             "Float8CurrentScaling": Float8CurrentScaling(),
         }.get(named)
     return recipe if recipe.fp8_dpa else None
-
-
-def _left(window: Any) -> int:
-    """Keys before a query that it sees; -1 for all."""
-    return -1 if window is None else int(window[0])
 
 
 class _SplitAlongDim(torch.autograd.Function):

@@ -20,12 +20,11 @@ __all__ = [
 ]
 
 
-def _map_cost(call: KernelCall) -> Work:
-    """Running sums over tokens, for each expert."""
-    return calculation(call.operands[0].num_elements)
-
-
-@kernel("te::row_id_map", "(Tensor routing_map) -> Tensor", _map_cost)
+@kernel(
+    "te::row_id_map",
+    "(Tensor routing_map) -> Tensor",
+    lambda call: calculation(call.operands[0].num_elements),  # sums over tokens, for each expert
+)
 def _row_id_map(routing_map: Any) -> torch.Tensor:
     return routing_map.new_empty(
         (*routing_map.shape[:-1], routing_map.shape[-1] * 2 + 1), dtype=torch.int32

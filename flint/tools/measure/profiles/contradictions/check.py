@@ -186,10 +186,6 @@ def _batched(a: _Shape, b: _Shape) -> bool:
     return not a or not b or (a[0] == b[0] and a[2] == b[1])
 
 
-def _linear(x: _Shape, weight: _Shape) -> bool:
-    return not x or not weight or x[-1] == weight[-1]
-
-
 def _broadcast(a: _Shape, b: _Shape) -> bool:
     pairs = zip(reversed(a), reversed(b), strict=False)
     return all(x == y or 1 in (x, y) for x, y in pairs)
@@ -210,14 +206,9 @@ _FIT: dict[str, Callable[[tuple[_Shape, ...]], bool]] = {
     "aten::addmm": lambda s: _multiply(s[1], s[2]),
     "aten::baddbmm": lambda s: _batched(s[1], s[2]),
     "aten::matmul": lambda s: _multiply(s[0], s[1]),
-    "aten::linear": lambda s: _linear(s[0], s[1]),
-    "aten::conv1d": lambda s: _convolve(s[0], s[1]),
-    "aten::conv2d": lambda s: _convolve(s[0], s[1]),
-    "aten::conv3d": lambda s: _convolve(s[0], s[1]),
-    "aten::add": lambda s: _broadcast(s[0], s[1]),
-    "aten::sub": lambda s: _broadcast(s[0], s[1]),
-    "aten::mul": lambda s: _broadcast(s[0], s[1]),
-    "aten::div": lambda s: _broadcast(s[0], s[1]),
+    "aten::linear": lambda s: not s[0] or not s[1] or s[0][-1] == s[1][-1],
+    **{f"aten::conv{n}d": lambda s: _convolve(s[0], s[1]) for n in (1, 2, 3)},
+    **{f"aten::{op}": lambda s: _broadcast(s[0], s[1]) for op in ("add", "sub", "mul", "div")},
     "aten::scaled_dot_product_attention": lambda s: _attend(s[0], s[1], s[2]),
 }
 

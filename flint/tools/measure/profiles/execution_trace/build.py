@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from flint.tools.measure.profiles.builder import ProfileBuilder
 from flint.tools.measure.profiles.execution_trace.nodes import Node, comm_of
@@ -48,41 +49,110 @@ def timed_profile(
     builder = ProfileBuilder(form, rank=rank, world_size=world, groups=dict(groups))
     timed = [n for n in nodes if n.start_us is not None]
     first = min((n.start_us or 0.0 for n in timed), default=0.0)
-    by_number = {n.number: n for n in nodes}
-    launchers = {n.number: _launcher(n, by_number) for n in timed if n.on_device}
-    rows: dict[int, int] = {}
+    adding = _Timed(builder, groups, {n.number: n for n in nodes}, first)
     for node in timed:
-        start, duration = ((node.start_us or 0.0) - first) * 1e3, (node.duration_us or 0.0) * 1e3
-        if node.on_device:
-            parent = by_number.get(node.parent)
-            _add_launch(builder, node, launchers[node.number], first)
-            rows[node.number] = _add_activity(builder, node, parent, start, duration, groups)
-        else:
-            _add_host(builder, node, start, duration, groups)
-            _add_waits(builder, node, by_number, start, duration)
-    _add_device_waits(builder, timed, rows)
-    lost = sum(launcher is None for launcher in launchers.values())
+        adding.add(node)
+    adding.add_device_waits(timed)
     if is_one_step and timed:
         over = max(n.end_us for n in timed) - first
-        builder.add_mark("step#0", 0.0, (over + 1) * 1e3, 0, on_device=lost == len(rows))
-    if 0 < lost < len(rows):
-        builder.warnings.append(f"{lost:,} kernels have no operator with a time around them")
+        on_device = adding.lost == len(adding.rows)
+        builder.add_mark("step#0", 0.0, (over + 1) * 1e3, 0, on_device=on_device)
+    if 0 < adding.lost < len(adding.rows):
+        builder.warnings.append(f"{adding.lost:,} kernels have no operator with a time around them")
     return builder.build()
 
 
-def _add_host(
-    builder: ProfileBuilder,
-    node: Node,
-    start_ns: float,
-    duration_ns: float,
-    groups: Mapping[str, tuple[int, ...]],
-) -> None:
-    """An annotation or an operator; of rows that Flint wrote of the host, their ends are enough."""
-    if _is_annotation(node):
-        name = without_paths(node.name)
-        builder.add_mark(name, start_ns, duration_ns, _thread(node), on_device=False)
-    elif not node.name.startswith(_HOST_ROW):
-        _add_operator(builder, node, start_ns, duration_ns, groups)
+@dataclass
+class _Timed:
+    """Adds nodes that have times. `rows` are activities by node, `lost` those without a launcher."""
+
+    builder: ProfileBuilder
+    groups: Mapping[str, tuple[int, ...]]
+    by_number: Mapping[int, Node]
+    first_us: float
+    rows: dict[int, int] = field(default_factory=dict)
+    lost: int = 0
+
+    def add(self, node: Node) -> None:
+        """Its activity and launch; or on the host its operator, and what that waits for."""
+        since, duration = (node.start_us or 0.0) - self.first_us, node.duration_us or 0.0
+        span = since * 1e3, duration * 1e3
+        if node.on_device:
+            self._launch(node)
+            self.rows[node.number] = self._activity(node, *span)
+        else:
+            self._host(node, *span)
+            self._waits(node, *span)
+
+    def _host(self, node: Node, start_ns: float, duration_ns: float) -> None:
+        """An annotation or an operator; of rows that Flint wrote of the host, their ends are enough."""
+        if _is_annotation(node):
+            name = without_paths(node.name)
+            self.builder.add_mark(name, start_ns, duration_ns, _thread(node), on_device=False)
+        elif not node.name.startswith(_HOST_ROW):
+            _add_operator(self.builder, node, start_ns, duration_ns, self.groups)
+
+    def _launcher(self, node: Node) -> Node | None:
+        """The host's node that launched one of the device: around it, else the last that it waits for."""
+        around = self.by_number.get(node.parent)
+        if around is not None and not around.on_device and around.start_us is not None:
+            return around
+        found, seen, waiting = [], set(), list(node.deps)
+        while waiting:
+            dep = self.by_number.get(waiting.pop())
+            if dep is None or dep.on_device or dep.number in seen or dep.start_us is None:
+                continue
+            seen.add(dep.number)
+            if dep.name.startswith(PAUSE):
+                waiting += dep.deps
+            else:
+                found.append(dep)
+        return max(found, key=lambda n: n.end_us, default=None)
+
+    def _launch(self, node: Node) -> None:
+        """At the start of an operator that is around it, at the end of what it waits for."""
+        launcher = self._launcher(node)
+        if launcher is None or launcher.start_us is None:
+            self.lost += launcher is None
+            return
+        at = launcher.start_us if launcher.number == node.parent else launcher.end_us
+        self.builder.add_call(
+            CallKind.LAUNCH, "launch", (at - self.first_us) * 1e3, 0.0, _thread(launcher),
+            correlation=node.number, external=launcher.number,
+        )  # fmt: skip
+
+    def _activity(self, node: Node, start_ns: float, duration_ns: float) -> int:
+        kind = next((k for word, k in _KINDS if node.name.startswith(word)), ActivityKind.KERNEL)
+        comm, parent = node.comm, self.by_number.get(node.parent)
+        if comm is None and "nccl" in node.name.lower():
+            comm = comm_of(node, self.groups) or (comm_of(parent, self.groups) if parent else None)
+        return self.builder.add_activity(
+            kind, node.name, start_ns, duration_ns, node.stream,
+            correlation=node.number,
+            external=node.parent,
+            comm=-1 if comm is None else self.builder.comm(comm),
+            flops=node.integer("num_ops"),
+            bytes_accessed=node.integer("tensor_size"),
+            category=node.category,
+        )  # fmt: skip
+
+    def _waits(self, node: Node, start_ns: float, duration_ns: float) -> None:
+        """An operator of the host that waits for what runs on the device."""
+        known = (self.by_number.get(number) for number in node.deps)
+        waited = [n for n in known if n is not None and n.on_device]
+        if waited:
+            last = max(waited, key=lambda n: n.start_us or 0.0)
+            self.builder.add_call(
+                CallKind.WAIT_EVENT, "wait", start_ns, duration_ns, _thread(node),
+                external=node.number, waits_for=last.number,
+            )  # fmt: skip
+
+    def add_device_waits(self, nodes: Sequence[Node]) -> None:
+        """What nodes of the device wait for there."""
+        for node in nodes:
+            for waited in node.deps if node.on_device else ():
+                if waited in self.rows and waited != node.number:
+                    self.builder.add_wait(self.rows[node.number], self.rows[waited])
 
 
 def _is_annotation(node: Node) -> bool:
@@ -111,85 +181,3 @@ def _add_operator(
         tensors=node.tensors,
         record=node.integer("rf_id"),
     )  # fmt: skip
-
-
-def _launcher(node: Node, by_number: Mapping[int, Node]) -> Node | None:
-    """The host's node that launched one of the device: around it, else the last that it waits for."""
-    around = by_number.get(node.parent)
-    if around is not None and not around.on_device and around.start_us is not None:
-        return around
-    found, seen, waiting = [], set(), list(node.deps)
-    while waiting:
-        dep = by_number.get(waiting.pop())
-        if dep is None or dep.on_device or dep.number in seen or dep.start_us is None:
-            continue
-        seen.add(dep.number)
-        if dep.name.startswith(PAUSE):
-            waiting += dep.deps
-        else:
-            found.append(dep)
-    return max(found, key=lambda n: n.end_us, default=None)
-
-
-def _add_launch(
-    builder: ProfileBuilder, node: Node, launcher: Node | None, first_us: float
-) -> None:
-    """At the start of an operator that is around it, at the end of what it waits for."""
-    if launcher is None or launcher.start_us is None:
-        return
-    at = launcher.start_us if launcher.number == node.parent else launcher.end_us
-    builder.add_call(
-        CallKind.LAUNCH, "launch", (at - first_us) * 1e3, 0.0, _thread(launcher),
-        correlation=node.number, external=launcher.number,
-    )  # fmt: skip
-
-
-def _add_activity(
-    builder: ProfileBuilder,
-    node: Node,
-    parent: Node | None,
-    start_ns: float,
-    duration_ns: float,
-    groups: Mapping[str, tuple[int, ...]],
-) -> int:
-    kind = next((k for word, k in _KINDS if node.name.startswith(word)), ActivityKind.KERNEL)
-    comm = node.comm
-    if comm is None and "nccl" in node.name.lower():
-        comm = comm_of(node, groups) or (comm_of(parent, groups) if parent else None)
-    return builder.add_activity(
-        kind, node.name, start_ns, duration_ns, node.stream,
-        correlation=node.number,
-        external=node.parent,
-        comm=-1 if comm is None else builder.comm(comm),
-        flops=node.integer("num_ops"),
-        bytes_accessed=node.integer("tensor_size"),
-        category=node.category,
-    )  # fmt: skip
-
-
-def _add_waits(
-    builder: ProfileBuilder,
-    node: Node,
-    by_number: Mapping[int, Node],
-    start_ns: float,
-    duration_ns: float,
-) -> None:
-    """An operator of the host that waits for what runs on the device."""
-    waited = [n for n in node.deps if n in by_number and by_number[n].on_device]
-    if node.on_device or not waited:
-        return
-    last = max(waited, key=lambda n: by_number[n].start_us or 0.0)
-    builder.add_call(
-        CallKind.WAIT_EVENT, "wait", start_ns, duration_ns, _thread(node),
-        external=node.number, waits_for=last,
-    )  # fmt: skip
-
-
-def _add_device_waits(
-    builder: ProfileBuilder, nodes: Sequence[Node], rows: Mapping[int, int]
-) -> None:
-    for node in nodes:
-        if node.on_device:
-            for waited in node.deps:
-                if waited in rows and waited != node.number:
-                    builder.add_wait(rows[node.number], rows[waited])

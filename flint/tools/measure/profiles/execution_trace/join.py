@@ -60,11 +60,12 @@ def join(host: Profile, device: Profile) -> Profile:
     pairs = _pairs(host, device)
     mine, theirs = device.operators, host.operators
     signatures, comms = dict.fromkeys(device.signatures), dict.fromkeys(device.comms)
-    added = [
-        (at, _merged(_at(device.signatures, int(mine.signature[at])), host.signatures[number]))
-        for at, of in pairs
-        if (number := int(theirs.signature[of])) >= 0
-    ]
+    added = []
+    for at, of in pairs:
+        own, number = int(mine.signature[at]), int(theirs.signature[of])
+        if number >= 0:
+            known = device.signatures[own] if own >= 0 else None
+            added.append((at, _merged(known, host.signatures[number])))
     signatures.update(dict.fromkeys(s for _, s in added))
     number_of = {s: i for i, s in enumerate(signatures)}
     signature = mine.signature.copy()
@@ -162,10 +163,6 @@ def _places(wanted: NDArray[np.int64], there: NDArray[np.int32]) -> list[int]:
             same = there[place : place + len(wanted)] == wanted
             found += [place] if same.mean() >= _SAME else []
     return found
-
-
-def _at(signatures: Sequence[Signature], number: int) -> Signature | None:
-    return signatures[number] if number >= 0 else None
 
 
 def _merged(mine: Signature | None, theirs: Signature) -> Signature:

@@ -153,14 +153,9 @@ def _read(name: str, signature: Signature, in_lists: str) -> ReadEvent | None:
     call = OperatorCall(base if op.startswith("aten.") else op, given, in_place)
     own = _base(f"aten.{name.rpartition('::')[2]}")[0]
     found = _form(name, op, own if own in _ALIASES else base)(call)
-    if found is None or not _is_sensible(found):
-        return None
+    if found is None or any(n < 0 for t in (*found.inputs, *found.outputs) for n in t.shape):
+        return None  # arguments of another overload, or damaged ones
     return _event(op, found, _said(signature))
-
-
-def _is_sensible(found: CallEffects) -> bool:
-    """Whether all sizes are those of arrays: arguments may be of another overload, or damaged."""
-    return all(size >= 0 for t in (*found.inputs, *found.outputs) for size in t.shape)
 
 
 def _base(op: str) -> tuple[str, bool]:

@@ -383,8 +383,11 @@ def read(path: Path) -> tuple[Profile, ...]:
     for plane in planes(whole_profile(path, MOST_BYTES), str(path)):
         if plane.name == _METADATA.encode():
             failed += programs.add(PlaneNames(plane))
-        elif _is_read(plane.name.decode("utf-8", "replace")):
-            zero_ns = zero_ns or _wall_clock(plane)
+            continue
+        name = plane.name.decode("utf-8", "replace")
+        if name in (_HOST, _TASK) or _DEVICE.match(name):
+            begins = (line.timestamp_ns for line in plane.lines)  # in ns since 1970, or smaller
+            zero_ns = zero_ns or next((n for n in begins if n > _WALL_CLOCK_NS), 0)
             needed = NEEDED if plane.name == _HOST.encode() else frozenset()
             others.append(decoded(plane, zero_ns, needed))
     warnings = [f"{failed} programs of the profile cannot be read, so their shapes are unknown"]
@@ -442,15 +445,6 @@ def _builder(form: str, kind: str, number: int, plane: Plane, host: Host) -> Pro
     if plane.left_out:
         builder.warnings.append(f"{plane.left_out:,} events have impossible times: omitted")
     return builder
-
-
-def _wall_clock(plane: Any) -> int:
-    """When the first line of a plane begins, in ns since 1970; 0 if its times are not from then."""
-    return next((n for line in plane.lines if (n := line.timestamp_ns) > _WALL_CLOCK_NS), 0)
-
-
-def _is_read(name: str) -> bool:
-    return name in (_HOST, _TASK) or _DEVICE.match(name) is not None
 
 
 #: Maker, version, processors, and gigabytes from and to, that one product alone has, by its maker's

@@ -155,12 +155,9 @@ def leaves(events: list[PlaneEvent]) -> list[PlaneEvent]:
     return [
         e
         for e, held in zip(events, inside, strict=True)
-        if not held or not (_is_container(e) or held > e.duration_ns / 2)
+        if not held
+        or not (CONTAINERS & {e.word("hlo_category"), stem(e.name)} or held > e.duration_ns / 2)
     ]
-
-
-def _is_container(event: PlaneEvent) -> bool:
-    return event.word("hlo_category") in CONTAINERS or stem(event.name) in CONTAINERS
 
 
 def _events(lines: list[PlaneLine], name: str) -> list[PlaneEvent]:

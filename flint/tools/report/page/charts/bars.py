@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from flint.tools.report.page.charts.picture import picture
 from flint.tools.report.page.markup import Heading, Markup, join, table, tag
 
 #: Width in pixels that labels are cut for: that of a page on a large screen.
@@ -33,16 +34,7 @@ def bar(segments: Sequence[BarSegment], whole: float, label: str) -> Markup:
         if share > 0:
             drawn.append(_part(s, at, share))
         at += share
-    return tag(
-        "svg",
-        tag("title", label),
-        *drawn,
-        cls="bar",
-        role="img",
-        aria_label=label,
-        width="100%",
-        height=_HEIGHT,
-    )
+    return picture(label, _HEIGHT, *drawn, cls="bar")
 
 
 def _part(segment: BarSegment, at: float, share: float) -> Markup:

@@ -6,7 +6,7 @@ from flint.backends.cost.memory.over_time import MemoryOverTime
 from flint.text import format_bytes, format_duration
 from flint.tools.report.page.charts.bars import percent
 from flint.tools.report.page.charts.picture import picture, round_steps
-from flint.tools.report.page.markup import Markup, join, tag
+from flint.tools.report.page.markup import Markup, tag
 
 _HEIGHT = 240
 #: The plot is this high, the rest is the axis of time below it and room above.
@@ -100,25 +100,7 @@ def _times(end_ns: float) -> list[Markup]:
         if share > 0.96:
             continue
         where = "start" if not share else "middle"
-        found.append(
-            join(
-                (
-                    tag(
-                        "line",
-                        x1=percent(share),
-                        x2=percent(share),
-                        y1=_BOTTOM,
-                        y2=_BOTTOM + 4,
-                        cls="axis",
-                    ),
-                    tag(
-                        "text",
-                        format_duration(moment) if moment else "0",
-                        x=percent(share),
-                        y=_BOTTOM + 18,
-                        cls=f"tick {where}",
-                    ),
-                )
-            )
-        )
+        at, name = percent(share), format_duration(moment) if moment else "0"
+        found.append(tag("line", x1=at, x2=at, y1=_BOTTOM, y2=_BOTTOM + 4, cls="axis"))
+        found.append(tag("text", name, x=at, y=_BOTTOM + 18, cls=f"tick {where}"))
     return found

@@ -30,13 +30,13 @@ def decades(low: float, high: float) -> list[int]:
     return list(range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1))
 
 
-def picture(label: str, height: object, *inside: object) -> Markup:
+def picture(label: str, height: object, *inside: object, cls: str = "chart") -> Markup:
     """A picture as wide as its place, `height` pixels high; `label` says what it shows."""
     return tag(
         "svg",
         tag("title", label),
         *inside,
-        cls="chart",
+        cls=cls,
         role="img",
         aria_label=label,
         width="100%",

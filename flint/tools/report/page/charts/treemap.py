@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from flint.text import format_duration
 from flint.tools.report.page.charts.bars import WIDTH, fitting, percent
+from flint.tools.report.page.charts.picture import picture
 from flint.tools.report.page.colours import series
 from flint.tools.report.page.markup import Markup, tag
 from flint.tools.report.views.breakdown import ScopeTime
@@ -46,16 +47,7 @@ def treemap(root: ScopeTime, idle_ns: float, label: str) -> Markup:
     placed = squarified([i.size for i in items], _Place(0, 0, _WIDTH, _HEIGHT))
     for item, place in zip(items, placed, strict=True):
         drawn += _boxes(item, place, whole, colours, 1)
-    return tag(
-        "svg",
-        tag("title", label),
-        *drawn,
-        cls="treemap",
-        role="img",
-        aria_label=label,
-        width="100%",
-        height=int(_HEIGHT),
-    )
+    return picture(label, int(_HEIGHT), *drawn, cls="treemap")
 
 
 def _items(scope: ScopeTime, whole: float) -> list[_Item]:

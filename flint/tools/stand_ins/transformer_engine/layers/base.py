@@ -86,10 +86,5 @@ class TransformerEngineBaseModule(nn.Module):
             with torch.no_grad():
                 fill(made)
         if split is not None:
-            for key, value in (
-                ("tensor_model_parallel", True),
-                ("partition_dim", split),
-                ("partition_stride", 1),
-            ):
-                setattr(made, key, value)
+            vars(made).update(tensor_model_parallel=True, partition_dim=split, partition_stride=1)
         self.register_parameter(name, made)
