@@ -94,21 +94,15 @@ def export(
     """
     from flint.backends.summary.graph import FORMATS
     from flint.cli.inputs import load_workload, program_of_rank
-    from flint.plugins import API, load
 
-    given = {"--format": format_ is not Format.JSON, "--rank": rank, "--force": force}
-    given |= {"--json": json_}
+    given: dict[str, object] = {"--rank": rank, "--force": force, "--json": json_}
+    given["--format"] = format_ is not Format.JSON
     if custom_collective is not None:
-        folder = _folder(output, "--custom-collective", given | {"--benchmark": benchmark})
-        found = load(API, "export.custom_collective")(path, custom_collective, folder)
-        print_note(f"{output}: {found[1]:,} nodes; for system.json: {found[0]}", quiet=quiet)
+        given |= {"--benchmark": benchmark}
+        _write_collective(path, custom_collective, output, given, quiet=quiet)
         return
     if benchmark is not None:
-        folder = _folder(output, "--benchmark", given)
-        write = load(API, "export.benchmark")
-        for name, steps in write(load_workload(path), folder, benchmark.value).items():
-            said = "kernels and messages" if benchmark is RunnerName.TORCH else "messages"
-            print_note(f"{output}: {steps:,} {said} of {name}", quiet=quiet)
+        _write_benchmark(path, benchmark, output, given, quiet=quiet)
         return
     _refuse(output, format_, json_=json_, force=force)
     if format_ is Format.GOAL:
@@ -153,6 +147,34 @@ def _refuse(output: Path | None, format_: Format, *, json_: bool, force: bool) -
             "--force is for files: a directory is replaced only if all of it is Flint's",
             help="omit --force, or move what else is there away",
         )
+
+
+def _write_collective(
+    path: Path, size: str, output: Path | None, others: Mapping[str, object], *, quiet: bool
+) -> None:
+    from flint.plugins import API, load
+
+    folder = _folder(output, "--custom-collective", others)
+    setting, nodes = load(API, "export.custom_collective")(path, size, folder)
+    print_note(f"{folder}: {nodes:,} nodes; for system.json: {setting}", quiet=quiet)
+
+
+def _write_benchmark(
+    path: Path,
+    runner: RunnerName,
+    output: Path | None,
+    others: Mapping[str, object],
+    *,
+    quiet: bool,
+) -> None:
+    from flint.cli.inputs import load_workload
+    from flint.plugins import API, load
+
+    folder = _folder(output, "--benchmark", others)
+    said = "kernels and messages" if runner is RunnerName.TORCH else "messages"
+    written = load(API, "export.benchmark")(load_workload(path), folder, runner.value)
+    for name, steps in written.items():
+        print_note(f"{folder}: {steps:,} {said} of {name}", quiet=quiet)
 
 
 def _write_goal(
