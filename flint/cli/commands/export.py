@@ -11,7 +11,9 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_text
 from flint.cli.options import READS, Force, Json, Quiet, Rank, Verbose, Writes
+from flint.errors import FlintError
 from flint.io.outputs import OutputKind, write_output
+from flint.plugins import API, load
 
 if TYPE_CHECKING:
     from flint.cli.documents import ExportDocument
@@ -134,8 +136,6 @@ def export(
 
 def _refuse(output: Path | None, format_: Format, *, json_: bool, force: bool) -> None:
     """Raise FlintError FL218 for options that exclude each other."""
-    from flint.errors import FlintError
-
     if output is None and (json_ or format_ is Format.CHAKRA):
         report = "--json prints a report on stdout, so the graph needs a file"
         raise FlintError(
@@ -152,27 +152,19 @@ def _refuse(output: Path | None, format_: Format, *, json_: bool, force: bool) -
 def _write_collective(
     path: Path, size: str, output: Path | None, others: Mapping[str, object], *, quiet: bool
 ) -> None:
-    from flint.plugins import API, load
-
     folder = _folder(output, "--custom-collective", others)
     setting, nodes = load(API, "export.custom_collective")(path, size, folder)
     print_note(f"{folder}: {nodes:,} nodes; for system.json: {setting}", quiet=quiet)
 
 
 def _write_benchmark(
-    path: Path,
-    runner: RunnerName,
-    output: Path | None,
-    others: Mapping[str, object],
-    *,
-    quiet: bool,
+    path: Path, by: RunnerName, output: Path | None, others: Mapping[str, object], *, quiet: bool
 ) -> None:
     from flint.cli.inputs import load_workload
-    from flint.plugins import API, load
 
     folder = _folder(output, "--benchmark", others)
-    said = "kernels and messages" if runner is RunnerName.TORCH else "messages"
-    written = load(API, "export.benchmark")(load_workload(path), folder, runner.value)
+    said = "kernels and messages" if by is RunnerName.TORCH else "messages"
+    written = load(API, "export.benchmark")(load_workload(path), folder, by.value)
     for name, steps in written.items():
         print_note(f"{folder}: {steps:,} {said} of {name}", quiet=quiet)
 
@@ -180,8 +172,6 @@ def _write_benchmark(
 def _write_goal(
     path: Path, output: Path | None, others: Mapping[str, object], *, force: bool, quiet: bool
 ) -> None:
-    from flint.plugins import API, load
-
     _refuse_others("--format goal", others)
     text, nodes = load(API, "export.goal")(path)
     if output is None:
@@ -193,8 +183,6 @@ def _write_goal(
 
 def _folder(output: Path | None, flag: str, others: Mapping[str, object]) -> Path:
     """Where an option writes. Raises FlintError FL218 without a place, and for options that it does not have."""
-    from flint.errors import FlintError
-
     if output is None:
         raise FlintError("FL218", f"{flag} needs a directory", help="add -o DIR")
     _refuse_others(flag, others)
@@ -202,8 +190,6 @@ def _folder(output: Path | None, flag: str, others: Mapping[str, object]) -> Pat
 
 
 def _refuse_others(flag: str, others: Mapping[str, object]) -> None:
-    from flint.errors import FlintError
-
     for other in (other for other, is_given in others.items() if is_given):
         raise FlintError("FL218", f"{other} does not apply to {flag}", help=f"omit {other}")
 
