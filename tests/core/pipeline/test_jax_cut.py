@@ -19,7 +19,6 @@ from flint.frontends.jax_stages.cut.program import CutModel, cut_model
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Pipeline
 from tests.auto_mesh import auto_mesh
-from tests.long import long_but
 
 MESH = Mesh.parse("pipe=2,data=2,model=2")
 ABSTRACT = auto_mesh(MESH.sizes, MESH.names)
@@ -284,7 +283,8 @@ def test_layers_are_found_however_they_are_written(run: Any) -> None:
     assert cut.tied == ()
 
 
-@pytest.mark.parametrize("run", long_but(COMPUTED[1:2], COMPUTED))
+@pytest.mark.long  # test_what_several_stages_read... computes the numbers of a scan
+@pytest.mark.parametrize("run", COMPUTED)
 def test_stages_compute_what_the_model_does(run: Any) -> None:
     given = pipeline(run)
     check_numbers(given, cut_model(given, MESH, 3))
