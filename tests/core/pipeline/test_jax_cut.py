@@ -423,7 +423,12 @@ def test_an_encoder_and_a_decoder_are_cut_by_the_names_of_scopes() -> None:
     # The encoder's output passes through the stage that begins the decoder.
     assert [len(s.inputs) for s in cut.stages] == [0, 1, 1, 2]
     assert cut.tied == (((0, "params['embed']"), (2, "params['embed']")),)
-    check_numbers(given, cut)
+
+
+@pytest.mark.long  # compiled for 5 s; test_what_several_stages_read... computes as well
+def test_an_encoder_and_a_decoder_compute_what_they_did() -> None:
+    given = dataclasses.replace(TRANSLATION, cut="encoder/2, decoder, decoder/1")
+    check_numbers(given, cut_model(given, MESH, 4))
 
 
 def encoder_decoder_scans(params: Any, source: Any, tokens: Any) -> Any:

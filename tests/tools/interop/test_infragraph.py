@@ -161,13 +161,13 @@ BLUEPRINTS: dict[str, tuple[Callable[[], Any], str, list[tuple[object, ...]]]] =
             *[("tier_0_link", "switch", 8, 50.0, 1.0), ("tier_1_link", "switch", 128, 50.0, 4.0)],
         ],
     ),
-    "dragonfly": (  # a router has 4 chips, 7 links of 100 Gb/s to its group, 4 to others
-        lambda: DragonflyFabric(Switch(16), Server(2), 8, 4, 4, [400, 100, 100]),
+    "dragonfly": (  # a router has 2 chips, 3 links of 100 Gb/s to its group, 2 to others
+        lambda: DragonflyFabric(Switch(16), Server(1), 4, 2, 2, [400, 100, 100]),
         "h100-dgx",
         [
-            ("nvlink", "switch", 4, 450.0, 1.0),
-            ("intra_switch_link", "fully-connected", 32, 21.875, 1.0),
-            ("inter_switch_link", "fully-connected", 1056, 12.5, 1.0),
+            ("nvlink", "switch", 2, 450.0, 1.0),
+            ("intra_switch_link", "fully-connected", 8, 18.75, 1.0),
+            ("inter_switch_link", "fully-connected", 72, 12.5, 1.0),
         ],
     ),
     "De Bruijn": (  # an uplink of 200 Gb/s for 8 chips
