@@ -532,35 +532,37 @@ def test_a_cut_inside_a_residual_names_both_values() -> None:
     assert len(both.stages[1].inputs) == 2
 
 
-def test_two_groups_of_layers_must_be_named() -> None:
-    error = refused(dataclasses.replace(TRANSLATION, cut="layers"), 2)
-    assert error.code == "FL241"
-    assert "several groups of layers: encoder, decoder" in error.message
+@pytest.mark.parametrize(
+    ("given", "code", "words"),
+    [
+        (lambda: {"cut": "layers"}, "FL241", "several groups of layers: encoder, decoder"),
+        (lambda: {"cut": "decoder", "model": _apart}, "FL244", "no value crosses"),
+    ],
+)
+def test_what_two_groups_of_layers_refuse(given: Any, code: str, words: str) -> None:
+    error = refused(dataclasses.replace(TRANSLATION, **given()), 2)
+    assert error.code == code and words in error.message
 
 
-def test_what_layers_return_must_stay_in_one_stage() -> None:
-    def keeping(x: Any, layers: Any, mask: Any, position: Any) -> Any:
-        x, kept = jax.lax.scan(lambda x, p: (layer(x, p, mask, position), x), x, layers)
-        return x + jnp.sum(kept, 0)
-
-    error = refused(pipeline(keeping, params=weights(stacked())), 2)
-    assert error.code == "FL244"
-    assert "float32[3,4,6,8] from layers" in error.message
+def keeping(x: Any, layers: Any, mask: Any, position: Any) -> Any:
+    x, kept = jax.lax.scan(lambda x, p: (layer(x, p, mask, position), x), x, layers)
+    return x + jnp.sum(kept, 0)
 
 
-def test_a_scan_over_values_of_all_layers_is_refused() -> None:
-    def mixed(x: Any, layers: Any, mask: Any, position: Any) -> Any:
-        return scan(x, layers | {"up": jnp.cumsum(layers["up"], 0)}, mask, position)
-
-    error = refused(pipeline(mixed, params=weights(stacked())), 2)
-    assert error.code == "FL244"
-    assert "computed from the parameters of all layers at once" in error.message
+def mixed(x: Any, layers: Any, mask: Any, position: Any) -> Any:
+    return scan(x, layers | {"up": jnp.cumsum(layers["up"], 0)}, mask, position)
 
 
-def test_stages_that_do_not_depend_on_each_other_are_refused() -> None:
-    error = refused(dataclasses.replace(TRANSLATION, cut="decoder", model=_apart), 2)
-    assert error.code == "FL244"
-    assert "no value crosses" in error.message
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (keeping, "float32[3,4,6,8] from layers"),
+        (mixed, "computed from the parameters of all layers at once"),
+    ],
+)
+def test_values_of_all_layers_must_stay_in_one_stage(run: Any, words: str) -> None:
+    error = refused(pipeline(run, params=weights(stacked())), 2)
+    assert error.code == "FL244" and words in error.message
 
 
 def _apart(params: Any, source: Any, tokens: Any) -> Any:
