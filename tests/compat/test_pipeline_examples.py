@@ -74,15 +74,17 @@ def over(program: Program, axes: str) -> Counter[tuple[str, int]]:
 
 def test_gpt3_messages_of_each_class() -> None:
     """Microbatches there, as many gradients back, sharded over the sequence and the model ranks."""
-    first, *middle, last = positions(gpt3("pipe=4,data=1,model=8", microbatches=8))
+    first, *middle, last = positions(gpt3("pipe=4,data=2,model=4", microbatches=4))
     assert len(middle) == 2
+    size = BOUNDARY * 8 // 4
     for end in (first, last):
-        assert sent_and_received(end) == ({BOUNDARY: 8}, {BOUNDARY: 8})
+        assert sent_and_received(end) == ({size: 4}, {size: 4})
     for inner in middle:
-        assert sent_and_received(inner) == ({BOUNDARY: 16}, {BOUNDARY: 16})
+        assert sent_and_received(inner) == ({size: 8}, {size: 8})
 
 
-@pytest.mark.parametrize("microbatches", long_but([8], [4, 8]))
+@pytest.mark.long  # with layers that are recomputed, the next test counts them as well
+@pytest.mark.parametrize("microbatches", [4, 8])
 def test_gpt3_collectives_of_a_layer_are_those_of_xla(microbatches: int) -> None:
     """Those of Megatron: 4 gathers, 4 reduce-scatters, and what enters the 2 blocks is gathered for their weights.
 
@@ -109,6 +111,8 @@ def test_gpt3_recomputation_costs_what_it_should(remat: str) -> None:
     gathers, scatters = {"none": (8, 4), "selective": (8, 4), "full": (10, 5)}[remat]
     assert found["ALL_GATHER", BOUNDARY] == gathers * layers * 4
     assert found["REDUCE_SCATTER", 8 * BOUNDARY] == scatters * layers * 4
+    rest = {k: n for k, n in found.items() if k[1] not in (4, BOUNDARY, 8 * BOUNDARY)}
+    assert rest == {("ALL_REDUCE", 12_288 * 2): 6 * layers}  # once in a step
 
 
 def parameter_bytes(program: Program, name: str = "") -> int:

@@ -23,7 +23,7 @@ BASES = {
     "normed": Model(norm=True, inner=1024, scope="block"),
     "data": Model(mesh="8x2", up=(None, None, None), down=(None, None, None), batch=64),
 }
-QUICK = ("plain", "normed", "data")
+QUICK = ("normed", "data")
 
 
 def changed(m: Model, what: str) -> tuple[Model, CauseKind, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from flint.passes.work.totals import totals
 from flint.requests.capture import CaptureRequest
 from flint.tools.share.sizes import Expression, Sizes
 from flint.tools.share.totals import comm_bytes_by_label
+from tests.long import long_but
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: Sequences with which no constant of the program is another one's value: those would be one row.
@@ -74,8 +76,10 @@ def different(one: Workload, other: Workload) -> list[str]:
 
 
 # With FSDP the partitioner chooses by sizes what it gathers twice, so that rows differ.
-@pytest.mark.parametrize("parallel", ["tp", "tp+sp"])
-@pytest.mark.parametrize("mesh", ["4x4", "8x2"])
+@pytest.mark.parametrize(
+    ("mesh", "parallel"),
+    long_but([("4x4", "tp"), ("8x2", "tp+sp")], product(("4x4", "8x2"), ("tp", "tp+sp"))),
+)
 def test_other_sizes_and_meshes_are_what_is_captured_with_them(mesh: str, parallel: str) -> None:
     sizes = Sizes.of(capture("4x4", (*SMALL, f"parallel={parallel}")))
     other = capture(mesh, (*OTHER, f"parallel={parallel}"))

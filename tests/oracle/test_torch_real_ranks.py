@@ -24,6 +24,7 @@ from benchmarks.real_ranks.compare import RANKS, Compared, compared
 from benchmarks.real_ranks.real import Peak
 from flint.backends.cost.memory.memory import layouts
 from flint.frontends.torch_world.program.build import build_program
+from flint.frontends.torch_world.record.child import _preload
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.process import RankProcesses
 from flint.ir.mesh import Mesh
@@ -156,4 +157,5 @@ def test_a_step_takes_the_memory_of_a_real_one(
 
 
 if __name__ == "__main__":
+    _preload()  # else each fork imports it
     print(json.dumps({name: peaks(name) for name in STEPS}))

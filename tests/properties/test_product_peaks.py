@@ -25,6 +25,7 @@ from flint.passes.profiles import PROFILES
 from flint.passes.work.totals import matmul_flops
 from flint.requests.estimate import EstimateRequest
 from tests.hlo_programs import hlo_to_program
+from tests.long import long_but
 from tests.random_programs import QUICK, programs
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "hlo"
@@ -114,7 +115,7 @@ def of_fusions(dots: list[tuple[Dot, str, str]]) -> Program:
     return module(computations, f"{entry}ROOT t = ({shapes}) tuple({results})")
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("cluster", long_but({"h100-dgx", "v5p"}, CLUSTERS))
 def test_no_fusion_multiplies_faster_than_its_chip(cluster: str) -> None:
     chips = Cluster.load(cluster)
     nested = st.sampled_from(["", "fusion", "call"])

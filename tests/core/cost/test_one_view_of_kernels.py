@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from flint.frontends.model_file import Target, importable, load_step
 from flint.ir.program import Kind
 from flint.passes.profiles import PROFILES, kernels_for
 from flint.tracing import Trace, trace_step
+from tests.long import long_but
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 PROGRAMS = {
@@ -32,8 +34,12 @@ def captured(name: str) -> Trace:
         return trace_step(loaded.step, loaded.mesh, name=loaded.name)
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("name", PROGRAMS)
+#: Every profile with experts; with a cache that is written, one for each kind of chip.
+QUICK = [("mixtral_jax.py", p) for p in PROFILES]
+QUICK += [("decode_jax.py", p) for p in ("inductor", "xla-tpu")]
+
+
+@pytest.mark.parametrize(("name", "profile"), long_but(QUICK, product(PROGRAMS, PROFILES)))
 def test_traces_hold_the_kernels_that_are_estimated(
     name: str, profile: str, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from flint.steps.entry import entry_mark
 from flint.steps.pipeline import Layers, Pipeline
 from flint.steps.step import Step
 from tests.auto_mesh import auto_mesh
+from tests.long import long_but
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 COMMAND = re.compile(r"flint capture examples/(\w+_jax)\.py --mesh ([\dx]+)((?: --set [\w=+.-]+)*)")
@@ -128,14 +129,15 @@ def documented_pools() -> list[tuple[str, str, str]]:
     return sorted({(n, m, s.replace(" --set ", " ").strip()) for n, m, s in found})
 
 
-def cases() -> list[tuple[str, str, str]]:
-    """The first options of each on a small mesh, the others on that of its documentation."""
+def cases() -> list[Any]:
+    """The first options of each on a small mesh, the others, which are long, on that of its documentation."""
     listed = {
         (name, mesh if number else "2x2" if "x" in mesh else "2", options)
         for (name, mesh), values in OPTIONS.items()
         for number, options in enumerate(values)
     }
-    return sorted(listed | documented_commands())
+    quick = [(n, "2x2" if "x" in m else "2", values[0]) for (n, m), values in OPTIONS.items()]
+    return long_but(quick, sorted(listed | documented_commands()))
 
 
 @pytest.mark.parametrize(("name", "mesh", "options"), cases())

@@ -19,7 +19,6 @@ from flint.frontends.jax_stages.cut.program import CutModel, cut_model
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Pipeline
 from tests.auto_mesh import auto_mesh
-from tests.long import long_but
 
 MESH = Mesh.parse("pipe=2,data=2,model=2")
 ABSTRACT = auto_mesh(MESH.sizes, MESH.names)
@@ -284,7 +283,8 @@ def test_layers_are_found_however_they_are_written(run: Any) -> None:
     assert cut.tied == ()
 
 
-@pytest.mark.parametrize("run", long_but(COMPUTED[1:2], COMPUTED))
+@pytest.mark.long  # test_what_several_stages_read... computes the numbers of a scan
+@pytest.mark.parametrize("run", COMPUTED)
 def test_stages_compute_what_the_model_does(run: Any) -> None:
     given = pipeline(run)
     check_numbers(given, cut_model(given, MESH, 3))
@@ -423,7 +423,12 @@ def test_an_encoder_and_a_decoder_are_cut_by_the_names_of_scopes() -> None:
     # The encoder's output passes through the stage that begins the decoder.
     assert [len(s.inputs) for s in cut.stages] == [0, 1, 1, 2]
     assert cut.tied == (((0, "params['embed']"), (2, "params['embed']")),)
-    check_numbers(given, cut)
+
+
+@pytest.mark.long  # compiled for 5 s; test_what_several_stages_read... computes as well
+def test_an_encoder_and_a_decoder_compute_what_they_did() -> None:
+    given = dataclasses.replace(TRANSLATION, cut="encoder/2, decoder, decoder/1")
+    check_numbers(given, cut_model(given, MESH, 4))
 
 
 def encoder_decoder_scans(params: Any, source: Any, tokens: Any) -> Any:
@@ -527,35 +532,37 @@ def test_a_cut_inside_a_residual_names_both_values() -> None:
     assert len(both.stages[1].inputs) == 2
 
 
-def test_two_groups_of_layers_must_be_named() -> None:
-    error = refused(dataclasses.replace(TRANSLATION, cut="layers"), 2)
-    assert error.code == "FL241"
-    assert "several groups of layers: encoder, decoder" in error.message
+@pytest.mark.parametrize(
+    ("given", "code", "words"),
+    [
+        (lambda: {"cut": "layers"}, "FL241", "several groups of layers: encoder, decoder"),
+        (lambda: {"cut": "decoder", "model": _apart}, "FL244", "no value crosses"),
+    ],
+)
+def test_what_two_groups_of_layers_refuse(given: Any, code: str, words: str) -> None:
+    error = refused(dataclasses.replace(TRANSLATION, **given()), 2)
+    assert error.code == code and words in error.message
 
 
-def test_what_layers_return_must_stay_in_one_stage() -> None:
-    def keeping(x: Any, layers: Any, mask: Any, position: Any) -> Any:
-        x, kept = jax.lax.scan(lambda x, p: (layer(x, p, mask, position), x), x, layers)
-        return x + jnp.sum(kept, 0)
-
-    error = refused(pipeline(keeping, params=weights(stacked())), 2)
-    assert error.code == "FL244"
-    assert "float32[3,4,6,8] from layers" in error.message
+def keeping(x: Any, layers: Any, mask: Any, position: Any) -> Any:
+    x, kept = jax.lax.scan(lambda x, p: (layer(x, p, mask, position), x), x, layers)
+    return x + jnp.sum(kept, 0)
 
 
-def test_a_scan_over_values_of_all_layers_is_refused() -> None:
-    def mixed(x: Any, layers: Any, mask: Any, position: Any) -> Any:
-        return scan(x, layers | {"up": jnp.cumsum(layers["up"], 0)}, mask, position)
-
-    error = refused(pipeline(mixed, params=weights(stacked())), 2)
-    assert error.code == "FL244"
-    assert "computed from the parameters of all layers at once" in error.message
+def mixed(x: Any, layers: Any, mask: Any, position: Any) -> Any:
+    return scan(x, layers | {"up": jnp.cumsum(layers["up"], 0)}, mask, position)
 
 
-def test_stages_that_do_not_depend_on_each_other_are_refused() -> None:
-    error = refused(dataclasses.replace(TRANSLATION, cut="decoder", model=_apart), 2)
-    assert error.code == "FL244"
-    assert "no value crosses" in error.message
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (keeping, "float32[3,4,6,8] from layers"),
+        (mixed, "computed from the parameters of all layers at once"),
+    ],
+)
+def test_values_of_all_layers_must_stay_in_one_stage(run: Any, words: str) -> None:
+    error = refused(pipeline(run, params=weights(stacked())), 2)
+    assert error.code == "FL244" and words in error.message
 
 
 def _apart(params: Any, source: Any, tokens: Any) -> Any:

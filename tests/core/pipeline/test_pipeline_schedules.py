@@ -23,62 +23,48 @@ def written(text):
     )
 
 
-def test_gpipe_by_hand():
-    assert orders("gpipe", 2, 3) == (written("F0 F1 F2 B0 B1 B2"),) * 2
-
-
-def test_1f1b_by_hand():
-    assert orders("1f1b", 3, 4) == (
-        written("F0 F1 F2 B0 F3 B1 B2 B3"),
-        written("F0 F1 B0 F2 B1 F3 B2 B3"),
-        written("F0 B0 F1 B1 F2 B2 F3 B3"),
-    )
-
-
-def test_interleaved_by_hand():
-    assert orders("interleaved-1f1b", 2, 4, chunks=2) == (
-        written("F0.0 F1.0 F0.1 F1.1 F2.0 B0.1 F3.0 B1.1 F2.1 B0.0 F3.1 B1.0 B2.1 B3.1 B2.0 B3.0"),
-        written("F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 B3.0"),
-    )
-
-
-def test_zb_h1_by_hand():
-    assert orders("zb-h1", 3, 4) == (
-        written("F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3"),
-        written("F0 F1 I0 F2 I1 W0 F3 I2 W1 I3 W2 W3"),
-        written("F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3"),
-    )
-
-
-def test_zb_v_by_hand():
-    assert orders("zb-v", 2, 4, chunks=2) == (
-        written(
+BY_HAND = {
+    ("gpipe", 2, 3, 1): 2 * ("F0 F1 F2 B0 B1 B2",),
+    ("1f1b", 3, 4, 1): (
+        "F0 F1 F2 B0 F3 B1 B2 B3",
+        "F0 F1 B0 F2 B1 F3 B2 B3",
+        "F0 B0 F1 B1 F2 B2 F3 B3",
+    ),
+    ("interleaved-1f1b", 2, 4, 2): (
+        "F0.0 F1.0 F0.1 F1.1 F2.0 B0.1 F3.0 B1.1 F2.1 B0.0 F3.1 B1.0 B2.1 B3.1 B2.0 B3.0",
+        "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 B3.0",
+    ),
+    ("zb-h1", 3, 4, 1): (
+        "F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3",
+        "F0 F1 I0 F2 I1 W0 F3 I2 W1 I3 W2 W3",
+        "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3",
+    ),
+    ("zb-v", 2, 4, 2): (
+        (
             "F0.0 F1.0 F2.0 F0.1 I0.1 W0.1 F1.1 I1.1 W1.1 F3.0 I0.0 W0.0 F2.1 I2.1 W2.1 "
             "I1.0 W1.0 F3.1 I3.1 W3.1 I2.0 W2.0 I3.0 W3.0"
         ),
-        written(
+        (
             "F0.0 F0.1 F1.0 F1.1 I0.1 W0.1 F2.0 I0.0 W0.0 F2.1 I1.1 W1.1 F3.0 I1.0 W1.0 "
             "F3.1 I2.1 W2.1 I2.0 I3.1 I3.0 W2.0 W3.1 W3.0"
         ),
-    )
-
-
-def test_dualpipev_by_hand():
-    assert orders("dualpipev", 2, 4, chunks=2) == (
-        written(
+    ),
+    ("dualpipev", 2, 4, 2): (
+        (
             "F0.0 F1.0 F2.0 F0.1 I0.1 W0.1 F1.1 F3.0 B1.1 F2.1 B0.0 B2.1 F3.1 B1.0 B3.1 "
             "I2.0 W2.0 I3.0 W3.0"
         ),
-        written(
-            "F0.0 F0.1 F1.0 F1.1 F2.0 B0.1 F2.1 B0.0 F3.0 B1.1 F3.1 B1.0 B2.1 B2.0 "
-            "I3.1 I3.0 W3.1 W3.0"
-        ),
-    )
+        "F0.0 F0.1 F1.0 F1.1 F2.0 B0.1 F2.1 B0.0 F3.0 B1.1 F3.1 B1.0 B2.1 B2.0 I3.1 I3.0 W3.1 W3.0",
+    ),
+    ("forward", 2, 3, 1): 2 * ("F0 F1 F2",),
+    ("forward", 2, 3, 2): 2 * ("F0.0 F1.0 F0.1 F1.1 F2.0 F2.1",),
+}
 
 
-def test_forward_by_hand():
-    assert orders("forward", 2, 3) == (written("F0 F1 F2"),) * 2
-    assert orders("forward", 2, 3, chunks=2) == (written("F0.0 F1.0 F0.1 F1.1 F2.0 F2.1"),) * 2
+@pytest.mark.parametrize("asked", BY_HAND)
+def test_orders_by_hand(asked):
+    *given, chunks = asked
+    assert orders(*given, chunks=chunks) == tuple(map(written, BY_HAND[asked]))
 
 
 def test_stages_lie_in_a_loop_or_turn_round_at_the_last_rank():

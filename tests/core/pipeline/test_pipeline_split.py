@@ -106,17 +106,10 @@ def test_parts_are_programs_of_their_own(model: Model) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)
-def test_no_work_is_lost_or_added(model: Model) -> None:
-    parts = parts_of(model)
-    assert sum(flops(p.program) for p in each(parts)) == flops(body_of(model).program)
-
-
-@pytest.mark.parametrize("model", MODELS, ids=str)
-def test_activations_are_communicated_as_before(model: Model) -> None:
-    parts = parts_of(model)
-    programs = [p.program for p in each(parts)]
-    whole = communication(body_of(model).program, axis="model")
-    assert communication(*programs, axis="model") == whole
+def test_work_and_what_activations_communicate_are_as_before(model: Model) -> None:
+    programs, whole = [p.program for p in each(parts_of(model))], body_of(model).program
+    assert sum(map(flops, programs)) == flops(whole)
+    assert communication(*programs, axis="model") == communication(whole, axis="model")
 
 
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
@@ -243,11 +236,8 @@ def test_kept_weights_are_gathered_once(remat: str, zero_bubble: bool) -> None:
     assert whole <= set(parts.backward.inputs)
 
 
-def test_nothing_to_gather_is_no_part() -> None:
+def test_inference_keeps_weights_gathered_too_and_nothing_to_gather_is_no_part() -> None:
     assert parts_of(Model(sharding="tp"), keep_gathered=True).gather is None
-
-
-def test_inference_keeps_weights_gathered_too() -> None:
     parts = parts_of(Model(inference=True), keep_gathered=True)
     assert parts.gather is not None
     assert not communication(parts.forward.program, axis="data")

@@ -195,22 +195,25 @@ def test_no_entry_says_how_to_mark_one(write):
     ]
 
 
-def test_an_entry_must_return_a_step(write):
-    path = write("import flint\n\n\n@flint.entry()\ndef make(mesh):\n    return 3\n")
-    assert _error(path) == [
-        "error[FL212]: entry 'make' returned int, not a flint.Step",
-        "  --> model.py:4",
-        "  help: return a flint.Step, TorchStep, WorldStep, Pipeline or Disaggregated",
-    ]
-
-
-def test_an_entry_must_take_the_mesh(write):
-    path = write("import flint\n\n\n@flint.entry()\ndef make(*, size=1):\n    return 3\n")
-    assert _error(path) == [
-        "error[FL212]: entry 'make' takes no positional argument, but it is called with the mesh",
-        "  --> model.py:4",
-        "  help: write def make(mesh, ...)",
-    ]
+@pytest.mark.parametrize(
+    ("given", "said", "help_"),
+    [
+        (
+            "mesh",
+            "returned int, not a flint.Step",
+            "return a flint.Step, TorchStep, WorldStep, Pipeline or Disaggregated",
+        ),
+        (
+            "*, size=1",
+            "takes no positional argument, but it is called with the mesh",
+            "write def make(mesh, ...)",
+        ),
+    ],
+)
+def test_an_entry_takes_the_mesh_and_returns_a_step(write, given, said, help_):
+    path = write(f"import flint\n\n\n@flint.entry()\ndef make({given}):\n    return 3\n")
+    head = f"error[FL212]: entry 'make' {said}"
+    assert _error(path) == [head, "  --> model.py:4", f"  help: {help_}"]
 
 
 def test_meshes_must_have_the_axes_of_the_entry(write):

@@ -30,6 +30,7 @@ from flint.frontends.torch_world.record.recording import (
 from flint.ir.made_by import StoodIn
 from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
+from tests.long import long_but
 
 PROGRAM = """
 import os, torch, torch.nn as nn, torch.distributed as dist
@@ -145,7 +146,12 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+#: One for each kind of difference; the others differ in how the text asks, as TEXTS below do.
+QUICK = {"one rank reduces", "another order", "another group", "another shape", "no text asks"}
+QUICK |= {"one rank's barrier", "a smaller message"}
+
+
+@pytest.mark.parametrize("name", long_but(QUICK, FAULTS))
 def test_what_hangs_is_told_and_found_by_check(name: str, capture: Capture) -> None:
     found = capture(*FAULTS[name], FOUR if name == "another group" else TWO)
     told = [w for w in found.classes.warnings if "hangs" in w]
@@ -256,7 +262,9 @@ OTHER_WORK = {
 }
 
 
-@pytest.mark.parametrize("name", OTHER_WORK)
+@pytest.mark.parametrize(
+    "name", long_but({"rows", "skipped", "uneven exchange", "scatter from one"}, OTHER_WORK)
+)
 def test_other_work_is_a_class_of_its_own(name: str, capture: Capture) -> None:
     step, before, count = OTHER_WORK[name]
     mesh = FOUR if name in ("rows", "assigned by one rank") else TWO

@@ -26,9 +26,8 @@ from tests.random_programs import programs
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 KINETO = Path(__file__).parents[2] / "data"
-#: What each capture is made of: a loop, rank classes with messages, experts.
+#: What each capture is made of: rank classes with messages; experts in a loop.
 CAPTURES = {
-    "loop": ("llama_jax.py", "-m", "2x2", "--set", "num_layers=2", "--set", "seq=128"),
     "pipeline": ("gpt3_jax.py", "-m", "pipe=2,data=1,model=1", "--set", "num_layers=2"),
     "experts": ("mixtral_jax.py", "-m", "2x2", "--set", "num_layers=2", "--set", "seq=128"),
 }
@@ -138,7 +137,7 @@ def test_traces_have_the_same_nodes(captured: Path, name: str, tmp_path: Path) -
     assert CliRunner().invoke(app, ["check", str(out)]).exit_code == 0
 
 
-@pytest.mark.parametrize("name", ["loop", "pipeline"])
+@pytest.mark.parametrize("name", CAPTURES)
 def test_traces_without_their_workload_are_redacted_node_by_node(
     captured: Path, name: str, tmp_path: Path
 ) -> None:
@@ -205,14 +204,14 @@ def test_layers_and_kernels_keep_their_rows_apart() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["loop", "-o", "OUT", "--level", "shape"], "FL901"),
-        (["loop", "-o", "loop/inside"], "FL903"),
-        (["loop", "-o", "loop"], "FL509"),
-        (["loop", "-o", "OUT", "--leaks", "OUT/leaks.json"], "FL903"),
+        (["experts", "-o", "OUT", "--level", "shape"], "FL901"),
+        (["experts", "-o", "experts/inside"], "FL903"),
+        (["experts", "-o", "experts"], "FL509"),
+        (["experts", "-o", "OUT", "--leaks", "OUT/leaks.json"], "FL903"),
         (["nowhere.flint", "-o", "OUT"], "FL301"),
         (["broken.flint", "-o", "OUT"], "FL304"),
         (["nothing", "-o", "OUT"], "FL601"),
-        (["loop", "-o", "nothing"], "FL501"),
+        (["experts", "-o", "nothing"], "FL501"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(

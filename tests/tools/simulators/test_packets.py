@@ -42,9 +42,13 @@ def graph(network: PhysicalNetwork) -> networkx.MultiGraph:
     return found
 
 
-@pytest.mark.parametrize("preset", preset_names())
-@pytest.mark.parametrize("mesh", MESHES)
-def test_each_chip_sends_what_its_cluster_says(preset: str, mesh: str) -> None:
+#: On one mesh each preset, on all of them a network of each kind: switches, one domain of many, a torus.
+PLACED = [("data=12,model=8", preset) for preset in preset_names()]
+PLACED += [(m, p) for m in MESHES for p in ("h100-dgx", "gb200-nvl72", "v5p") if "12" not in m]
+
+
+@pytest.mark.parametrize(("mesh", "preset"), PLACED)
+def test_each_chip_sends_what_its_cluster_says(mesh: str, preset: str) -> None:
     placement = placed(mesh, preset)
     used = {p.tier for p in placement.parts if p.size > 1}
     for topology in Cabling:
