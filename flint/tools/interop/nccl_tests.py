@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flint.errors import FlintError
+from flint.text import one_line
 
 _PROGRAMS = {
     "all_reduce": "all_reduce",
@@ -78,7 +79,8 @@ def script(plans: list[dict[str, Any]], world: dict[str, Any]) -> str:
             help="--benchmark torch runs kernels, sends and receives as well",
         )
     lines += [f"# not run: {what}, {count} times a step" for what, count in sorted(others.items())]
-    return _HEAD.format(**world) + "\n".join(lines) + "\n"
+    head = _HEAD.format(name=one_line(world["name"]), ranks=world["ranks"])  # in a comment
+    return head + "\n".join(lines) + "\n"
 
 
 def _counted(plans: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], int]]:

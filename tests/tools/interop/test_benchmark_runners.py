@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter, defaultdict, deque
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,9 @@ def test_nccl_tests_run_the_bytes_of_the_step_in_its_groups(name: str, tmp_path:
 
 
 def test_the_script_runs_each_program_with_its_own_file(tmp_path: Path) -> None:
-    write_benchmark(program("llama_fsdp_tp_sp").workload, tmp_path, "nccl-tests")
+    workload = program("llama_fsdp_tp_sp").workload
+    named = {**workload.metadata, "name": "a\nexit 7\r\nexit 8"}  # a name is never run
+    write_benchmark(replace(workload, metadata=named), tmp_path, "nccl-tests")
     for name in ("all_reduce", "all_gather", "reduce_scatter", "alltoall"):
         fake = tmp_path / f"{name}_perf"
         fake.write_text('#!/bin/sh\necho "$NCCL_TESTS_SPLIT: $0 $@"\n')
