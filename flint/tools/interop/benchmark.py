@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,11 @@ def write_benchmark(workload: Workload, folder: Path, runner: str = "torch") -> 
         "class_of_rank": nodes.class_of_ranks().tolist(),
         "groups": list(groups),
     }
-    _refuse_folder(folder)
-    for name, text in _RUNNERS[runner](plans, world):
+    there, files = _parts_in(folder), _RUNNERS[runner](plans, world)
+    first = next(files)  # what cannot be written is refused before anything goes
+    for path in there:  # parts of two steps would run together if this is interrupted
+        path.unlink()
+    for name, text in chain((first,), files):
         write_output(folder / name, text.encode(), OutputKind.BENCHMARK)
     told = ("kernel", "message") if runner == "torch" else ("message",)
     counts = [sum(what in told for what, *_ in plan["steps"]) for plan in plans]
@@ -79,8 +83,11 @@ _RUNNERS: Mapping[str, Callable[[list[dict[str, Any]], dict[str, Any]], _Files]]
 }
 
 
-def _refuse_folder(folder: Path) -> None:
-    """Raise FlintError FL958 unless a folder is new, empty or holds a benchmark; FL508 for others' files."""
+def _parts_in(folder: Path) -> list[Path]:
+    """The parts of a benchmark that a folder holds.
+
+    Raises FlintError FL958 unless it is new, empty or holds a benchmark; FL508 for others' files.
+    """
     there = sorted(folder.iterdir()) if folder.is_dir() else [folder] if folder.exists() else []
     for path in there:
         is_part = path.name in (_SCRIPT, _WORLD, _RUN) or path.name.startswith(("class_", "rank-"))
@@ -90,9 +97,10 @@ def _refuse_folder(folder: Path) -> None:
                 f"{folder} holds {path.name}, which is no part of a benchmark",
                 help="name a new folder, or one that holds a benchmark",
             )
-    for path in there:
-        if path.is_file():
-            refuse_to_replace(path, OutputKind.BENCHMARK)
+    parts = [path for path in there if path.is_file()]
+    for path in parts:
+        refuse_to_replace(path, OutputKind.BENCHMARK)
+    return parts
 
 
 def _plan(workload: Workload, number: int) -> dict[str, Any]:

@@ -9,64 +9,62 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from flint.backends.chakra.reading.reader import TraceNode, read
-from flint.backends.chakra.reading.trace_files import TraceSet, find_traces
+from flint.backends.chakra.reading.trace_files import find_traces
 from flint.backends.chakra.schema import NodeType
+from flint.backends.cost.astrasim.traces import Meeting, MessageEnd, RankTrace, TraceReader
+from flint.cluster.astrasim.system import SystemFile
 from flint.errors import FlintError
 
 #: Of all ranks, above which nobody waits for text to be read.
 _MOST_NODES = 10_000_000
+#: Without a roofline: a kernel takes its duration, or 1 ns if it has none.
+_DURATIONS = SystemFile.model_validate({"peak-perf": 1, "local-mem-bw": 1})
 
 
 def goal_text(place: Path) -> tuple[str, int]:
     """All ranks of traces that hold sends and receives, and the number of their nodes.
 
     Raises FlintError FL613 for traces that GOAL cannot hold: of some ranks only, with collectives or memory
-    nodes, without durations, too many nodes; FL601 to FL606 as the reader of traces does.
+    nodes, without durations, too many nodes; FL601 to FL606 and FL707 as the reader of traces does.
     """
     traces = find_traces(place)
     if sorted(traces.paths) != list(range(traces.world)):
-        raise _refused(
-            f"{place} has not the traces of all {traces.world:,} ranks", "write them all"
-        )
+        what = f"{place} has not the traces of all {traces.world:,} ranks"
+        raise FlintError("FL613", what, help="write them all")
+    reader = TraceReader(traces, traces.dimensions or (traces.world,), _DURATIONS)
     parts, count = ["// flint.graph/1", f"num_ranks {traces.world}"], 0
     for rank in range(traces.world):
-        lines = list(_rank(traces, rank))
-        count += sum(" requires " not in line for line in lines)
+        nodes = reader.read(rank, traces.paths[rank])
+        count += len(nodes.id)
         if count > _MOST_NODES:
-            raise _refused(
-                f"ranks up to {rank} have {count:,} nodes", "capture fewer layers or ranks"
-            )
-        parts += ["", f"rank {rank} {{", *lines, "}"]
+            what = f"ranks up to {rank} have {count:,} nodes"
+            raise FlintError("FL613", what, help="capture fewer layers or ranks")
+        parts += ["", f"rank {rank} {{", *_lines(nodes, traces.paths[rank]), "}"]
     return "\n".join(parts) + "\n", count
 
 
-def _rank(traces: TraceSet, rank: int) -> Iterator[str]:
-    path = traces.paths[rank]
-    nodes = read(path).nodes
-    kernels = [node for node in nodes if node.type is NodeType.COMP]
-    if kernels and not any(node.duration_micros for node in kernels):
-        raise _refused(f"{path}: no kernel has a duration", "capture with -c CLUSTER")
-    yield from (f"l{node.id}: {_operation(node, path)}" for node in nodes)
-    for node in nodes:  # after all labels, as a node may wait for one that stands later in the file
-        yield from (f"l{node.id} requires l{other}" for other in (*node.data_deps, *node.ctrl_deps))
+def _lines(nodes: RankTrace, path: Path) -> Iterator[str]:
+    kernels = [w for t, w in zip(nodes.type, nodes.work, strict=True) if t is NodeType.COMP]
+    if kernels and set(kernels) == {1}:
+        what = f"{path}: no kernel has a duration"
+        raise FlintError("FL613", what, help="capture with -c CLUSTER")
+    for at, number in enumerate(nodes.id):
+        yield f"l{number}: {_operation(nodes, at, path)}"
+    for number, children in zip(nodes.id, nodes.children, strict=True):
+        yield from (f"l{nodes.id[child]} requires l{number}" for child in children)
 
 
-def _operation(node: TraceNode, path: Path) -> str:
-    told = {name: value for name, (_, value) in node.attributes.items()}
-    if node.type is NodeType.COMP:
-        return f"calc {node.duration_micros * 1000}"
-    if node.type is NodeType.COMM_SEND:
-        return f"send {told['comm_size']}b to {told['comm_dst']} tag {told.get('comm_tag', 0)}"
-    if node.type is NodeType.COMM_RECV:
-        return f"recv {told['comm_size']}b from {told['comm_src']} tag {told.get('comm_tag', 0)}"
-    if node.type is NodeType.COMM_COLL:
+def _operation(nodes: RankTrace, at: int, path: Path) -> str:
+    work, kind = nodes.work[at], nodes.type[at]
+    if isinstance(work, MessageEnd):
+        sends = kind is NodeType.COMM_SEND
+        verb, end = ("send", f"to {work.target:d}") if sends else ("recv", f"from {work.source:d}")
+        return f"{verb} {work.size_bytes:d}b {end} tag {work.tag:d}"
+    if kind is NodeType.COMP:
+        return f"calc {work}"
+    what, instead = kind.name, "capture a step that moves nothing to or from hosts"
+    if isinstance(work, Meeting):
+        what = "a collective"
         instead = "capture with --groups p2p, which writes collectives as sends and receives"
-        raise _refused(f"{path}: node {node.id} is a collective, which GOAL does not have", instead)
-    kind = node.type.name
-    instead = "capture a step that moves nothing to or from hosts"
-    raise _refused(f"{path}: node {node.id} is {kind}, which GOAL does not have", instead)
-
-
-def _refused(what: str, instead: str) -> FlintError:
-    return FlintError("FL613", what, help=instead)
+    message = f"{path}: node {nodes.id[at]} is {what}, which GOAL does not have"
+    raise FlintError("FL613", message, help=instead)

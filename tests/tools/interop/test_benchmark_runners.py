@@ -199,6 +199,18 @@ def _runs(call: dict[str, Any], rank: int, todo: Any, sent: Any, asked: Any) -> 
     return True
 
 
+def test_no_part_of_another_step_stays(tmp_path: Path) -> None:
+    write_benchmark(program("moe_all_to_all").workload, tmp_path, "param")
+    (tmp_path / "measured").mkdir()
+    (tmp_path / "measured" / "mine").write_text("1")
+    write_benchmark(program("recorded").workload, tmp_path, "nccl-tests")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["measured", "run.sh"]
+    alone = flint.trace(lambda x: x @ x, {"data": 1}, np.zeros((8, 8), np.float32))
+    with pytest.raises(FlintError):
+        write_benchmark(alone.workload, tmp_path, "param")
+    assert (tmp_path / "run.sh").exists() and (tmp_path / "measured" / "mine").exists()
+
+
 @pytest.mark.parametrize("runner", ["nccl-tests", "param"])
 def test_a_step_without_communication_is_refused(runner: str, tmp_path: Path) -> None:
     alone = flint.trace(lambda x: x @ x, {"data": 1}, np.zeros((8, 8), np.float32))

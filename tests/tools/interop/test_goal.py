@@ -15,6 +15,7 @@ from flint.backends.chakra.schema import NodeType
 from flint.cli import app
 from flint.errors import FlintError
 from flint.tools.interop.goal import goal_text
+from tests.chakra_traces import node, put_traces, recv
 from tests.jax_pipelines import MESH, pipeline
 from tests.zoo import mixtures
 
@@ -75,6 +76,13 @@ def test_what_goal_does_not_have_is_refused(tmp_path: Path) -> None:
     assert "is a collective" in said["collectives"]
     assert "no kernel has a duration" in said["untimed"]
     assert "all 8 ranks" in said["one"]
+
+
+def test_a_message_without_its_other_end_is_an_error_of_the_trace(tmp_path: Path) -> None:
+    half = node(1, NodeType.COMM_SEND, comm_size=8, comm_tag=0)
+    put_traces(tmp_path, [[half], [recv(1, 1, 0)]])
+    done = CliRunner().invoke(app, ["export", str(tmp_path), "--format", "goal"])
+    assert done.exit_code == 2 and "FL707" in done.stderr and "comm_dst is missing" in done.stderr
 
 
 def test_the_command_writes_one_file_and_replaces_only_its_own(tmp_path: Path) -> None:
