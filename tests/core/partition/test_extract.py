@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import runpy
 import subprocess
 import sys
 from functools import partial
@@ -265,25 +264,27 @@ def loss(params, x):
 params = {"in": shaped((3, 16, 32), None, "data", "model"),
           "out": shaped((3, 32, 16), None, "model", "data")}
 trace = flint.trace(jax.value_and_grad(loss), mesh, params, shaped((8, 16), "data"))
-made = trace.workload.to_bytes()
-if __name__ == "__main__":
-    sys.stdout.buffer.write(made)
+sys.stdout.buffer.write(trace.workload.to_bytes())
 """
 
 
 def test_two_processes_give_the_same_bytes(tmp_path: Path) -> None:
-    """This one, and one whose hashes are others, in another folder."""
-    files = [tmp_path / name / "model.py" for name in ("here", "there")]
-    for file in files:
+    def capture(seed: str) -> bytes:
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": seed,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        file = tmp_path / f"dir{seed}" / "model.py"
         file.parent.mkdir()
         file.write_text(CAPTURE)
-    seed = "12345" if os.environ.get("PYTHONHASHSEED") != "12345" else "0"
-    path = os.pathsep.join(sys.path)
-    environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
-    there = [sys.executable, str(files[1])]
-    run = subprocess.run(there, env=environment, capture_output=True, check=True)
-    first = runpy.run_path(str(files[0]))["made"]
-    assert run.stdout == first
+        run = subprocess.run(
+            [sys.executable, str(file)], env=environment, capture_output=True, check=True
+        )
+        return run.stdout
+
+    first = capture("0")
+    assert capture("12345") == first
     workload = flint.Workload.from_bytes(first)
     workload.verify()
     kinds = np.unique(workload.programs[0].kind)
