@@ -22,7 +22,7 @@ from flint.io.outputs import OutputKind, refuse_to_replace, write_output
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind, Program
 from flint.ir.workload import Workload
-from flint.tools.interop import nccl_tests, param, torch_benchmark
+from flint.tools.interop import nccl_tests, param
 
 #: What a folder of a benchmark may hold, beside `class_N.json` and `rank-N.json`.
 _SCRIPT, _WORLD, _RUN = "benchmark.py", "world.json", "run.sh"
@@ -69,7 +69,8 @@ def _torch_files(plans: list[dict[str, Any]], world: dict[str, Any]) -> _Files:
     for number, plan in enumerate(plans):
         yield f"class_{number}.json", json.dumps(plan)
     yield _WORLD, json.dumps(world)
-    yield _SCRIPT, Path(torch_benchmark.__file__).read_text()
+    # Read and not imported: it needs PyTorch, which is not there beside JAX.
+    yield _SCRIPT, Path(__file__).with_name("torch_benchmark.py").read_text()
 
 
 def _nccl_files(plans: list[dict[str, Any]], world: dict[str, Any]) -> _Files:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections import Counter, defaultdict, deque
 from dataclasses import replace
 from itertools import chain
@@ -197,6 +198,17 @@ def _runs(call: dict[str, Any], rank: int, todo: Any, sent: Any, asked: Any) -> 
         return True
     todo[rank].popleft()
     return True
+
+
+@pytest.mark.parametrize("runner", ["torch", "nccl-tests", "param"])
+def test_nothing_needs_pytorch(runner: str, tmp_path: Path) -> None:
+    (tmp_path / "w.flint").write_bytes(program("moe_all_to_all").workload.to_bytes())
+    words = ["export", str(tmp_path / "w.flint"), "--benchmark", runner, "-o", str(tmp_path / "b")]
+    code = f"import sys; sys.modules['torch'] = None; sys.argv[1:] = {words!r}\n"
+    code += "from flint.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "b").iterdir())
 
 
 def test_no_part_of_another_step_stays(tmp_path: Path) -> None:
